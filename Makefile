@@ -1,0 +1,39 @@
+# `make` targets for people and for CI. Everything installs into .venv from uv.lock.
+SHELL := /bin/bash
+PY ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet
+
+.PHONY: help setup test check fix clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(UV):
+	$(PY) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
+
+$(VENV)/.dev: $(UV) uv.lock pyproject.toml
+	$(SYNC)
+	touch $@
+
+setup: $(VENV)/.dev  ## make .venv with the locked dependencies
+
+test: setup  ## run the whole test suite
+	$(BIN)/pytest
+
+check: setup  ## read-only gate: format, lint, types, import contracts, fast tests
+	$(BIN)/ruff format --check raftmq tests bench
+	$(BIN)/ruff check raftmq tests bench
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m "not process"
+
+fix: setup  ## edit what the formatter and the linter can mend
+	$(BIN)/ruff format raftmq tests bench
+	$(BIN)/ruff check --fix raftmq tests bench
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

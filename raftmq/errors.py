@@ -1,0 +1,95 @@
+"""The exceptions a user of raftmq may catch, and what each one allows.
+
+| exception | did it happen? | what to do |
+|---|---|---|
+| `Unavailable` | no | try again later |
+| `OutcomeUnknown` | perhaps | the same idempotent call again is safe |
+| `Rejected` | no, and never will | change the call; `reason` says what is wrong |
+| `ProtocolError` | no | the two ends do not speak the same protocol |
+| `CorruptRecord` | - | bytes were damaged; the message says where |
+
+Cores do not raise these (apart from `CorruptRecord`, which codecs raise): a core's refusal is a
+value, part of the replicated result.
+"""
+
+from enum import Enum
+
+__all__ = [
+    "CorruptRecord",
+    "OutcomeUnknown",
+    "ProtocolError",
+    "RaftmqError",
+    "Reason",
+    "Rejected",
+    "Unavailable",
+]
+
+
+class RaftmqError(Exception):
+    """The base of all that raftmq raises at its users."""
+
+
+class Unavailable(RaftmqError):
+    """Nothing happened: no leader, no connection, or the broker is busy. A retry is safe."""
+
+
+class OutcomeUnknown(RaftmqError):
+    """The call may or may not have taken effect; the same idempotent call again is safe."""
+
+
+class ProtocolError(RaftmqError):
+    """A frame or a message broke the rules of the wire; the connection is closed."""
+
+
+class CorruptRecord(RaftmqError):
+    """Bytes that should hold a record do not check out.
+
+    `position` is the byte offset of the damaged record in what was being read.
+    """
+
+    def __init__(self, message: str, *, position: int) -> None:
+        super().__init__(f"{message} (at byte {position})")
+        self.position = position
+
+
+class Reason(Enum):
+    """Why a call was rejected; the value is what travels on the wire."""
+
+    UNKNOWN_TOPIC = "unknown_topic"
+    """No topic of that name or id exists."""
+    TOPIC_EXISTS = "topic_exists"
+    """A topic of that name exists with other settings."""
+    BAD_NAME = "bad_name"
+    """A name breaks the rules: 1 to 127 of `A-Z a-z 0-9 . _ -`, not starting with a dot or `-`."""
+    BAD_ARGUMENT = "bad_argument"
+    """A number or option is out of its range."""
+    TOO_LARGE = "too_large"
+    """A message, batch or frame is over its limit."""
+    OUT_OF_ORDER = "out_of_order"
+    """A producer's batch arrived with a gap before it; the earlier ones must be sent first."""
+    UNKNOWN_PRODUCER = "unknown_producer"
+    """The broker has no memory of this producer, yet its sequence does not start at zero."""
+    DUPLICATE = "duplicate"
+    """The batch was stored earlier, so long ago that its offset is no longer remembered."""
+    FENCED = "fenced"
+    """A newer epoch of the same identity exists; this one may no longer write."""
+    OFFSET_OUT_OF_RANGE = "offset_out_of_range"
+    """The offset lies before the earliest kept message or after the end."""
+    UNKNOWN_GROUP = "unknown_group"
+    """No consumer group of that name exists."""
+    UNKNOWN_NODE = "unknown_node"
+    """No node of that id belongs to the cluster."""
+    WRONG_CLUSTER = "wrong_cluster"
+    """The two ends belong to different clusters."""
+    CORRUPT_BATCH = "corrupt_batch"
+    """The batch's checksum does not match its bytes."""
+    CHANGE_IN_PROGRESS = "change_in_progress"
+    """Another membership change of the same group is not finished yet."""
+
+
+class Rejected(RaftmqError):
+    """The call was refused and will be refused again unless it is changed."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
