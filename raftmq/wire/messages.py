@@ -1,0 +1,464 @@
+"""Every message of the native protocol: what a client or a peer may ask, and the answers.
+
+A frame (`frame`) carries one message: `kind` names it, `correlation` ties an answer to its request,
+the CBOR header holds one of the structs below as a positional array, and the body holds bulk bytes
+(batches, records, a snapshot's chunk) untouched. The answer to kind `k` has kind `k | REPLY`; a
+refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the end, with a default.
+
+| kind | request, answer | body of the request | body of the answer |
+|---|---|---|---|
+| HELLO | `Hello`, `Welcome` | - | - |
+| PRODUCE | no header, `Produced` | one batch | - |
+| FETCH | `Fetch`, `Fetched` | - | batches, one after the other |
+| METADATA | `Metadata`, `ClusterView` | - | - |
+| COMMIT | `CommitOffsets`, `OffsetsCommitted` | - | - |
+| COMMITTED | `Committed`, `CommittedOffsets` | - | - |
+| OFFSETS | `FindOffsets`, `FoundOffsets` | - | - |
+| KEY | `FindKey`, `FoundKey` | - | batches, one after the other |
+| ADMIN | `Admin`, `AdminDone` | - | - |
+| STATUS | `Status`, `NodeStatus` | - | - |
+| TRANSFER | `Transfer`, `Done` | - | - |
+| MEMBER | `ChangeMember`, `Done` | - | - |
+| RAFT | `RaftMessage`, no answer | records | - |
+| SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
+| PROBE | `Probe`, `ProbeReply` | - | - |
+
+Queues are named by number everywhere: `queue = topic id << 16 | number within the topic`.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+PROTOCOL = 1
+"""The version of this page. A peer of another version is refused at `Hello`."""
+
+REPLY = 0x80
+"""Set in the kind of an answer."""
+
+QUEUE_BITS = 16
+"""A topic has at most 2**16 queues; a queue's number is `topic id << QUEUE_BITS | n`."""
+
+
+class FrameKind(IntEnum):
+    """What a frame is; see the table above."""
+
+    HELLO = 1
+    PRODUCE = 2
+    FETCH = 3
+    METADATA = 4
+    COMMIT = 5
+    COMMITTED = 6
+    OFFSETS = 7
+    KEY = 8
+    ADMIN = 9
+    STATUS = 10
+    TRANSFER = 11
+    MEMBER = 12
+    RAFT = 32
+    SNAPSHOT = 33
+    PROBE = 34
+    ERROR = 0x7F
+
+
+class _Wire(msgspec.Struct, frozen=True, array_like=True):
+    """The base of all headers: a positional CBOR array."""
+
+
+class ErrorReply(_Wire):
+    """A request was not done. `code` decides what the client does next."""
+
+    code: str
+    """`not_leader`, `unavailable`, `busy`: nothing happened, try again (elsewhere, later);
+    `outcome_unknown`: it may have happened; `protocol`: the connection is closed;
+    else the value of a `raftmq.errors.Reason`: do not retry unchanged."""
+    message: str
+    """What was wrong and what would be right, in one or two sentences."""
+    group: int = -1
+    """For `not_leader`: the partition group that the request was for."""
+    leader: int = 0
+    """For `not_leader`: the node that leads the group as far as is known here; 0: unknown."""
+    retry_ms: int = 0
+    """For `busy` and `unavailable`: the earliest sensible time of a retry, from now."""
+    earliest: int = -1
+    """For `offset_out_of_range`: the first kept offset of the queue."""
+    end: int = -1
+    """For `offset_out_of_range`: the offset after the last message of the queue."""
+
+
+class Hello(_Wire):
+    """The first frame on every connection, from the side that connected."""
+
+    protocol: int
+    """The sender's `PROTOCOL`."""
+    cluster: str
+    """The cluster the sender belongs to; empty from a client that takes any."""
+    node: int
+    """The sender's node id; 0 from a client."""
+    incarnation: str
+    """Random name of the sender's data folder; empty from a client. A wiped disk gets a new one."""
+    software: str
+    """Name and version, for people."""
+
+
+class Welcome(_Wire):
+    """The answer to `Hello`: the connection is open for requests."""
+
+    protocol: int
+    """The answering node's `PROTOCOL`."""
+    cluster: str
+    """The answering node's cluster."""
+    node: int
+    """The answering node's id."""
+    incarnation: str
+    """Random name of the answering node's data folder."""
+    software: str
+    """Name and version, for people."""
+    frame_bytes_max: int
+    """No frame to this node may be longer."""
+    batch_bytes_max: int
+    """No batch to this node may be longer."""
+
+
+class Produced(_Wire):
+    """The batch is committed: on the disks of a majority."""
+
+    base_offset: int
+    """Offset of the batch's first message in its queue; the others follow without a gap."""
+    timestamp: int
+    """The leader's stamp, milliseconds since 1970."""
+    duplicate: bool = False
+    """True if an earlier attempt had stored it: this is where."""
+
+
+class FetchFrom(_Wire):
+    """One queue of a `Fetch`."""
+
+    queue: int
+    """The queue's number."""
+    offset: int
+    """The first offset wanted; the answer starts with the batch that contains it."""
+
+
+class Fetch(_Wire):
+    """Read batches of queues led by this node, waiting until there is something to read."""
+
+    queues: list[FetchFrom]
+    """Where to read. All queues' partition groups must be led by the node that is asked."""
+    wait_ms: int
+    """How long to wait when nothing is there; 0 answers at once."""
+    bytes_max: int
+    """Stop adding batches when the body is this long; one batch is always given."""
+
+
+class FetchedQueue(_Wire):
+    """What was read of one queue; its batches stand in the body, in the order of `Fetched.queues`."""
+
+    queue: int
+    """The queue's number."""
+    earliest: int
+    """The first offset still kept."""
+    end: int
+    """The offset after the last committed message."""
+    bases: bytes
+    """Offset of each batch's first message: little-endian u64 vector."""
+    timestamps: bytes
+    """The leader's stamp of each batch in milliseconds: little-endian i64 vector."""
+    sizes: bytes
+    """Bytes of each batch in the body: little-endian u32 vector."""
+    error: ErrorReply | None = None
+    """Why this queue could not be read; the vectors are empty then."""
+
+
+class Fetched(_Wire):
+    """The queues that had something to say; empty when the wait ran out."""
+
+    queues: list[FetchedQueue]
+    """One entry for each queue with batches or an error."""
+
+
+class Metadata(_Wire):
+    """Ask any node who leads what, and which topics there are."""
+
+    topics: list[str] | None = None
+    """The topics wanted; None: all. A name that does not exist is left out of the answer."""
+
+
+class NodeView(_Wire):
+    """One node of the cluster."""
+
+    id: int
+    """The node's number, from 1."""
+    host: str
+    """Where clients and peers reach it."""
+    port: int
+    """The native protocol's port."""
+
+
+class GroupView(_Wire):
+    """One partition group as the answering node sees it. Group 0 is the system group."""
+
+    id: int
+    """The group's number."""
+    leader: int
+    """The leading node; 0: none known."""
+    term: int
+    """The Raft term of that knowledge; of two views the one with the higher term is newer."""
+    voters: list[int]
+    """The nodes that vote."""
+    learners: list[int]
+    """The nodes that only receive."""
+
+
+class TopicView(_Wire):
+    """One topic."""
+
+    name: str
+    """Its name."""
+    id: int
+    """Its number, never used again; queue n of it is `id << QUEUE_BITS | n`."""
+    groups: list[int]
+    """The partition group of each queue, in order."""
+
+
+class ClusterView(_Wire):
+    """The routing table."""
+
+    cluster: str
+    """The cluster's id."""
+    version: int
+    """Raft index of the last change of the catalog that the answering node has applied."""
+    nodes: list[NodeView]
+    """All nodes."""
+    groups: list[GroupView]
+    """All partition groups."""
+    topics: list[TopicView]
+    """The topics asked for."""
+
+
+class QueueOffset(_Wire):
+    """An offset in a queue."""
+
+    queue: int
+    """The queue's number."""
+    offset: int
+    """The offset."""
+
+
+class CommitOffsets(_Wire):
+    """Remember how far a consumer group has read. The queues must belong to one partition group."""
+
+    consumer_group: str
+    """The name of the consumer group."""
+    offsets: list[QueueOffset]
+    """For each queue the offset of the next message to read."""
+
+
+class OffsetsCommitted(_Wire):
+    """The offsets are on the disks of a majority."""
+
+
+class Committed(_Wire):
+    """Ask for committed offsets, linearizably, of the queues of one partition group."""
+
+    partition_group: int
+    """The partition group."""
+    consumer_group: str | None
+    """The consumer group; None: all of them."""
+
+
+class CommittedOffset(_Wire):
+    """How far one consumer group has read one queue."""
+
+    consumer_group: str
+    """The consumer group."""
+    queue: int
+    """The queue's number."""
+    offset: int
+    """The next message to read."""
+    timestamp: int
+    """When it was committed, by the leader's stamp in milliseconds."""
+
+
+class CommittedOffsets(_Wire):
+    """The answer to `Committed`."""
+
+    offsets: list[CommittedOffset]
+    """All that were ever committed and not dropped since."""
+
+
+EARLIEST = -2
+"""In `FindOffset.at`: the first kept message."""
+LATEST = -1
+"""In `FindOffset.at`: after the last committed message."""
+
+
+class FindOffset(_Wire):
+    """One question of `FindOffsets`."""
+
+    queue: int
+    """The queue's number."""
+    at: int
+    """`EARLIEST`, `LATEST`, or a time in milliseconds since 1970: the first message stamped then or
+    later, which is the end if there is none."""
+
+
+class FindOffsets(_Wire):
+    """Ask for offsets by time. All queues' partition groups must be led by the node asked."""
+
+    queues: list[FindOffset]
+    """The questions."""
+
+
+class FoundOffset(_Wire):
+    """One answer of `FoundOffsets`."""
+
+    queue: int
+    """The queue's number."""
+    offset: int
+    """The offset found."""
+    earliest: int
+    """The first kept offset."""
+    end: int
+    """The offset after the last committed message."""
+
+
+class FoundOffsets(_Wire):
+    """The answers, in the order of the questions."""
+
+    queues: list[FoundOffset]
+    """One for each question."""
+
+
+class FindKey(_Wire):
+    """Find messages by key in the queues of one partition group, newest first."""
+
+    partition_group: int
+    """The partition group."""
+    topic: int
+    """The topic's number."""
+    key: bytes
+    """The key, as its UTF-8 bytes."""
+    since: int
+    """Only messages stamped at or after this time, in milliseconds since 1970."""
+    limit: int
+    """At most so many batches."""
+
+
+class FoundBatch(_Wire):
+    """A batch that holds at least one message with the key."""
+
+    queue: int
+    """The queue's number."""
+    base_offset: int
+    """Offset of its first message."""
+    timestamp: int
+    """The leader's stamp in milliseconds."""
+    size: int
+    """Bytes of the batch in the body."""
+
+
+class FoundKey(_Wire):
+    """The batches found, newest first; the client picks the messages out of them."""
+
+    batches: list[FoundBatch]
+    """One entry for each batch in the body."""
+
+
+class Admin(_Wire):
+    """A change of the catalog; goes to the leader of the system group."""
+
+    command: list[Any]
+    """One command of `raftmq.pop.catalog`, as its positional array."""
+
+
+class AdminDone(_Wire):
+    """The change is committed and applied."""
+
+    result: Any = None
+    """What the command returns, as plain CBOR values."""
+
+
+class Status(_Wire):
+    """Ask a node about itself."""
+
+
+class NodeStatus(_Wire):
+    """A node's picture of itself: a map that may gain entries at any time."""
+
+    status: dict[str, Any]
+    """See `raftmq.broker.status`."""
+
+
+class Transfer(_Wire):
+    """Hand the leadership of a partition group to another node; goes to the group's leader."""
+
+    partition_group: int
+    """The group."""
+    to: int
+    """The node that shall lead; 0: any other voter that is caught up."""
+
+
+class ChangeMember(_Wire):
+    """Add, remove or replace a node; goes to the leader of the system group."""
+
+    action: str
+    """`add`, `remove` or `replace`."""
+    node: int
+    """The node's number."""
+    host: str = ""
+    """For `add`: where it will be reached."""
+    port: int = 0
+    """For `add`: its port."""
+
+
+class Done(_Wire):
+    """The request was carried out."""
+
+
+class RaftMessage(_Wire):
+    """One consensus message between two members of a group; its entries stand in the body."""
+
+    group: int
+    """The partition group."""
+    fields: list[Any]
+    """The message's fields in the order of `raftmq.wire.raft`."""
+
+
+class SnapshotChunk(_Wire):
+    """A piece of a snapshot for a member that is too far behind for the log."""
+
+    group: int
+    """The partition group."""
+    index: int
+    """Raft index of the snapshot."""
+    offset: int
+    """Where in the snapshot's file the body belongs; 0 with an empty body asks for the progress."""
+    size: int
+    """Bytes of the whole file."""
+
+
+class SnapshotProgress(_Wire):
+    """How much of the snapshot the receiver has: send on from there."""
+
+    received: int
+    """Bytes received without a gap; equal to `size` when complete."""
+
+
+class Probe(_Wire):
+    """A starting node asks a peer what it knows of it, before it takes part in anything."""
+
+    node: int
+    """The asking node."""
+    incarnation: str
+    """The name of its data folder."""
+
+
+class ProbeReply(_Wire):
+    """What the peer knows."""
+
+    known_incarnation: str
+    """The incarnation under which the asking node was known; empty: never seen."""
+    formed: bool
+    """True if the peer has a log of the system group, so the cluster exists."""
