@@ -37,9 +37,6 @@ PROTOCOL = 1
 REPLY = 0x80
 """Set in the kind of an answer."""
 
-QUEUE_BITS = 16
-"""A topic has at most 2**16 queues; a queue's number is `topic id << QUEUE_BITS | n`."""
-
 
 class FrameKind(IntEnum):
     """What a frame is; see the table above."""
@@ -66,7 +63,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True):
     """The base of all headers: a positional CBOR array."""
 
 
-class ErrorReply(_Wire):
+class ErrorReply(_Wire, frozen=True):
     """A request was not done. `code` decides what the client does next."""
 
     code: str
@@ -87,7 +84,7 @@ class ErrorReply(_Wire):
     """For `offset_out_of_range`: the offset after the last message of the queue."""
 
 
-class Hello(_Wire):
+class Hello(_Wire, frozen=True):
     """The first frame on every connection, from the side that connected."""
 
     protocol: int
@@ -102,7 +99,7 @@ class Hello(_Wire):
     """Name and version, for people."""
 
 
-class Welcome(_Wire):
+class Welcome(_Wire, frozen=True):
     """The answer to `Hello`: the connection is open for requests."""
 
     protocol: int
@@ -121,7 +118,7 @@ class Welcome(_Wire):
     """No batch to this node may be longer."""
 
 
-class Produced(_Wire):
+class Produced(_Wire, frozen=True):
     """The batch is committed: on the disks of a majority."""
 
     base_offset: int
@@ -132,7 +129,7 @@ class Produced(_Wire):
     """True if an earlier attempt had stored it: this is where."""
 
 
-class FetchFrom(_Wire):
+class FetchFrom(_Wire, frozen=True):
     """One queue of a `Fetch`."""
 
     queue: int
@@ -141,7 +138,7 @@ class FetchFrom(_Wire):
     """The first offset wanted; the answer starts with the batch that contains it."""
 
 
-class Fetch(_Wire):
+class Fetch(_Wire, frozen=True):
     """Read batches of queues led by this node, waiting until there is something to read."""
 
     queues: list[FetchFrom]
@@ -152,8 +149,8 @@ class Fetch(_Wire):
     """Stop adding batches when the body is this long; one batch is always given."""
 
 
-class FetchedQueue(_Wire):
-    """What was read of one queue; its batches stand in the body, in the order of `Fetched.queues`."""
+class FetchedQueue(_Wire, frozen=True):
+    """What was read of one queue; its batches stand in the body, in `Fetched.queues` order."""
 
     queue: int
     """The queue's number."""
@@ -171,21 +168,21 @@ class FetchedQueue(_Wire):
     """Why this queue could not be read; the vectors are empty then."""
 
 
-class Fetched(_Wire):
+class Fetched(_Wire, frozen=True):
     """The queues that had something to say; empty when the wait ran out."""
 
     queues: list[FetchedQueue]
     """One entry for each queue with batches or an error."""
 
 
-class Metadata(_Wire):
+class Metadata(_Wire, frozen=True):
     """Ask any node who leads what, and which topics there are."""
 
     topics: list[str] | None = None
     """The topics wanted; None: all. A name that does not exist is left out of the answer."""
 
 
-class NodeView(_Wire):
+class NodeView(_Wire, frozen=True):
     """One node of the cluster."""
 
     id: int
@@ -196,7 +193,7 @@ class NodeView(_Wire):
     """The native protocol's port."""
 
 
-class GroupView(_Wire):
+class GroupView(_Wire, frozen=True):
     """One partition group as the answering node sees it. Group 0 is the system group."""
 
     id: int
@@ -211,18 +208,18 @@ class GroupView(_Wire):
     """The nodes that only receive."""
 
 
-class TopicView(_Wire):
+class TopicView(_Wire, frozen=True):
     """One topic."""
 
     name: str
     """Its name."""
     id: int
-    """Its number, never used again; queue n of it is `id << QUEUE_BITS | n`."""
+    """Its number, never used again; queue n of it is `id << 16 | n`."""
     groups: list[int]
     """The partition group of each queue, in order."""
 
 
-class ClusterView(_Wire):
+class ClusterView(_Wire, frozen=True):
     """The routing table."""
 
     cluster: str
@@ -237,7 +234,7 @@ class ClusterView(_Wire):
     """The topics asked for."""
 
 
-class QueueOffset(_Wire):
+class QueueOffset(_Wire, frozen=True):
     """An offset in a queue."""
 
     queue: int
@@ -246,7 +243,7 @@ class QueueOffset(_Wire):
     """The offset."""
 
 
-class CommitOffsets(_Wire):
+class CommitOffsets(_Wire, frozen=True):
     """Remember how far a consumer group has read. The queues must belong to one partition group."""
 
     consumer_group: str
@@ -255,11 +252,11 @@ class CommitOffsets(_Wire):
     """For each queue the offset of the next message to read."""
 
 
-class OffsetsCommitted(_Wire):
+class OffsetsCommitted(_Wire, frozen=True):
     """The offsets are on the disks of a majority."""
 
 
-class Committed(_Wire):
+class Committed(_Wire, frozen=True):
     """Ask for committed offsets, linearizably, of the queues of one partition group."""
 
     partition_group: int
@@ -268,7 +265,7 @@ class Committed(_Wire):
     """The consumer group; None: all of them."""
 
 
-class CommittedOffset(_Wire):
+class CommittedOffset(_Wire, frozen=True):
     """How far one consumer group has read one queue."""
 
     consumer_group: str
@@ -281,7 +278,7 @@ class CommittedOffset(_Wire):
     """When it was committed, by the leader's stamp in milliseconds."""
 
 
-class CommittedOffsets(_Wire):
+class CommittedOffsets(_Wire, frozen=True):
     """The answer to `Committed`."""
 
     offsets: list[CommittedOffset]
@@ -294,7 +291,7 @@ LATEST = -1
 """In `FindOffset.at`: after the last committed message."""
 
 
-class FindOffset(_Wire):
+class FindOffset(_Wire, frozen=True):
     """One question of `FindOffsets`."""
 
     queue: int
@@ -304,14 +301,14 @@ class FindOffset(_Wire):
     later, which is the end if there is none."""
 
 
-class FindOffsets(_Wire):
+class FindOffsets(_Wire, frozen=True):
     """Ask for offsets by time. All queues' partition groups must be led by the node asked."""
 
     queues: list[FindOffset]
     """The questions."""
 
 
-class FoundOffset(_Wire):
+class FoundOffset(_Wire, frozen=True):
     """One answer of `FoundOffsets`."""
 
     queue: int
@@ -324,14 +321,14 @@ class FoundOffset(_Wire):
     """The offset after the last committed message."""
 
 
-class FoundOffsets(_Wire):
+class FoundOffsets(_Wire, frozen=True):
     """The answers, in the order of the questions."""
 
     queues: list[FoundOffset]
     """One for each question."""
 
 
-class FindKey(_Wire):
+class FindKey(_Wire, frozen=True):
     """Find messages by key in the queues of one partition group, newest first."""
 
     partition_group: int
@@ -346,7 +343,7 @@ class FindKey(_Wire):
     """At most so many batches."""
 
 
-class FoundBatch(_Wire):
+class FoundBatch(_Wire, frozen=True):
     """A batch that holds at least one message with the key."""
 
     queue: int
@@ -359,39 +356,39 @@ class FoundBatch(_Wire):
     """Bytes of the batch in the body."""
 
 
-class FoundKey(_Wire):
+class FoundKey(_Wire, frozen=True):
     """The batches found, newest first; the client picks the messages out of them."""
 
     batches: list[FoundBatch]
     """One entry for each batch in the body."""
 
 
-class Admin(_Wire):
+class Admin(_Wire, frozen=True):
     """A change of the catalog; goes to the leader of the system group."""
 
     command: list[Any]
     """One command of `raftmq.pop.catalog`, as its positional array."""
 
 
-class AdminDone(_Wire):
+class AdminDone(_Wire, frozen=True):
     """The change is committed and applied."""
 
     result: Any = None
     """What the command returns, as plain CBOR values."""
 
 
-class Status(_Wire):
+class Status(_Wire, frozen=True):
     """Ask a node about itself."""
 
 
-class NodeStatus(_Wire):
+class NodeStatus(_Wire, frozen=True):
     """A node's picture of itself: a map that may gain entries at any time."""
 
     status: dict[str, Any]
     """See `raftmq.broker.status`."""
 
 
-class Transfer(_Wire):
+class Transfer(_Wire, frozen=True):
     """Hand the leadership of a partition group to another node; goes to the group's leader."""
 
     partition_group: int
@@ -400,7 +397,7 @@ class Transfer(_Wire):
     """The node that shall lead; 0: any other voter that is caught up."""
 
 
-class ChangeMember(_Wire):
+class ChangeMember(_Wire, frozen=True):
     """Add, remove or replace a node; goes to the leader of the system group."""
 
     action: str
@@ -413,11 +410,11 @@ class ChangeMember(_Wire):
     """For `add`: its port."""
 
 
-class Done(_Wire):
+class Done(_Wire, frozen=True):
     """The request was carried out."""
 
 
-class RaftMessage(_Wire):
+class RaftMessage(_Wire, frozen=True):
     """One consensus message between two members of a group; its entries stand in the body."""
 
     group: int
@@ -426,7 +423,7 @@ class RaftMessage(_Wire):
     """The message's fields in the order of `raftmq.wire.raft`."""
 
 
-class SnapshotChunk(_Wire):
+class SnapshotChunk(_Wire, frozen=True):
     """A piece of a snapshot for a member that is too far behind for the log."""
 
     group: int
@@ -439,14 +436,14 @@ class SnapshotChunk(_Wire):
     """Bytes of the whole file."""
 
 
-class SnapshotProgress(_Wire):
+class SnapshotProgress(_Wire, frozen=True):
     """How much of the snapshot the receiver has: send on from there."""
 
     received: int
     """Bytes received without a gap; equal to `size` when complete."""
 
 
-class Probe(_Wire):
+class Probe(_Wire, frozen=True):
     """A starting node asks a peer what it knows of it, before it takes part in anything."""
 
     node: int
@@ -455,7 +452,7 @@ class Probe(_Wire):
     """The name of its data folder."""
 
 
-class ProbeReply(_Wire):
+class ProbeReply(_Wire, frozen=True):
     """What the peer knows."""
 
     known_incarnation: str

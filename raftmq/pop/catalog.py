@@ -1,0 +1,356 @@
+"""The machine of the system group: nodes, partition groups, topics, and where each queue lives.
+
+Same core, same rules as a data group's machine; only COMMANDS records mean anything here.
+
+| command | effect | result |
+|---|---|---|
+| `Bootstrap` | names the founding nodes and spreads data groups over them; once | - |
+| `PutNode` | adds a node or moves its address | - |
+| `RemoveNode` | forgets a node that no group uses any more | - |
+| `PutGroup` | the members that a partition group shall have | - |
+| `CreateTopic` | a topic with queues, spread over the data groups | the topic's number |
+| `AlterTopic` | more queues | the topic's number |
+| `DeleteTopic` | the name is free again; numbers are never used twice | the topic's number |
+
+Invariants:
+- Every command may be repeated: the second time changes nothing and answers the same, so a client
+  whose answer was lost asks again.
+- A queue never changes its partition group; adding queues leaves the old ones where they are.
+
+Left out: moving a queue to another partition group.
+"""
+
+import re
+from typing import Any, assert_never
+
+import cbor2
+import google_crc32c
+import msgspec
+
+from raftmq.errors import Reason
+from raftmq.log.record import Kind, Record
+
+from .results import Changed, Refused, Result, UnsupportedVersion
+
+VERSION = 1
+"""The newest record version that this machine applies."""
+
+SYSTEM_GROUP = 0
+"""The partition group that carries the catalog."""
+QUEUE_BITS = 16
+"""A queue's number is `topic id << QUEUE_BITS | n`."""
+QUEUES_MAX = 1 << QUEUE_BITS
+"""Queues of one topic."""
+TOPICS_MAX = 100_000
+"""Topics of a cluster: each node keeps them all in memory."""
+
+_STATE_VERSION = 1
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
+
+
+class Node(msgspec.Struct, frozen=True, array_like=True):
+    """A node of the cluster."""
+
+    id: int
+    """Its number, from 1."""
+    host: str
+    """Where clients and peers reach it."""
+    port: int
+    """The native protocol's port."""
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """A partition group and who shall carry it."""
+
+    id: int
+    """Its number; 0 is the system group."""
+    members: list[int]
+    """Node ids; the first is the one that should lead when all is well."""
+
+
+class Topic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic and the partition group of each of its queues."""
+
+    name: str
+    """Its name."""
+    id: int
+    """Its number."""
+    groups: list[int]
+    """Partition group of queue n at position n."""
+    created: int
+    """When, by the leader's stamp in milliseconds."""
+
+    @property
+    def queues(self) -> list[int]:
+        """The numbers of its queues."""
+        return [self.id << QUEUE_BITS | n for n in range(len(self.groups))]
+
+
+class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="bootstrap"):
+    """The first command of a cluster."""
+
+    nodes: list[Node]
+    """The founding nodes."""
+    groups: int
+    """How many data groups to make."""
+    replicas: int
+    """Members of each data group, at most the number of nodes."""
+
+
+class PutNode(msgspec.Struct, frozen=True, array_like=True, tag="put_node"):
+    """Add a node, or change the address of one."""
+
+    node: Node
+    """The node."""
+
+
+class RemoveNode(msgspec.Struct, frozen=True, array_like=True, tag="remove_node"):
+    """Forget a node; refused while a group counts on it."""
+
+    id: int
+    """Its number."""
+
+
+class PutGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_group"):
+    """Set the members that a partition group shall have; the brokers then bring it about."""
+
+    group: Group
+    """The group and its members."""
+
+
+class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="create_topic"):
+    """Create a topic."""
+
+    name: str
+    """1 to 127 of `A-Z a-z 0-9 . _ -`, starting with a letter, digit or underscore."""
+    queues: int
+    """How many queues, 1 to 65,536."""
+
+
+class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="alter_topic"):
+    """Give a topic more queues."""
+
+    name: str
+    """The topic."""
+    queues: int
+    """The new number of queues, not below the present one."""
+
+
+class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topic"):
+    """Delete a topic. Its messages go with the log's retention; nobody can reach them any more."""
+
+    name: str
+    """The topic."""
+
+
+Command = Bootstrap | PutNode | RemoveNode | PutGroup | CreateTopic | AlterTopic | DeleteTopic
+
+
+def encode_commands(commands: list[Command]) -> bytes:
+    """The payload of a COMMANDS record."""
+    return cbor2.dumps(msgspec.to_builtins(commands))
+
+
+def parse_command(values: list[Any]) -> Command:
+    """The command of a positional array, as it came over the wire.
+
+    Raises:
+        msgspec.ValidationError: no command looks like this; the message says what is wrong.
+    """
+    return msgspec.convert(values, Command)
+
+
+class Catalog:
+    """The state of the system group after a prefix of its log."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        """Index of the last record applied; 0: none."""
+        self.digest = 0
+        """CRC-32C over all that was applied."""
+        self.version = 0
+        """Index of the last record that changed anything."""
+        self.log_start = 1
+        """Part of every machine's face; the catalog trims nothing."""
+        self.nodes: dict[int, Node] = {}
+        """All nodes by number."""
+        self.groups: dict[int, Group] = {}
+        """All data groups by number; the system group is not among them."""
+        self.topics: dict[str, Topic] = {}
+        """All topics by name."""
+        self._names: dict[int, str] = {}
+        self._topic_last = 0
+
+    @property
+    def is_bootstrapped(self) -> bool:
+        """True once the founding command is applied."""
+        return bool(self.nodes)
+
+    def group_of(self, queue: int) -> int | None:
+        """The partition group that carries a queue; None if no topic has such a queue."""
+        topic = self.topic_of(queue)
+        n = queue & (QUEUES_MAX - 1)
+        return topic.groups[n] if topic is not None and n < len(topic.groups) else None
+
+    def topic_of(self, queue: int) -> Topic | None:
+        """The topic that a queue belongs to; None if it is gone or never was."""
+        name = self._names.get(queue >> QUEUE_BITS)
+        return None if name is None else self.topics[name]
+
+    def apply(self, record: Record) -> list[Result]:
+        """Apply the record at `applied + 1`; one result for each command in it."""
+        assert record.index == self.applied + 1, f"{record.index} after {self.applied}"
+        if record.version > VERSION:
+            raise UnsupportedVersion(
+                f"record {record.index} has version {record.version}, this software knows up to "
+                f"{VERSION}: upgrade this node"
+            )
+        results: list[Result] = []
+        if record.kind == Kind.COMMANDS:
+            results = self._run(bytes(record.payload), record)
+        self.applied = record.index
+        self.digest = google_crc32c.extend(self.digest, record.encoded[:4])
+        return results
+
+    def _run(self, payload: bytes, record: Record) -> list[Result]:
+        try:
+            commands = msgspec.convert(cbor2.loads(payload), list[Command])
+        except (ValueError, msgspec.ValidationError) as error:
+            return [Refused(Reason.BAD_ARGUMENT, f"commands cannot be read: {error}")]
+        results = [self._run_one(command, record.timestamp) for command in commands]
+        self.version = record.index
+        return results
+
+    def _run_one(self, command: Command, now: int) -> Result:
+        match command:
+            case Bootstrap():
+                return self._bootstrap(command)
+            case PutNode(node=node):
+                self.nodes[node.id] = node
+                return Changed()
+            case RemoveNode(id=number):
+                return self._remove_node(number)
+            case PutGroup(group=group):
+                return self._put_group(group)
+            case CreateTopic():
+                return self._create_topic(command, now)
+            case AlterTopic():
+                return self._alter_topic(command)
+            case DeleteTopic(name=name):
+                return self._delete_topic(name)
+            case _:
+                assert_never(command)
+
+    def _bootstrap(self, command: Bootstrap) -> Result:
+        if self.is_bootstrapped:
+            return Changed()
+        if not command.nodes or command.groups < 1 or command.replicas < 1:
+            return Refused(Reason.BAD_ARGUMENT, "nodes, groups and replicas must be at least 1")
+        self.nodes = {node.id: node for node in command.nodes}
+        ids = sorted(self.nodes)
+        members = min(command.replicas, len(ids))
+        for number in range(1, command.groups + 1):
+            # Group g prefers node g, g+1, …: leaders and copies spread evenly.
+            rotated = [ids[(number - 1 + step) % len(ids)] for step in range(members)]
+            self.groups[number] = Group(number, rotated)
+        return Changed()
+
+    def _remove_node(self, number: int) -> Result:
+        users = [group.id for group in self.groups.values() if number in group.members]
+        if users:
+            message = f"node {number} still carries partition groups {users}: move them first"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        self.nodes.pop(number, None)
+        return Changed()
+
+    def _put_group(self, group: Group) -> Result:
+        unknown = [member for member in group.members if member not in self.nodes]
+        if unknown:
+            return Refused(Reason.UNKNOWN_NODE, f"nodes {unknown} do not belong to the cluster")
+        if not group.members or len(set(group.members)) != len(group.members):
+            return Refused(Reason.BAD_ARGUMENT, "a group needs members, each named once")
+        self.groups[group.id] = group
+        return Changed()
+
+    def _create_topic(self, command: CreateTopic, now: int) -> Result:
+        if not _NAME.fullmatch(command.name):
+            return Refused(Reason.BAD_NAME, _name_rule(command.name))
+        existing = self.topics.get(command.name)
+        if existing is not None:
+            if len(existing.groups) == command.queues:
+                return Changed(existing.id)
+            message = f"topic {command.name!r} exists with {len(existing.groups)} queues"
+            return Refused(Reason.TOPIC_EXISTS, message)
+        if not 1 <= command.queues <= QUEUES_MAX:
+            return Refused(Reason.BAD_ARGUMENT, f"a topic has 1 to {QUEUES_MAX} queues")
+        if not self.groups or len(self.topics) >= TOPICS_MAX:
+            message = f"the cluster has {len(self.groups)} data groups, {len(self.topics)} topics"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        self._topic_last += 1
+        groups = self._spread(self._topic_last, 0, command.queues)
+        self.topics[command.name] = Topic(command.name, self._topic_last, groups, now)
+        self._names[self._topic_last] = command.name
+        return Changed(self._topic_last)
+
+    def _delete_topic(self, name: str) -> Result:
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return _unknown_topic(name)
+        del self._names[topic.id]
+        return Changed(topic.id)
+
+    def _alter_topic(self, command: AlterTopic) -> Result:
+        topic = self.topics.get(command.name)
+        if topic is None:
+            return _unknown_topic(command.name)
+        have = len(topic.groups)
+        if not have <= command.queues <= QUEUES_MAX:
+            message = f"{command.name!r} has {have} queues; it can grow up to {QUEUES_MAX}"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        more = self._spread(topic.id, have, command.queues)
+        self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + more)
+        return Changed(topic.id)
+
+    def _spread(self, topic: int, first: int, end: int) -> list[int]:
+        """Groups for the queues from `first` up to `end`, in turn."""
+        groups = sorted(self.groups)
+        return [groups[(topic - 1 + n) % len(groups)] for n in range(first, end)]
+
+    def snapshot(self) -> bytes:
+        """The whole state after `applied`, as bytes that every replica writes alike."""
+        state = [
+            _STATE_VERSION,
+            self.applied,
+            self.digest,
+            self.version,
+            self._topic_last,
+            list(self.nodes.values()),
+            list(self.groups.values()),
+            list(self.topics.values()),
+        ]
+        return cbor2.dumps(msgspec.to_builtins(state))
+
+    @classmethod
+    def restore(cls, state: bytes) -> "Catalog":
+        """The catalog whose `snapshot` gave `state`."""
+        version, *values, nodes, groups, topics = cbor2.loads(state)
+        if version != _STATE_VERSION:
+            raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
+        catalog = cls()
+        catalog.applied, catalog.digest, catalog.version, catalog._topic_last = values
+        catalog.nodes = {node.id: node for node in msgspec.convert(nodes, list[Node])}
+        catalog.groups = {group.id: group for group in msgspec.convert(groups, list[Group])}
+        catalog.topics = {topic.name: topic for topic in msgspec.convert(topics, list[Topic])}
+        catalog._names = {topic.id: topic.name for topic in catalog.topics.values()}
+        return catalog
+
+
+def _unknown_topic(name: str) -> Refused:
+    return Refused(Reason.UNKNOWN_TOPIC, f"there is no topic {name!r}: create it first")
+
+
+def _name_rule(name: str) -> str:
+    return (
+        f"{name[:140]!r} is not a topic name: 1 to 127 of A-Z a-z 0-9 . _ -, "
+        "starting with a letter, digit or underscore"
+    )

@@ -1,0 +1,152 @@
+"""Producer sessions: a batch that is sent twice is stored once.
+
+A producer numbers its messages for each queue: 0, 1, 2, … A batch says (producer, epoch, first
+sequence, count). The session of (producer, queue) knows the next sequence it expects:
+
+| first sequence | meaning | answer |
+|---|---|---|
+| equal to `next` | new | stored, `next` grows by count |
+| below `next` | a repeat after a lost answer | the offset that it got the first time |
+| above `next` | one before it is missing | refused, `OUT_OF_ORDER`: the producer resends in order |
+
+Where a batch went is remembered as *runs*: pairs (first sequence, base offset) between which both
+grow in step. A queue with one producer has one run however many batches it sends.
+
+Invariants:
+- A session begins at sequence 0. If it began anywhere, a batch that overtook a lost one after a
+  change of leader would make the lost one look like a repeat: acked, and nowhere.
+- A higher epoch replaces the session; a lower one is refused for ever (`FENCED`).
+- Memory is bounded: at most `sessions_max` sessions, the one idle longest goes first, and
+  `RUNS_MAX` runs a session. Eviction depends on record times only, so replicas agree.
+
+Sources: Raft thesis §6.3 (client sessions); Kafka's idempotent producer (KIP-98).
+"""
+
+from bisect import bisect_right
+from typing import Any
+
+from raftmq.errors import Reason
+
+from .results import Refused
+
+RUNS_MAX = 64
+"""Runs kept a session; a client keeps at most so many batches in flight to one queue."""
+
+
+class _Session:
+    """What is known of one producer on one queue."""
+
+    __slots__ = ("bases", "epoch", "firsts", "next_sequence", "timestamp")
+
+    def __init__(self, epoch: int, next_sequence: int, timestamp: int) -> None:
+        self.epoch = epoch
+        self.next_sequence = next_sequence
+        self.timestamp = timestamp
+        self.firsts: list[int] = []
+        self.bases: list[int] = []
+
+    def extend(self, first: int, base: int) -> None:
+        """Remember that sequence `first` went to offset `base`; start a run if out of step."""
+        if self.firsts and first - self.firsts[-1] == base - self.bases[-1]:
+            return
+        self.firsts.append(first)
+        self.bases.append(base)
+        if len(self.firsts) > RUNS_MAX:
+            del self.firsts[0], self.bases[0]
+
+    def base_of(self, first: int) -> int | None:
+        """Where sequence `first` went; None if that is forgotten."""
+        at = bisect_right(self.firsts, first) - 1
+        if at < 0:
+            return None
+        return self.bases[at] + first - self.firsts[at]
+
+
+class Producers:
+    """All sessions of a partition group, the one idle longest first."""
+
+    def __init__(self, sessions_max: int) -> None:
+        assert sessions_max > 0
+        self._sessions_max = sessions_max
+        self._sessions: dict[tuple[int, int], _Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def admit(
+        self, *, producer: int, queue: int, epoch: int, first: int, count: int, end: int, now: int
+    ) -> int | Refused | None:
+        """Decide on a batch, and remember it at offset `end` if it is new.
+
+        Returns:
+            None for a new batch; for a repeat the offset that its first message got; else why not.
+        """
+        key = (producer, queue)
+        session = self._sessions.get(key)
+        if session is None or epoch > session.epoch:
+            if first != 0:
+                return _unknown(producer, queue, first)
+            session = _Session(epoch, 0, now)
+        elif epoch < session.epoch:
+            message = f"producer {producer} has a newer epoch {session.epoch}; {epoch} is fenced"
+            return Refused(Reason.FENCED, message)
+        elif first != session.next_sequence:
+            return self._repeat_or_gap(session, first=first, count=count)
+        session.extend(first, end)
+        session.next_sequence = first + count
+        session.timestamp = now
+        # The newest goes to the end of the dict: its order is the order of eviction.
+        self._sessions.pop(key, None)
+        self._sessions[key] = session
+        if len(self._sessions) > self._sessions_max:
+            del self._sessions[next(iter(self._sessions))]
+        return None
+
+    def _repeat_or_gap(self, session: _Session, *, first: int, count: int) -> int | Refused:
+        expected = session.next_sequence
+        if first > expected:
+            message = f"sequence {first} came while {expected} is expected: resend from there"
+            return Refused(Reason.OUT_OF_ORDER, message)
+        if first + count > expected:
+            message = f"sequences {first}..{first + count - 1} overlap the stored ones in part"
+            return Refused(Reason.OUT_OF_ORDER, message)
+        base = session.base_of(first)
+        if base is None:
+            return Refused(Reason.DUPLICATE, f"sequence {first} was stored long ago")
+        return base
+
+    def forget_before(self, timestamp: int) -> None:
+        """Drop the sessions that were last used before `timestamp` (milliseconds)."""
+        while self._sessions:
+            key = next(iter(self._sessions))
+            if self._sessions[key].timestamp >= timestamp:
+                return
+            del self._sessions[key]
+
+    def drop_queues(self, queues: set[int]) -> None:
+        """Forget all sessions of these queues."""
+        for key in [key for key in self._sessions if key[1] in queues]:
+            del self._sessions[key]
+
+    def dump(self) -> list[list[Any]]:
+        """The sessions as plain values, in order of eviction."""
+        return [
+            [producer, queue, s.epoch, s.next_sequence, s.timestamp, s.firsts, s.bases]
+            for (producer, queue), s in self._sessions.items()
+        ]
+
+    def load(self, rows: list[list[Any]]) -> None:
+        """The reverse of `dump`."""
+        self._sessions = {}
+        for producer, queue, epoch, next_sequence, timestamp, firsts, bases in rows:
+            session = _Session(epoch, next_sequence, timestamp)
+            session.firsts, session.bases = list(firsts), list(bases)
+            self._sessions[producer, queue] = session
+
+
+def _unknown(producer: int, queue: int, first: int) -> Refused:
+    message = (
+        f"producer {producer} is not known on queue {queue}, yet its sequence starts at {first}: "
+        "a new producer starts at 0"
+    )
+    return Refused(Reason.UNKNOWN_PRODUCER, message)

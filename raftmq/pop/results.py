@@ -1,0 +1,46 @@
+"""What applying a record gives: plain values, the same on every replica."""
+
+from typing import Any, NamedTuple
+
+from raftmq.errors import Reason
+
+
+class Appended(NamedTuple):
+    """A batch has its place in a queue."""
+
+    queue: int
+    """The queue's number."""
+    base_offset: int
+    """Offset of the batch's first message."""
+    count: int
+    """Messages in the batch."""
+    timestamp: int
+    """The leader's stamp in milliseconds; for a duplicate that of the attempt that repeats it."""
+    duplicate: bool
+    """True if the batch was in the queue already: this record takes no place of its own."""
+
+
+class Refused(NamedTuple):
+    """A batch or command was refused: nothing changed."""
+
+    reason: Reason
+    """Why, as a closed set."""
+    message: str
+    """Why, in words: what was wrong and what would be right."""
+
+
+class Changed(NamedTuple):
+    """A command took effect, or had taken effect before."""
+
+    value: Any = None
+    """What the command returns, as plain values that CBOR can carry."""
+
+
+Result = Appended | Refused | Changed
+
+
+class UnsupportedVersion(Exception):
+    """A committed record is of a format that this software does not know.
+
+    To skip it would let replicas differ, so the node stops and asks for an upgrade.
+    """
