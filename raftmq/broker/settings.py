@@ -1,0 +1,159 @@
+"""All settings of a node, as frozen structs: what each one means, its unit, and its default.
+
+A TOML file has one table a struct (`[node]`, `[raft]`, `[log]`, `[limits]`); `raftmq serve -c
+FILE` reads it. Nothing else in the broker reads the environment or a global.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+
+class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The address of one node."""
+
+    id: Positive
+    """Its number."""
+    host: str
+    """Where it is reached."""
+    port: Port
+    """Its native port."""
+
+
+class Raft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The pace of consensus; the same on all nodes."""
+
+    tick_ms: Annotated[int, Meta(ge=5, le=10_000)] = 100
+    """Length of a tick in milliseconds. Heartbeats and elections count in ticks."""
+    heartbeat_ticks: Positive = 2
+    """Ticks between a leader's heartbeats."""
+    election_ticks: Positive = 10
+    """A follower that hears nothing for this long, up to twice as long, starts an election. At
+    least five times `heartbeat_ticks`, or a short pause of the leader costs its office."""
+    inflight_messages_max: Positive = 256
+    """Appends a leader sends to a follower before it waits for an answer."""
+    inflight_bytes_max: Positive = 64 * MIB
+    """The same in bytes; bounds what a slow follower can make the leader send ahead."""
+    message_bytes_max: Positive = 1 * MIB
+    """Records packed into one append, unless one record alone is larger."""
+    uncommitted_bytes_max: Positive = 64 * MIB
+    """Records a leader holds that are not committed yet; beyond it producers are told `busy`."""
+    committed_bytes_max: Positive = 16 * MIB
+    """Committed records applied in one go; bounds how long the loop is held."""
+
+
+class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The segmented log of each partition group."""
+
+    segment_bytes: Annotated[int, Meta(ge=64 * KIB)] = 64 * MIB
+    """A segment that reaches this size is sealed and a new one begun. Retention, snapshots and
+    derived indexes go by whole segments."""
+    retention_ms: Annotated[int, Meta(ge=0)] = 3 * 24 * 3600 * 1000
+    """Segments whose newest record is older are dropped; 0 keeps them for ever."""
+    retention_bytes: Annotated[int, Meta(ge=0)] = 0
+    """The oldest segments of a group are dropped above this size; 0 sets no bound."""
+    cache_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
+    """Recent records each group keeps in memory for followers and readers near the end."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Upper bounds; at each of them the node pushes back and never drops what it acked."""
+
+    batch_bytes_max: Annotated[int, Meta(ge=1 * KIB, le=32 * MIB)] = 16 * MIB
+    """One batch of messages."""
+    frame_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=64 * MIB)] = 40 * MIB
+    """One frame on a connection; larger than a batch and than `raft.message_bytes_max`."""
+    connections_max: Positive = 4_096
+    """Connections accepted; one more is told `busy` and closed."""
+    connection_requests_max: Positive = 1_024
+    """Requests of one connection that wait for an answer; then the node stops reading from it."""
+    connection_bytes_max: Positive = 32 * MIB
+    """Bytes of one connection's waiting requests, and of its unsent answers; likewise."""
+    requests_bytes_max: Positive = 256 * MIB
+    """Bytes of waiting requests and unsent answers over all connections; likewise."""
+    peer_bytes_max: Positive = 64 * MIB
+    """Unsent bytes to one peer; then Raft messages to it are dropped, which Raft expects."""
+    fetch_wait_ms_max: Positive = 60_000
+    """The longest a fetch may wait for messages."""
+    fetch_bytes_max: Positive = 16 * MIB
+    """The most one fetch returns, save that one batch is always given."""
+
+
+class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One node."""
+
+    id: Positive
+    """The node's number, unique in the cluster."""
+    cluster: Annotated[str, Meta(min_length=1, max_length=64)]
+    """The cluster's id; nodes of another one are refused."""
+    data: str
+    """The data folder; it belongs to this node alone."""
+    host: str = "127.0.0.1"
+    """The address to listen on, and the one the other nodes and clients use."""
+    port: Port = 7400
+    """The native port."""
+    peers: list[Peer] = []
+    """The founding nodes, this one among them; empty on a node that joins later."""
+    join: list[Peer] = []
+    """On a node that joins later: some nodes of the cluster."""
+    groups: Annotated[int, Meta(ge=1, le=4_096)] = 3
+    """Data groups the cluster is founded with: as many as nodes, or a multiple, so that each node
+    leads as many as the others. Only read when the cluster is founded."""
+    replicas: Annotated[int, Meta(ge=1, le=9)] = 3
+    """Copies of each data group, at most the number of founding nodes. Only read then."""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A node's whole file of settings."""
+
+    node: NodeSettings
+    raft: Raft = Raft()
+    log: Log = Log()
+    limits: Limits = Limits()
+
+    def validate(self) -> "Settings":
+        """This object, if its parts fit together.
+
+        Raises:
+            ValueError: two settings contradict each other; the message names both.
+        """
+        node, raft, limits = self.node, self.raft, self.limits
+        _require(
+            raft.election_ticks >= 5 * raft.heartbeat_ticks,
+            f"raft.election_ticks ({raft.election_ticks}) must be at least five times "
+            f"raft.heartbeat_ticks ({raft.heartbeat_ticks})",
+        )
+        _require(
+            limits.frame_bytes_max >= 2 * limits.batch_bytes_max + 64 * KIB,
+            f"limits.frame_bytes_max ({limits.frame_bytes_max}) must be at least twice "
+            f"limits.batch_bytes_max ({limits.batch_bytes_max}) and 64 KiB",
+        )
+        _require(
+            bool(node.peers) != bool(node.join),
+            "exactly one of node.peers (a founding node) and node.join (a later one) is needed",
+        )
+        if node.peers:
+            ids = [peer.id for peer in node.peers]
+            _require(len(set(ids)) == len(ids), f"node.peers names an id twice: {ids}")
+            _require(node.id in ids, f"node.id ({node.id}) is not among node.peers ({ids})")
+        return self
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+def load(text: bytes) -> Settings:
+    """Read a TOML file's text.
+
+    Raises:
+        ValueError: the text is not TOML, a value is out of range (the message says where), or two
+            settings contradict each other.
+    """
+    return msgspec.toml.decode(text, type=Settings).validate()

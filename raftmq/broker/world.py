@@ -1,0 +1,64 @@
+"""The seam between a node and everything outside it: network, disk, clock, randomness.
+
+The broker reaches nothing but through a `World`. The real one is sockets, files and the system's
+clock (`real`); a made-up one runs whole clusters in memory on a seeded scheduler. The same broker
+code runs in both, so what a test finds in the made-up one is true of the real one.
+
+| what | real | made-up |
+|---|---|---|
+| `files` | the file system | memory that knows what would survive a power loss |
+| `worker` | a thread | a task that takes simulated time |
+| `connect`, `listen` | TCP | byte streams in memory with delay, loss of links, partitions |
+| `now_ms` | the wall clock | a clock that can be skewed and set back |
+| `random` | seeded by the system | seeded by the test |
+
+Monotonic time is trio's own clock, which a test replaces by `MockClock`.
+
+Invariants:
+- A worker runs its jobs one at a time, in the order of submission.
+- `done` is called on the event loop, once for each job, in the same order.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol, TypeVar
+
+import trio
+
+from raftmq.log.files import FileSystem
+
+T = TypeVar("T")
+
+Done = Callable[[T | None, BaseException | None], None]
+"""Called on the loop with (result, None) or (None, error). It must not raise."""
+
+
+class Worker(Protocol):
+    """Runs blocking jobs beside the event loop."""
+
+    def submit(self, job: Callable[[], T], done: Done[T]) -> None:
+        """Run `job` after those submitted before it, then `done` on the loop."""
+
+    def close(self) -> None:
+        """Finish the jobs submitted so far and end; blocks until then."""
+
+
+class World(Protocol):
+    """All that a node touches outside itself."""
+
+    files: FileSystem
+    """The disk; only for jobs on a worker, and at start before serving begins."""
+    random: Random
+    """Where every random choice of a node comes from."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since 1970; it may step back."""
+
+    def worker(self, name: str, nursery: trio.Nursery) -> Worker:
+        """Start a worker; it ends with `close` or with the nursery."""
+
+    async def listen(self, host: str, port: int) -> trio.abc.Listener[trio.abc.Stream]:
+        """Accept connections at an address. Raises `OSError` if it is taken."""
+
+    async def connect(self, host: str, port: int) -> trio.abc.Stream:
+        """Open a connection. Raises `OSError` if nobody answers."""
