@@ -19,7 +19,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | STATUS | `Status`, `NodeStatus` | - | - |
 | TRANSFER | `Transfer`, `Done` | - | - |
 | MEMBER | `ChangeMember`, `Done` | - | - |
-| RAFT | `RaftMessage`, no answer | records | - |
+| RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
 
@@ -412,15 +412,6 @@ class ChangeMember(_Wire, frozen=True):
 
 class Done(_Wire, frozen=True):
     """The request was carried out."""
-
-
-class RaftMessage(_Wire, frozen=True):
-    """One consensus message between two members of a group; its entries stand in the body."""
-
-    group: int
-    """The partition group."""
-    fields: list[Any]
-    """The message's fields in the order of `raftmq.wire.raft`."""
 
 
 class SnapshotChunk(_Wire, frozen=True):

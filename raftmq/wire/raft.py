@@ -1,0 +1,149 @@
+"""Consensus messages as frames: a short header, and the records as they stand in the log.
+
+The header is a positional CBOR array (`RaftHeader`); the body holds the records of an append, one
+after the other, byte for byte as the leader wrote them. The receiver checks each record's CRC.
+
+Invariants:
+- Kinds that only a node's own threads may send are refused here, before consensus sees them.
+- What `decode` returns came from a frame that checks out, field types included.
+"""
+
+import msgspec
+
+from raftmq.consensus.messages import KINDS_END, LOCAL_KINDS, Message, MessageKind
+from raftmq.consensus.types import ConfState, Snapshot, SnapshotMeta
+from raftmq.errors import CorruptRecord, ProtocolError
+from raftmq.log.record import decode_many
+
+from .codec import pack, unpack
+from .frame import Frame, encode_frame
+from .messages import FrameKind
+
+
+class SnapshotHeader(msgspec.Struct, frozen=True, array_like=True):
+    """Where a snapshot stands; its bytes travel in `SnapshotChunk` frames before this message."""
+
+    index: int
+    """Index of the last record it covers."""
+    term: int
+    """Term of that record."""
+    crc: int
+    """CRC of that record."""
+    timestamp: int
+    """Timestamp of that record in milliseconds."""
+    voters: list[int]
+    """Membership after that record; see `raftmq.consensus.types.ConfState`."""
+    learners: list[int]
+    """Members that receive only."""
+    voters_outgoing: list[int]
+    """The outgoing half of a joint membership."""
+    learners_next: list[int]
+    """Outgoing voters that become learners."""
+    auto_leave: bool
+    """Whether a joint membership is left by itself."""
+
+
+class RaftHeader(msgspec.Struct, frozen=True, array_like=True):
+    """The fields of a `raftmq.consensus.messages.Message`, less what stands in the body."""
+
+    group: int
+    """The partition group."""
+    kind: int
+    """A `MessageKind` below 32."""
+    to: int
+    """The receiving member."""
+    sender: int
+    """The sending member."""
+    term: int
+    """The sender's term."""
+    log_term: int = 0
+    """Term of the record at `index`, or at `hint` in a rejection."""
+    index: int = 0
+    """See the table of `Message`."""
+    commit: int = 0
+    """The sender's commit index."""
+    reject: bool = False
+    """True in an answer that refuses."""
+    hint: int = 0
+    """In a rejected append: the highest index at which the two logs may agree."""
+    context: bytes = b""
+    """Of reads and transfers."""
+    snapshot: SnapshotHeader | None = None
+    """Only in SNAPSHOT."""
+
+
+def encode(group: int, message: Message) -> list[bytes]:
+    """The parts of the frame that carries `message` between two members of `group`."""
+    header = RaftHeader(
+        group,
+        message.kind,
+        message.to,
+        message.sender,
+        message.term,
+        message.log_term,
+        message.index,
+        message.commit,
+        message.reject,
+        message.hint,
+        message.context,
+        None if message.snapshot is None else _snapshot_header(message.snapshot),
+    )
+    body = [record.encoded for record in message.entries]
+    return encode_frame(FrameKind.RAFT, 0, pack(header), body)
+
+
+def decode(frame: Frame) -> tuple[int, Message]:
+    """The group and the message of a RAFT frame.
+
+    Raises:
+        ProtocolError: the header is malformed, a kind may not travel, or a record is damaged.
+    """
+    header = unpack(RaftHeader, frame.header)
+    if not 0 < header.kind < KINDS_END or header.kind in LOCAL_KINDS:
+        raise ProtocolError(f"consensus message kind {header.kind} does not travel")
+    try:
+        entries = decode_many(frame.body)
+    except CorruptRecord as error:
+        raise ProtocolError(f"a record was damaged on the way: {error}") from error
+    snapshot = header.snapshot
+    message = Message(
+        kind=MessageKind(header.kind),
+        to=header.to,
+        sender=header.sender,
+        term=header.term,
+        log_term=header.log_term,
+        index=header.index,
+        commit=header.commit,
+        entries=entries,
+        reject=header.reject,
+        hint=header.hint,
+        context=header.context,
+        snapshot=None if snapshot is None else _snapshot(snapshot),
+    )
+    return header.group, message
+
+
+def _snapshot_header(snapshot: Snapshot) -> SnapshotHeader:
+    meta, conf = snapshot.meta, snapshot.meta.conf_state
+    return SnapshotHeader(
+        meta.index,
+        meta.term,
+        meta.crc,
+        meta.timestamp,
+        list(conf.voters),
+        list(conf.learners),
+        list(conf.voters_outgoing),
+        list(conf.learners_next),
+        conf.auto_leave,
+    )
+
+
+def _snapshot(header: SnapshotHeader) -> Snapshot:
+    conf = ConfState(
+        tuple(header.voters),
+        tuple(header.learners),
+        tuple(header.voters_outgoing),
+        tuple(header.learners_next),
+        header.auto_leave,
+    )
+    return Snapshot(SnapshotMeta(header.index, header.term, conf, header.crc, header.timestamp))
