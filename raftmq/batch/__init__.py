@@ -1,0 +1,48 @@
+"""Record batches: what one producer sends to one queue at once, as columns.
+
+Start reading at `layout` (the bytes, and `peek` for brokers), then `encode` and `builder` (for
+producers) and `decode` (for consumers). Pure: no clock, no I/O.
+"""
+
+from .builder import BatchBuilder
+from .compression import Compression
+from .decode import Batch, BatchMessage, TagColumn
+from .encode import Sealed, encode
+from .keys import key_hash, queue_of
+from .layout import (
+    BATCH_BYTES_DEFAULT,
+    BATCH_BYTES_MAX,
+    HEAD_BYTES,
+    MESSAGES_MAX,
+    BatchHead,
+    Flag,
+    Limits,
+    PropertyKind,
+    peek,
+    verify,
+)
+from .properties import Column, Value
+
+__all__ = [
+    "BATCH_BYTES_DEFAULT",
+    "BATCH_BYTES_MAX",
+    "HEAD_BYTES",
+    "MESSAGES_MAX",
+    "Batch",
+    "BatchBuilder",
+    "BatchHead",
+    "BatchMessage",
+    "Column",
+    "Compression",
+    "Flag",
+    "Limits",
+    "PropertyKind",
+    "Sealed",
+    "TagColumn",
+    "Value",
+    "encode",
+    "key_hash",
+    "peek",
+    "queue_of",
+    "verify",
+]

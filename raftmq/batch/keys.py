@@ -1,0 +1,28 @@
+"""Keys: how a key is hashed, and which queue it belongs to.
+
+`queue_of(key, n) = crc32c(key as UTF-8) % n`. Every producer in every language uses this rule, or
+messages of one key would spread over queues and lose their order. A key is text; bytes are taken
+as the text they encode, so `"k"` and `b"k"` are the same key.
+"""
+
+import google_crc32c
+
+
+def key_hash(key: str | bytes) -> int:
+    """CRC-32C of the key's UTF-8 bytes: what stands in the batch's column of key hashes.
+
+    >>> key_hash("order-1") == key_hash(b"order-1")
+    True
+    """
+    hashed: int = google_crc32c.value(key.encode() if isinstance(key, str) else key)
+    return hashed
+
+
+def queue_of(key: str | bytes, queues: int) -> int:
+    """The number within its topic, from 0, of the queue that messages of this key go to.
+
+    >>> queue_of("123456789", 8) == 0xE3069283 % 8
+    True
+    """
+    assert queues > 0, queues
+    return key_hash(key) % queues
