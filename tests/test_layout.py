@@ -1,0 +1,115 @@
+"""The house rules that a machine can check: sizes, headings, links, and what the cores import."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+LINKS = ["consensus", "log", "pop"]
+CORES = ["raftmq.batch", "raftmq.consensus", "raftmq.pop", "raftmq.log"]
+
+SOURCES = sorted(
+    path
+    for folder in ("raftmq", "tests", "bench")
+    for path in (ROOT / folder).rglob("*.py")
+    if not path.is_symlink()
+)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_there_are_sources_to_check() -> None:
+    assert len(SOURCES) > 10
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_file_is_not_too_long(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= FILE_LINES_MAX, f"{lines} lines: is it one job?"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_functions_are_not_too_long(path: Path) -> None:
+    for function in functions(ast.parse(path.read_text())):
+        assert function.end_lineno is not None
+        lines = function.end_lineno - function.lineno + 1
+        assert lines <= FUNCTION_LINES_MAX, f"{function.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_file_opens_with_a_docstring(path: Path) -> None:
+    text = path.read_text()
+    if text.strip():
+        assert ast.get_docstring(ast.parse(text)), "say in one line what it is"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_file_name_says_what_it_is(path: Path) -> None:
+    assert path.stem not in {"utils", "helpers", "misc", "common", "manager"}
+
+
+@pytest.mark.parametrize("folder", LINKS)
+def test_root_link_leads_into_the_package(folder: str) -> None:
+    link = ROOT / folder
+    assert link.is_symlink()
+    assert link.readlink() == Path("raftmq") / folder
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_core_imports_without_the_outside_world(core: str) -> None:
+    forbidden = ["trio", "anyio", "asyncio", "socket", "threading", "random", "logging"]
+    # What the standard library and numpy load on their own account is not the core's doing.
+    program = (
+        "import sys, numpy, msgspec, cbor2, google_crc32c, importlib\n"
+        "before = set(sys.modules)\n"
+        f"importlib.import_module({core!r})\n"
+        f"print(sorted((set(sys.modules) - before) & set({forbidden!r})))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_package_import_loads_neither_trio_nor_numpy() -> None:
+    program = "import sys, raftmq; print(sorted({'trio', 'anyio', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    import zipfile
+
+    folder = tmp_path_factory.mktemp("wheel")
+    uv = Path(sys.executable).parent / "uv"
+    if not uv.exists():
+        pytest.skip("uv is not in this environment: run the tests with `make test`")
+    subprocess.run(
+        [str(uv), "build", "--wheel", "--quiet", "--out-dir", str(folder)], check=True, cwd=ROOT
+    )
+    (wheel,) = folder.glob("*.whl")
+    return zipfile.ZipFile(wheel).namelist()
+
+
+def test_wheel_holds_every_module_and_nothing_beside_the_package(wheel_names: list[str]) -> None:
+    modules = {name(path) for path in SOURCES if path.is_relative_to(ROOT / "raftmq")}
+    assert modules <= set(wheel_names)
+    tops = {entry.split("/")[0] for entry in wheel_names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"raftmq"}
