@@ -1,0 +1,134 @@
+"""The system group's machine: nodes, groups, topics."""
+
+import pytest
+
+from raftmq.errors import Reason
+from raftmq.log.record import Kind
+from raftmq.log.record import encode as encode_record
+from raftmq.pop.catalog import (
+    AlterTopic,
+    Bootstrap,
+    Catalog,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Group,
+    Node,
+    PutGroup,
+    PutNode,
+    RemoveNode,
+    encode_commands,
+)
+from raftmq.pop.results import Changed, Refused, Result
+
+NODES = [Node(1, "a", 1), Node(2, "b", 2), Node(3, "c", 3)]
+
+
+def run(catalog: Catalog, command: Command) -> Result:
+    index = catalog.applied + 1
+    payload = encode_commands([command])
+    record = encode_record(payload, index=index, term=1, kind=Kind.COMMANDS, timestamp=5, chain=0)
+    (result,) = catalog.apply(record)
+    return result
+
+
+def reason(result: Result) -> Reason:
+    assert isinstance(result, Refused), result
+    return result.reason
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    catalog = Catalog()
+    run(catalog, Bootstrap(NODES, groups=3, replicas=3))
+    return catalog
+
+
+def test_bootstrap_spreads_preferred_leaders_over_the_nodes(catalog: Catalog) -> None:
+    assert {g.id: g.members for g in catalog.groups.values()} == {
+        1: [1, 2, 3],
+        2: [2, 3, 1],
+        3: [3, 1, 2],
+    }
+
+
+def test_second_bootstrap_changes_nothing(catalog: Catalog) -> None:
+    before = catalog.groups.copy()
+    assert run(catalog, Bootstrap([Node(9, "z", 9)], groups=1, replicas=1)) == Changed()
+    assert catalog.groups == before
+    assert 9 not in catalog.nodes
+
+
+def test_groups_have_no_more_members_than_there_are_nodes() -> None:
+    catalog = Catalog()
+    run(catalog, Bootstrap(NODES[:1], groups=2, replicas=3))
+    assert [g.members for g in catalog.groups.values()] == [[1], [1]]
+
+
+def test_queues_of_a_topic_are_spread_evenly_and_numbered_by_topic(catalog: Catalog) -> None:
+    assert run(catalog, CreateTopic("orders", 8)) == Changed(1)
+    topic = catalog.topics["orders"]
+    assert sorted(topic.groups) == [1, 1, 1, 2, 2, 2, 3, 3]
+    assert topic.queues == [65536 + n for n in range(8)]
+    assert [catalog.group_of(queue) for queue in topic.queues] == topic.groups
+    assert catalog.group_of(65536 + 8) is None
+    assert catalog.topic_of(65536) == topic
+
+
+def test_create_may_be_repeated_but_not_with_other_settings(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("orders", 8))
+    assert run(catalog, CreateTopic("orders", 8)) == Changed(1)
+    assert reason(run(catalog, CreateTopic("orders", 9))) is Reason.TOPIC_EXISTS
+
+
+@pytest.mark.parametrize("bad", ["", ".hidden", "-x", "a b", "a/b", "ü", "x" * 128])
+def test_topic_name_outside_the_rule_is_refused(catalog: Catalog, bad: str) -> None:
+    assert reason(run(catalog, CreateTopic(bad, 1))) is Reason.BAD_NAME
+
+
+@pytest.mark.parametrize("queues", [0, -1, 65537])
+def test_number_of_queues_is_bounded(catalog: Catalog, queues: int) -> None:
+    assert reason(run(catalog, CreateTopic("t", queues))) is Reason.BAD_ARGUMENT
+
+
+def test_alter_adds_queues_and_never_moves_or_removes_one(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("t", 2))
+    before = catalog.topics["t"].groups
+    run(catalog, AlterTopic("t", 5))
+    assert catalog.topics["t"].groups[:2] == before
+    assert len(catalog.topics["t"].groups) == 5
+    assert reason(run(catalog, AlterTopic("t", 4))) is Reason.BAD_ARGUMENT
+    assert reason(run(catalog, AlterTopic("nope", 4))) is Reason.UNKNOWN_TOPIC
+
+
+def test_number_of_a_deleted_topic_is_never_used_again(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("t", 2))
+    assert run(catalog, DeleteTopic("t")) == Changed(1)
+    assert catalog.group_of(65536) is None
+    assert reason(run(catalog, DeleteTopic("t"))) is Reason.UNKNOWN_TOPIC
+    assert run(catalog, CreateTopic("t", 2)) == Changed(2)
+
+
+def test_node_that_carries_a_group_is_not_forgotten(catalog: Catalog) -> None:
+    run(catalog, PutNode(Node(4, "d", 4)))
+    assert reason(run(catalog, RemoveNode(1))) is Reason.BAD_ARGUMENT
+    for number in (1, 2, 3):
+        run(catalog, PutGroup(Group(number, [2, 3, 4])))
+    assert run(catalog, RemoveNode(1)) == Changed()
+    assert sorted(catalog.nodes) == [2, 3, 4]
+
+
+def test_group_of_unknown_or_repeated_nodes_is_refused(catalog: Catalog) -> None:
+    assert reason(run(catalog, PutGroup(Group(1, [1, 9])))) is Reason.UNKNOWN_NODE
+    assert reason(run(catalog, PutGroup(Group(1, [1, 1])))) is Reason.BAD_ARGUMENT
+    assert reason(run(catalog, PutGroup(Group(1, [])))) is Reason.BAD_ARGUMENT
+
+
+def test_snapshot_restores_the_same_catalog(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("t", 3))
+    run(catalog, CreateTopic("gone", 3))
+    run(catalog, DeleteTopic("gone"))
+    twin = Catalog.restore(catalog.snapshot())
+    assert twin.snapshot() == catalog.snapshot()
+    assert run(twin, CreateTopic("next", 1)) == run(catalog, CreateTopic("next", 1)) == Changed(3)
+    assert twin.digest == catalog.digest
