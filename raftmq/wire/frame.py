@@ -1,7 +1,63 @@
-"""Frames: how messages are cut into bytes on a connection."""
+"""Frames: how messages are cut into bytes on a connection, in both directions.
 
+| offset | bytes | field | meaning |
+|---|---|---|---|
+| 0 | 4 | length | bytes of the frame after this field |
+| 4 | 4 | crc | CRC-32C of the bytes 8 to 23 + header_length |
+| 8 | 1 | version | 1 |
+| 9 | 1 | kind | see `messages.FrameKind` |
+| 10 | 2 | flags | zero |
+| 12 | 4 | header_length | bytes of the header, at most `length` - 20 |
+| 16 | 8 | correlation | ties an answer to its request |
+| 24 | header_length | header | one CBOR item (`codec`), or nothing |
+| | the rest | body | raw bytes: batches, records, a piece of a snapshot |
+
+All integers are little-endian. `FrameParser` reads a connection without doing I/O: feed it what
+arrived, take the frames out.
+
+>>> parser = FrameParser(bytes_max=1024)
+>>> for part in encode_frame(2, 7, b"header", [b"bo", b"dy"]):
+...     parser.feed(part)
+>>> list(parser.frames())
+[Frame(kind=2, correlation=7, header=b'header', body=b'body')]
+
+Invariants:
+- A frame's fixed part and header are checked before its body is waited for, and no memory is taken
+  ahead of the bytes that arrived: a hostile length costs its sender more than its receiver.
+- The work is linear in the bytes fed, however they are cut.
+- After an error nothing more is parsed: a stream that has lost its step cannot find it again.
+
+Left out: a checksum of the body. Batches and records carry their own, from end to end; TCP's is
+enough for the rest.
+
+Sources: the events of h11 (push bytes, pull events) without its state machine.
+"""
+
+import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from raftmq.errors import ProtocolError
+
+VERSION: Final = 1
+FIXED_BYTES: Final = 24
+"""A frame's bytes before its header."""
+HEADER_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The longest header. A routing table of 100,000 queues fits; the objects that a hostile header
+decodes to take up to 90 times its length, so a broker allows its clients less."""
+FRAME_BYTES_MAX: Final = 64 * 1024 * 1024 + HEADER_BYTES_MAX + FIXED_BYTES
+"""The longest frame whatever the settings: it holds the largest record."""
+
+_FIXED = struct.Struct("<IIBBHIQ")
+_AFTER_CRC = struct.Struct("<BBHIQ")
+_BEFORE_CRC = struct.Struct("<II")
+assert _FIXED.size == FIXED_BYTES
+
+_SMALL_BYTES = 4096
+"""Pieces below this are gathered in one buffer: a peer that sends byte by byte must not make us
+keep an object for each."""
 
 
 class Frame(NamedTuple):
@@ -21,18 +77,47 @@ def encode_frame(
     kind: int, correlation: int, header: bytes, body_parts: Sequence[bytes] = ()
 ) -> list[bytes]:
     """The frame as parts to write one after the other; the parts of the body are not copied."""
-    raise NotImplementedError
+    header_length = len(header)
+    length = FIXED_BYTES - 4 + header_length + sum(map(len, body_parts))
+    assert header_length <= HEADER_BYTES_MAX, f"header of {header_length} bytes"
+    assert length <= FRAME_BYTES_MAX, f"frame of {length} bytes"
+    checked = _AFTER_CRC.pack(VERSION, kind, 0, header_length, correlation) + header
+    return [_BEFORE_CRC.pack(length, google_crc32c.value(checked)) + checked, *body_parts]
 
 
 class FrameParser:
-    """Turns the bytes of one connection into frames; push bytes in, take frames out."""
+    """Turns the bytes of one connection into frames; push bytes in, take frames out.
 
-    def __init__(self, bytes_max: int) -> None:
-        raise NotImplementedError
+    Args:
+        bytes_max: the longest frame accepted, all of its bytes counted.
+        header_bytes_max: the longest header accepted.
+    """
+
+    __slots__ = ("_bytes_max", "_chunks", "_error", "_head", "_header_max", "_needed", "_size")
+
+    def __init__(self, bytes_max: int, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
+        assert FIXED_BYTES <= bytes_max <= FRAME_BYTES_MAX, bytes_max
+        self._bytes_max = bytes_max
+        self._header_max = min(header_bytes_max, bytes_max - FIXED_BYTES)
+        self._chunks: list[bytes | bytearray] = []
+        self._size = 0
+        # Nothing can be done before the chunks hold so many bytes.
+        self._needed = FIXED_BYTES
+        # Kind, correlation and header of the frame whose body the chunks belong to.
+        self._head: tuple[int, int, bytes] | None = None
+        self._error: str | None = None
 
     def feed(self, data: bytes) -> None:
         """Take in what was read. Cheap: the work is done by `frames`."""
-        raise NotImplementedError
+        self._size += len(data)
+        if self._chunks and len(data) < _SMALL_BYTES:
+            last = self._chunks[-1]
+            if isinstance(last, bytearray):
+                last += data
+            else:
+                self._chunks.append(bytearray(data))
+        else:
+            self._chunks.append(data)
 
     def frames(self) -> Iterator[Frame]:
         """The frames completed by what was fed. Exhaust it before the next `feed`.
@@ -40,7 +125,18 @@ class FrameParser:
         Raises:
             ProtocolError: after the good frames before it, at the first bad one; and ever after.
         """
-        raise NotImplementedError
+        if self._error is not None:
+            raise ProtocolError(self._error)
+        while self._size >= self._needed:
+            if self._head is not None:
+                yield self._take_body(self._head)
+            else:
+                yield from self._take_small_frames()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held of a frame that is not whole yet."""
+        return self._size
 
     def eof(self) -> None:
         """The other side has closed.
@@ -48,4 +144,78 @@ class FrameParser:
         Raises:
             ProtocolError: in the middle of a frame.
         """
-        raise NotImplementedError
+        if self._error is not None:
+            raise ProtocolError(self._error)
+        if self._head is not None or self._size:
+            missing = self._needed - self._size
+            self._error = (
+                f"the connection closed inside a frame, {missing} bytes or more before its end"
+            )
+            raise ProtocolError(self._error)
+
+    def _take_small_frames(self) -> Iterator[Frame]:
+        """The whole frames in the chunks; what follows them is kept for later."""
+        buffer = b"".join(self._chunks)
+        end, position, needed = len(buffer), 0, FIXED_BYTES
+        while position + FIXED_BYTES <= end:
+            length, crc, version, kind, flags, header_length, correlation = _FIXED.unpack_from(
+                buffer, position
+            )
+            header_start = position + FIXED_BYTES
+            header_end = header_start + header_length
+            frame_end = position + 4 + length
+            if (
+                version != VERSION
+                or flags
+                or frame_end - position > self._bytes_max
+                or header_length > self._header_max
+                or header_end > frame_end
+            ):
+                self._refuse(version, flags, length, header_length)
+            if header_end > end:
+                needed = header_end - position
+                break
+            if google_crc32c.value(buffer[position + 8 : header_end]) != crc:
+                self._fail("frame fails its CRC-32C")
+            header = buffer[header_start:header_end]
+            if frame_end > end:
+                self._head = (kind, correlation, header)
+                position, needed = header_end, frame_end - header_end
+                break
+            yield Frame(kind, correlation, header, buffer[header_end:frame_end])
+            position = frame_end
+        self._keep(buffer[position:], needed)
+
+    def _take_body(self, head: tuple[int, int, bytes]) -> Frame:
+        """The frame whose body the chunks now complete; a large body is copied once."""
+        surplus = self._size - self._needed
+        if surplus > len(self._chunks[-1]):
+            self._chunks = [b"".join(self._chunks)]
+        last = self._chunks.pop()
+        cut = len(last) - surplus
+        self._chunks.append(last[:cut])
+        frame = Frame(*head, b"".join(self._chunks))
+        self._head = None
+        self._keep(bytes(last[cut:]), FIXED_BYTES)
+        return frame
+
+    def _keep(self, rest: bytes, needed: int) -> None:
+        self._chunks = [rest] if rest else []
+        self._size = len(rest)
+        self._needed = needed
+
+    def _refuse(self, version: int, flags: int, length: int, header_length: int) -> None:
+        if version != VERSION:
+            self._fail(f"frame of version {version}; this software speaks version {VERSION}")
+        if flags:
+            self._fail(f"frame with flags {flags:#x}, which must be zero in version {VERSION}")
+        if length + 4 > self._bytes_max:
+            self._fail(f"frame of {length + 4} bytes; the limit is {self._bytes_max}")
+        if header_length > self._header_max:
+            self._fail(f"frame header of {header_length} bytes; the limit is {self._header_max}")
+        self._fail(f"frame header of {header_length} bytes in a frame of {length + 4}")
+
+    def _fail(self, message: str) -> None:
+        self._error = message
+        self._keep(b"", FIXED_BYTES)
+        raise ProtocolError(message)
