@@ -1,0 +1,67 @@
+"""What can go wrong with a log on a disk, as types: who catches one knows what is still true.
+
+| fault | what is still true | what to do |
+|---|---|---|
+| `DiskFull` | the failed append left nothing behind | free space, append again |
+| `FsyncFailed` | nothing since the last sync is known to be durable | stop the process |
+| `WriteFailed` | nothing since the last sync is known to be durable | stop the process |
+| `RotFound` | bytes that were durable no longer check out | repair from peers; never cut |
+| `FolderLocked` | nothing was touched | stop the other process |
+| `WrongLog` | nothing was touched | give the right folder |
+| `UnsupportedFormat` | nothing was touched | upgrade |
+| `Dropped` | retention took the records | start at `first_index` |
+
+Sources: "Can Applications Recover from fsync Failures?" (ATC '20) for the second row;
+Protocol-Aware Recovery (FAST '18) for the fourth.
+"""
+
+from raftmq.errors import RaftmqError
+
+
+class LogFault(RaftmqError):
+    """The base of all faults of a log and its files."""
+
+
+class DiskFull(LogFault):
+    """No space was left. The append that met it had no effect; later ones may succeed."""
+
+
+class WriteFailed(LogFault):
+    """The disk refused a write. Final: every later call of this store raises it again."""
+
+
+class FsyncFailed(WriteFailed):
+    """The disk refused a sync. Final: the kernel may have dropped the pages and marked them clean,
+    so that a second sync would report a success that never was."""
+
+
+class RotFound(LogFault):
+    """Bytes that were durable do not check out. They are neither cut nor served."""
+
+    def __init__(self, message: str, *, file: str, position: int) -> None:
+        super().__init__(f"{file}, byte {position}: {message}")
+        self.file = file
+        """Path of the damaged file."""
+        self.position = position
+        """Byte at which the first damaged frame starts."""
+
+
+class FolderLocked(LogFault):
+    """Another process (or another store of this one) holds the folder."""
+
+
+class WrongLog(LogFault):
+    """The folder holds the log of another cluster, node or group."""
+
+
+class UnsupportedFormat(LogFault):
+    """A file was written in a newer format than this software reads."""
+
+
+class Dropped(LogFault):
+    """The records are no longer kept: retention, or a snapshot, took their place."""
+
+    def __init__(self, index: int, *, first_index: int) -> None:
+        super().__init__(f"record {index} is no longer kept; the log starts at {first_index}")
+        self.first_index = first_index
+        """The first record that is kept."""

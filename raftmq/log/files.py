@@ -1,0 +1,245 @@
+"""The disk as the log sees it: two small protocols, and the real one over `os`.
+
+All calls block; they are made on a node's disk thread, or at start. Files only ever grow at their
+end (`append`), apart from `truncate`, which recovery uses. Errors are `OSError` with its `errno`,
+as the system gives them: the store knows which of them are final.
+
+What is durable when:
+
+| call | durable after |
+|---|---|
+| `File.append`, `File.truncate` | `File.datasync` of that file |
+| `open(create=True)`, `rename`, `unlink`, `make_folder` | `sync_folder` of the folder |
+
+Until then a power loss may keep any part of it, and parts of different calls independently.
+
+Sources: "All File Systems Are Not Created Equal" (OSDI '14) for that last sentence.
+"""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from raftmq.log.faults import FolderLocked
+
+LOCK_NAME = "LOCK"
+"""The file inside a folder that carries the folder's lock."""
+
+_BUFFERS_MAX = 1024
+"""Buffers of one `writev`: the system's IOV_MAX."""
+
+_datasync = getattr(os, "fdatasync", os.fsync)
+
+
+class File(Protocol):
+    """An open file. Several threads may `pread` while one appends."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset` on; fewer only where the file ends."""
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        """Write all buffers at the file's end, in order.
+
+        Raises:
+            OSError: a part, perhaps inside a buffer, may have been written.
+        """
+
+    def datasync(self) -> None:
+        """Make all that was appended or truncated durable, with the size needed to read it."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+
+    def map(self) -> memoryview:
+        """The whole file as it is now, read-only; valid as long as the view is held."""
+
+    def close(self) -> None:
+        """Give the file back. Also happens when the last reference goes."""
+
+
+class Lock(Protocol):
+    """A held lock."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class FileSystem(Protocol):
+    """Folders and files by path."""
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """Open a file that exists. Raises `FileNotFoundError`."""
+
+    def create(self, path: str) -> File:
+        """A new empty file, writable; one of that name is emptied."""
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder, sorted. Raises `FileNotFoundError`."""
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it; one that exists is left as it is."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name in the same folder, replacing what had it."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a name. Raises `FileNotFoundError`."""
+
+    def sync_folder(self, folder: str) -> None:
+        """Make the folder's names durable."""
+
+    def lock(self, folder: str) -> Lock:
+        """Hold a folder exclusively, until closed or until the process ends.
+
+        Raises:
+            FolderLocked: someone else holds it.
+        """
+
+    def free_bytes(self, folder: str) -> int:
+        """Space left for this process on the folder's disk."""
+
+
+class RealFile:
+    """A `File` of the operating system."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: str, flags: int) -> None:
+        self._descriptor = -1
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read at a position; one system call, unless the system stops short of the end."""
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) == size:
+            return data
+        parts = [data]
+        while data and sum(map(len, parts)) < size:
+            done = sum(map(len, parts))
+            data = os.pread(self._descriptor, size - done, offset + done)
+            parts.append(data)
+        return b"".join(parts)
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        """Write at the end; one system call for up to 1,024 buffers."""
+        if len(buffers) > _BUFFERS_MAX:
+            buffers = [b"".join(buffers)]
+        written = os.writev(self._descriptor, buffers)
+        if written == sum(map(len, buffers)):
+            return
+        rest = memoryview(b"".join(buffers))[written:]
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    def datasync(self) -> None:
+        """`fdatasync`, or `fsync` where the system lacks it."""
+        _datasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._descriptor).st_size
+
+    def map(self) -> memoryview:
+        """Map the file; the map keeps a descriptor of its own."""
+        if self.size() == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ))
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealFiles:
+    """The operating system's `FileSystem`."""
+
+    def open(self, path: str, *, writable: bool = False) -> RealFile:
+        """Open a file that exists; writable ones only append."""
+        return RealFile(path, os.O_RDWR | os.O_APPEND if writable else os.O_RDONLY)
+
+    def create(self, path: str) -> RealFile:
+        """Make an empty file for appending."""
+        return RealFile(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
+
+    def list(self, folder: str) -> list[str]:
+        """Sorted names."""
+        return sorted(os.listdir(folder))
+
+    def make_folder(self, path: str) -> None:
+        """`mkdir -p`, each new name made durable in the folder above it."""
+        parent = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(parent):
+            self.make_folder(parent)
+        if not os.path.isdir(path):
+            os.mkdir(path, 0o750)
+            self.sync_folder(parent)
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic replacement."""
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def sync_folder(self, folder: str) -> None:
+        """`fsync` of the folder itself."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, folder: str) -> "RealLock":
+        """`flock` on the folder's lock file, with the holder's process id inside for people."""
+        return RealLock(os.path.join(folder, LOCK_NAME))
+
+    def free_bytes(self, folder: str) -> int:
+        """Space that an ordinary user may still take."""
+        figures = os.statvfs(folder)
+        return figures.f_bavail * figures.f_frsize
+
+
+class RealLock:
+    """A held `flock`. The system releases it when the process ends, however it ends."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = -1
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise FolderLocked(
+                f"{os.path.dirname(path)} is in use by process {holder or 'unknown'}: "
+                "a data folder serves one process at a time"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the folder."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -1,0 +1,260 @@
+"""What a segment file looks like, byte by byte, and the small values that describe one.
+
+A segment is one file, named by the first index it was begun for (`00000000000000004711.log`): a
+header, then frames. A frame is a record (`raftmq.log.record`) or a *sync mark*. Files only grow;
+nothing in them is overwritten. A record whose index is not above the one before supersedes that
+index and all above it, in this segment and in those before (Raft's truncation of a conflicting
+suffix, done by writing on).
+
+Header, 72 bytes, integers little-endian:
+
+| offset | bytes | field | meaning |
+|---|---|---|---|
+| 0 | 8 | magic | `RAFTMQLG` |
+| 8 | 4 | crc | CRC-32C of bytes 12 to 72 |
+| 12 | 1 | version | 1 |
+| 13 | 1 | flags | bit 0: the log was replaced by a snapshot here; older segments are void |
+| 14 | 2 | reserved | zero |
+| 16 | 8 | sequence | segments of a log are numbered 1, 2, 3, ... in the order they were begun |
+| 24 | 8 | first | the index in the file's name |
+| 32 | 8 | cluster | hash of the cluster's id |
+| 40 | 8 | node | the node's number |
+| 48 | 8 | group | the partition group's number |
+| 56 | 8 | previous_term | term of the record at first - 1 |
+| 64 | 4 | previous_crc | crc of that record: what the first record chains to |
+| 68 | 4 | reserved | zero |
+
+Mark, 64 bytes, the first frame of every write and of every file:
+
+| offset | bytes | field | meaning |
+|---|---|---|---|
+| 0 | 8 | magic | `f7 "RQ" f8 "SYNC"`; bytes 4 to 8 are no possible record length |
+| 8 | 4 | crc | CRC-32C of bytes 12 to 64, seeded with the header's crc |
+| 12 | 1 | version | 1 |
+| 13 | 3 | reserved | zero |
+| 16 | 8 | position | where in the file this mark stands |
+| 24 | 8 | durable | all of the file before this byte was synced when the mark was written |
+| 32 | 8 | term | Raft hard state: current term |
+| 40 | 8 | vote | whom this node voted for in it, 0 for nobody |
+| 48 | 8 | commit | committed index, as far as the records before this mark bear it out |
+| 56 | 8 | last | index of the last durable record when the mark was written |
+
+A mark is why a damaged file can be judged: see `raftmq.log.recovery`.
+
+Invariants:
+- A name ending in `.log` is given (by rename) only after header and first mark are durable.
+- A new segment's name is above all other names of the log, so names sort as sequences do, except
+  while a snapshot is replacing the log; the sequence decides then.
+- A mark holds only in its own place: its crc is seeded by the header, and it names its position.
+
+Left out: preallocation. An extending `fdatasync` costs a journal commit either way on ext4.
+
+Sources: etcd's WAL (superseding by writing on); Kafka (files named by base offset); "Redundancy
+Does Not Imply Fault Tolerance" (FAST '17) and Protocol-Aware Recovery (FAST '18) §3.4 (telling a
+crash from corruption by a later persistent record).
+"""
+
+import struct
+from hashlib import blake2b
+from typing import NamedTuple
+
+import google_crc32c
+
+from raftmq.log.faults import UnsupportedFormat, WrongLog
+
+SEGMENT_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+SNAPSHOT_SUFFIX = ".snapshot"
+PARTIAL_SUFFIX = ".partial"
+"""A snapshot being received, resumable after a restart."""
+NEW_SUFFIX = ".new"
+"""A file being written; removed when the log is opened."""
+
+HEADER_BYTES = 72
+MARK_BYTES = 64
+FORMAT_VERSION = 1
+MARK_MAGIC = b"\xf7RQ\xf8SYNC"
+
+_HEADER_MAGIC = b"RAFTMQLG"
+_HEADER = struct.Struct("<8sIBBHQQQQQQII")
+_HEADER_AFTER_CRC = struct.Struct("<BBHQQQQQQII")
+_MARK = struct.Struct("<8sIB3xQQQQQQ")
+_MARK_AFTER_CRC = struct.Struct("<B3xQQQQQQ")
+_MARK_START = struct.Struct("<8sI")
+_REPLACED = 1
+assert _HEADER.size == HEADER_BYTES
+assert _MARK.size == MARK_BYTES
+
+
+class Identity(NamedTuple):
+    """Whose log it is; a folder of anyone else is refused."""
+
+    cluster: str
+    """The cluster's id."""
+    node: int
+    """The node's number, with whatever tells its incarnations apart."""
+    group: int
+    """The partition group's number."""
+
+    def cluster_hash(self) -> int:
+        """The 8 bytes that stand for the cluster in files."""
+        digest = blake2b(self.cluster.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+
+class HardState(NamedTuple):
+    """Raft's persistent state beside the log (Raft figure 2); any tuple of these three will do."""
+
+    term: int = 0
+    vote: int = 0
+    """Node voted for in `term`; 0: nobody."""
+    commit: int = 0
+
+
+class Link(NamedTuple):
+    """What a record's successor depends on. All zero before the first record of a log."""
+
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    term: int = 0
+    crc: int = 0
+    """The successor's `chain`."""
+    timestamp: int = 0
+    """The successor's timestamp is not lower."""
+
+
+class SegmentInfo(NamedTuple):
+    """A segment as others see it. It holds the records [base, last]; `last < base`: none."""
+
+    name: int
+    """The index in its file's name; never changes."""
+    base: int
+    """First index that is live in it; below `name` after a conflicting suffix was superseded."""
+    last: int
+    """Last index that is live in it."""
+    sealed: bool
+    """Whether its index file stands; it never changes again then."""
+
+
+class Header(NamedTuple):
+    """A segment's header."""
+
+    sequence: int
+    first: int
+    identity: tuple[int, int, int]
+    """Cluster hash, node, group."""
+    previous_term: int
+    previous_crc: int
+    replaced: bool
+    """The log was replaced by a snapshot at `first - 1`: older segments are void."""
+    crc: int
+
+
+class Mark(NamedTuple):
+    """A sync mark."""
+
+    position: int
+    durable: int
+    hard_state: HardState
+    last: int
+
+
+def file_name(index: int, suffix: str) -> str:
+    """The name of a file of a log.
+
+    >>> file_name(4711, SEGMENT_SUFFIX)
+    '00000000000000004711.log'
+    """
+    return f"{index:020d}{suffix}"
+
+
+def parse_name(name: str, suffix: str) -> int | None:
+    """The index in a file's name, or None if it is not of that kind.
+
+    >>> parse_name("00000000000000004711.log", ".log"), parse_name("LOCK", ".log")
+    (4711, None)
+    """
+    digits = name.removesuffix(suffix)
+    if digits == name or len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+def encode_header(
+    identity: Identity, *, sequence: int, previous: Link, replaced: bool
+) -> tuple[bytes, int]:
+    """The header of the segment that begins after `previous`, and its crc (the marks' seed)."""
+    body = _HEADER_AFTER_CRC.pack(
+        FORMAT_VERSION,
+        _REPLACED if replaced else 0,
+        0,
+        sequence,
+        previous.index + 1,
+        identity.cluster_hash(),
+        identity.node,
+        identity.group,
+        previous.term,
+        previous.crc,
+        0,
+    )
+    crc = google_crc32c.value(body)
+    return _MARK_START.pack(_HEADER_MAGIC, crc) + body, crc
+
+
+def decode_header(data: bytes) -> Header | None:
+    """The header in the first 72 bytes, or None if they hold none.
+
+    Raises:
+        UnsupportedFormat: the header checks out and is of a newer version.
+    """
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, crc, version, flags, _, sequence, first, cluster, node, group, term, chain, _ = (
+        _HEADER.unpack_from(data)
+    )
+    if magic != _HEADER_MAGIC or google_crc32c.value(data[12:HEADER_BYTES]) != crc:
+        return None
+    if version != FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"segment format {version}; this software reads up to {FORMAT_VERSION}: upgrade it"
+        )
+    identity = (cluster, node, group)
+    return Header(sequence, first, identity, term, chain, bool(flags & _REPLACED), crc)
+
+
+def check_identity(found: tuple[int, int, int], wanted: Identity, path: str) -> None:
+    """Refuse a file of someone else.
+
+    Raises:
+        WrongLog: it says whose it is and whose was wanted.
+    """
+    cluster, node, group = found
+    if cluster != wanted.cluster_hash():
+        raise WrongLog(f"{path} belongs to another cluster than {wanted.cluster!r}")
+    if node != wanted.node:
+        raise WrongLog(f"{path} belongs to node {node}, this is node {wanted.node}")
+    if group != wanted.group:
+        raise WrongLog(f"{path} belongs to group {group}, wanted is group {wanted.group}")
+
+
+def encode_mark(*, seed: int, position: int, durable: int, state: HardState, last: int) -> bytes:
+    """The mark that stands at `position` of the file whose header's crc is `seed`."""
+    body = _MARK_AFTER_CRC.pack(
+        FORMAT_VERSION, position, durable, state.term, state.vote, state.commit, last
+    )
+    return _MARK_START.pack(MARK_MAGIC, google_crc32c.extend(seed, body)) + body
+
+
+def decode_mark(data: bytes, offset: int, *, seed: int, position: int) -> Mark | None:
+    """The mark at `data[offset:]`, which stands at `position` of its file; None if it is none."""
+    if len(data) - offset < MARK_BYTES:
+        return None
+    magic, crc, version, found, durable, term, vote, commit, last = _MARK.unpack_from(data, offset)
+    if magic != MARK_MAGIC or found != position or durable > position:
+        return None
+    if google_crc32c.extend(seed, data[offset + 12 : offset + MARK_BYTES]) != crc:
+        return None
+    if version != FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"sync mark format {version}; this software reads up to {FORMAT_VERSION}: upgrade it"
+        )
+    return Mark(position, durable, HardState(term, vote, commit), last)
