@@ -1,0 +1,61 @@
+"""What storage and the machine report back: durable, installed, applied.
+
+Sources: etcd-io/raft's asynchronous storage writes; thesis §3.8 on what must be durable.
+"""
+
+from raftmq.consensus import leader
+from raftmq.consensus.core import Core
+from raftmq.consensus.messages import Message
+from raftmq.consensus.replication import payload_bytes
+from raftmq.consensus.storage import Compacted, NotInMemory
+from raftmq.consensus.types import Snapshot
+from raftmq.log.record import Kind
+
+
+def on_stored(core: Core, message: Message) -> None:
+    """Storage holds the log up to the message's (index, log_term), and its snapshot."""
+    if message.index:
+        core.log.unstable.stable_to(message.index, message.log_term)
+    if message.snapshot is not None:
+        on_snapshot_stored(core, message.snapshot)
+
+
+def on_snapshot_stored(core: Core, snapshot: Snapshot) -> None:
+    """Storage and the machine hold `snapshot`."""
+    index = snapshot.meta.index
+    core.log.unstable.snapshot_stable_to(index)
+    applied_to(core, index, size_bytes=0)
+
+
+def on_applied(core: Core, message: Message) -> None:
+    """The machine has applied the message's records."""
+    records = message.entries
+    if not records:
+        return
+    applied_to(core, records[-1].index, size_bytes=core.log.weigh(records))
+    if core.uncommitted_bytes:
+        core.uncommitted_bytes = max(0, core.uncommitted_bytes - payload_bytes(records))
+
+
+def applied_to(core: Core, index: int, *, size_bytes: int) -> None:
+    """The machine has applied all up to `index`; a joint membership may be left now."""
+    log = core.log
+    log.applied_to(max(index, log.applied), size_bytes)
+    if core.membership.auto_leave:
+        leader.leave_joint_if_due(core)
+
+
+def has_unapplied_change(core: Core) -> bool:
+    """Whether a committed membership change waits to be applied. Unknown counts as yes."""
+    log = core.log
+    index = log.applied + 1
+    while index <= log.committed:
+        try:
+            records = log.entries(index, core.config.committed_bytes_max)
+        except (Compacted, NotInMemory):
+            return True
+        known = records[: log.committed + 1 - index]
+        if any(record.kind == Kind.MEMBERSHIP for record in known):
+            return True
+        index += len(known)
+    return False

@@ -1,0 +1,169 @@
+"""What the leader knows of one follower's log, and how fast it may send to it.
+
+| state | the leader ... | leaves it when ... |
+|---|---|---|
+| PROBE | sends one append, then waits: it does not know where the logs agree | an append matches |
+| REPLICATE | sends on without waiting, up to the in-flight limits | one is refused or lost |
+| SNAPSHOT | sends nothing: the follower needs what the log no longer holds | it has caught up |
+
+`match` and `next` are matchIndex and nextIndex of Raft figure 2.
+
+Invariants:
+- `match < next`.
+- In REPLICATE, records in (match, next) are in flight; in PROBE `next` is a guess.
+
+Sources: Raft §5.3; etcd-io/raft's tracker.Progress.
+"""
+
+from enum import Enum
+
+from raftmq.consensus.inflights import Inflights
+
+
+class ProgressState(Enum):
+    """How the leader sends to a follower; see the table in the heading."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+PROBE = ProgressState.PROBE
+REPLICATE = ProgressState.REPLICATE
+SNAPSHOT = ProgressState.SNAPSHOT
+
+
+class Progress:
+    """A follower (or learner, or the leader itself) as the leader sees it. It is state."""
+
+    __slots__ = (
+        "inflights",
+        "is_flow_paused",
+        "is_learner",
+        "is_recently_active",
+        "match",
+        "next",
+        "pending_snapshot",
+        "sent_commit",
+        "state",
+    )
+
+    def __init__(
+        self,
+        *,
+        match: int,
+        next: int,  # noqa: A002 - the paper's word
+        inflights: Inflights,
+        is_learner: bool = False,
+        is_recently_active: bool = False,
+    ) -> None:
+        self.match = match
+        """Highest index known to be equal in both logs, and durable there."""
+        self.next = next
+        """Index of the next record to send."""
+        self.sent_commit = 0
+        """Highest commit index that was sent; avoids sending it twice."""
+        self.state = PROBE
+        self.pending_snapshot = 0
+        """In SNAPSHOT: index of the snapshot that was sent; else 0."""
+        self.is_recently_active = is_recently_active
+        """Whether it answered since the last CheckQuorum."""
+        self.is_flow_paused = False
+        """PROBE: the one append is out. REPLICATE: the window is full."""
+        self.inflights = inflights
+        self.is_learner = is_learner
+
+    def copy(self) -> "Progress":
+        """A second view that shares the window; a membership change swaps it in whole."""
+        other = Progress(match=self.match, next=self.next, inflights=self.inflights)
+        for name in Progress.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    def restart(self, *, match: int, next: int) -> None:  # noqa: A002
+        """Forget everything but the learner mark: a new term begins."""
+        self.match = match
+        self.next = next
+        self.sent_commit = 0
+        self.is_recently_active = False
+        self._enter(PROBE)
+
+    def become_probe(self) -> None:
+        """Send one at a time again, from what is surely matched or was just snapshotted."""
+        if self.state is SNAPSHOT:
+            snapshot = self.pending_snapshot
+            self._enter(PROBE)
+            self.next = max(self.match + 1, snapshot + 1)
+        else:
+            self._enter(PROBE)
+            self.next = self.match + 1
+        self.sent_commit = min(self.sent_commit, self.next - 1)
+
+    def become_replicate(self) -> None:
+        """The logs agree up to `match`: stream from there."""
+        self._enter(REPLICATE)
+        self.next = self.match + 1
+        self.sent_commit = min(self.sent_commit, self.next - 1)
+
+    def become_snapshot(self, index: int) -> None:
+        """A snapshot at `index` is on its way: send nothing until it arrived."""
+        self._enter(SNAPSHOT)
+        self.pending_snapshot = index
+        self.next = index + 1
+        self.sent_commit = index
+
+    def sent(self, count: int, size_bytes: int) -> None:
+        """An append with `count` records of `size_bytes` payload left for this follower."""
+        if self.state is REPLICATE:
+            if count:
+                self.next += count
+                self.inflights.add(self.next - 1, size_bytes)
+            # Past the window, even an empty append is a probe: one, then wait for an answer.
+            self.is_flow_paused = self.inflights.is_full()
+        else:
+            assert self.state is PROBE, "an append was sent while a snapshot is pending"
+            if count:
+                self.is_flow_paused = True
+
+    def may_bump_commit(self, commit: int) -> bool:
+        """Whether sending `commit` could still move the follower's commit index."""
+        return commit > self.sent_commit and self.sent_commit < self.next - 1
+
+    def matched(self, index: int) -> bool:
+        """The follower acknowledged `index`. False if that is old news."""
+        if index <= self.match:
+            return False
+        self.match = index
+        self.next = max(self.next, index + 1)
+        self.is_flow_paused = False
+        return True
+
+    def rejected(self, index: int, hint: int) -> bool:
+        """The follower refused an append after `index`; its log may agree up to `hint`.
+
+        False if the rejection is stale: reordered, or answered twice.
+        """
+        if self.state is REPLICATE:
+            if index <= self.match:
+                return False
+            self.next = self.match + 1
+            self.sent_commit = min(self.sent_commit, self.next - 1)
+            return True
+        # While probing, only the answer to the one append that is out can be genuine.
+        if self.next - 1 != index:
+            return False
+        self.next = max(min(index, hint + 1), self.match + 1)
+        self.sent_commit = min(self.sent_commit, self.next - 1)
+        self.is_flow_paused = False
+        return True
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing may be sent to it for now."""
+        return self.is_flow_paused or self.state is SNAPSHOT
+
+    def _enter(self, state: ProgressState) -> None:
+        self.is_flow_paused = False
+        self.pending_snapshot = 0
+        self.state = state
+        self.inflights.clear()

@@ -1,0 +1,336 @@
+"""One node of one Raft group: the public face of the core.
+
+A `Raft` does no I/O and has no clock: the shell calls it, one call at a time, and does what
+`ready()` says. See the package heading for the loop and the order of effects.
+
+Sources: Raft; etcd-io/raft's RawNode.
+"""
+
+from collections.abc import Callable, Sequence
+
+from raftmq.consensus import applying, election, follower, leader, reconfigure
+from raftmq.consensus.changes import MembershipChange, encode_change
+from raftmq.consensus.config import Config
+from raftmq.consensus.core import Core
+from raftmq.consensus.membership import InvalidChange
+from raftmq.consensus.messages import (
+    KINDS_END,
+    LOCAL_KINDS,
+    RESPONSE_KINDS,
+    Message,
+    MessageKind,
+    Proposal,
+    is_local_target,
+)
+from raftmq.consensus.ready import Ready, ReadyMaker
+from raftmq.consensus.replication import send_append
+from raftmq.consensus.status import Status, progress_status
+from raftmq.consensus.storage import Storage
+from raftmq.consensus.trace import Event
+from raftmq.consensus.types import (
+    NONE,
+    ConfState,
+    DropReason,
+    ProposalDropped,
+    Role,
+    StepRefusal,
+)
+from raftmq.log.record import Kind
+
+Handler = Callable[[Core, Message], DropReason | None]
+
+_ANY_ROLE: dict[MessageKind, Handler] = {
+    MessageKind.VOTE: election.on_vote_request,
+    MessageKind.PRE_VOTE: election.on_vote_request,
+    MessageKind.STORAGE_APPEND_RESPONSE: applying.on_stored,
+    MessageKind.STORAGE_APPLY_RESPONSE: applying.on_applied,
+}
+
+
+def _ignore(core: Core, message: Message) -> None:
+    """A kind that means nothing to this role in its own term."""
+
+
+def _table(handlers: dict[MessageKind, Handler], default: Handler) -> tuple[Handler, ...]:
+    known = handlers | _ANY_ROLE
+    by_kind = [default] * KINDS_END
+    for kind, handler in known.items():
+        by_kind[kind] = handler
+    return tuple(by_kind)
+
+
+_CANDIDATE = _table(election.HANDLERS, _ignore)
+_HANDLERS = {
+    Role.FOLLOWER: _table(
+        follower.HANDLERS | {MessageKind.TIMEOUT_NOW: election.on_timeout_now}, _ignore
+    ),
+    Role.CANDIDATE: _CANDIDATE,
+    Role.LEADER: _table(leader.HANDLERS, leader.ignore),
+    Role.PRE_CANDIDATE: _CANDIDATE,
+}
+_BY_ROLE = tuple(_HANDLERS[role] for role in Role)
+_NEEDS_CHECK = tuple(kind in LOCAL_KINDS or kind in RESPONSE_KINDS for kind in range(KINDS_END))
+
+
+class Raft:
+    """One node. Not thread-safe; every method returns at once.
+
+    It starts as a follower of nobody, in the term and with the vote that `storage` remembers.
+
+    Raises:
+        ValueError: `config` is inconsistent (see `Config.validate`).
+    """
+
+    __slots__ = ("_core", "_ready")
+
+    def __init__(self, config: Config, storage: Storage) -> None:
+        config.validate()
+        core = Core(config, storage)
+        hard_state, conf_state = storage.initial_state()
+        reconfigure.restore_membership(core, conf_state, last_index=core.log.last_index)
+        _restore_hard_state(core, *hard_state)
+        if config.applied:
+            core.log.applied_to(config.applied, 0)
+        core.become_follower(core.term, NONE)
+        log = core.log
+        core.note(
+            Event.STARTED,
+            sorted(core.membership.voters),
+            core.term,
+            log.committed,
+            log.applied,
+            log.last_index,
+            log.last_term,
+        )
+        self._core = core
+        self._ready = ReadyMaker(core, async_storage_writes=config.async_storage_writes)
+
+    # Input
+
+    def tick(self) -> None:
+        """One tick has passed: elections, heartbeats and CheckQuorum count them."""
+        core = self._core
+        if core.role is Role.LEADER:
+            leader.tick(core)
+        else:
+            election.tick(core)
+
+    def step(self, message: Message, *, now: int = 0) -> StepRefusal | None:
+        """Take in a message from a peer, or a response from this node's own storage threads.
+
+        `now` (ms) stamps proposals that a follower forwarded; the last record's time if 0.
+        Returns why the message was ignored, or None. Old, doubled and reordered messages are
+        normal and not reported. `message.entries` must be records whose CRC was checked.
+        """
+        core = self._core
+        kind = message.kind
+        if _NEEDS_CHECK[kind] and not is_local_target(message.sender):
+            if kind in LOCAL_KINDS:
+                return StepRefusal.LOCAL_MESSAGE
+            if message.sender not in core.members:
+                return StepRefusal.UNKNOWN_PEER
+        core.now = now
+        return self._step(message)
+
+    def _step(self, message: Message) -> StepRefusal | None:
+        core = self._core
+        term = message.term
+        if term and term != core.term and not election.settle_term(core, message):
+            return None
+        refused = _BY_ROLE[core.role][message.kind](core, message)
+        return None if refused is None else StepRefusal.PROPOSAL_DROPPED
+
+    def propose(self, items: Sequence[Proposal], *, now: int) -> int:
+        """Append records, given as (kind, payload), in one go: consecutive, all or nothing.
+
+        They are stamped `max(last record's time, now)`, `now` in ms since 1970. Returns the index
+        of the first; 0 if they were forwarded to the leader, in which case their fate is unknown.
+        Nothing is durable or committed yet: that shows when they come back in
+        `Ready.committed` with the same term; if another term's record has the index, they are
+        lost.
+
+        Raises:
+            ProposalDropped: nothing was appended; the reason says whether to go elsewhere.
+        """
+        assert items, "a proposal without records"
+        core = self._core
+        core.now = now
+        if core.role is Role.LEADER:
+            outcome = leader.propose(core, items)
+            if isinstance(outcome, DropReason):
+                raise ProposalDropped(outcome, leader=core.leader)
+            return outcome
+        message = Message(MessageKind.PROPOSE, core.id, sender=core.id, proposals=tuple(items))
+        refused = _BY_ROLE[core.role][MessageKind.PROPOSE](core, message)
+        if refused is not None:
+            raise ProposalDropped(refused, leader=core.leader)
+        return 0
+
+    def propose_membership(self, change: MembershipChange, *, now: int) -> int:
+        """Append a membership change. Returns its index, or 0 if it was forwarded.
+
+        It takes effect on each node when that node's shell passes it to `apply_membership`. A
+        joint one is left by itself unless its transition is JOINT_EXPLICIT.
+
+        Raises:
+            ProposalDropped: nothing was appended. CHANGE_PENDING and MUST_LEAVE_JOINT pass with
+                time; INVALID_CHANGE does not.
+        """
+        core = self._core
+        if core.role is Role.LEADER and not core.config.disable_membership_validation:
+            reason = leader.change_refusal(core, change)
+            if reason is not None:
+                raise ProposalDropped(reason, leader=core.leader)
+            try:
+                reconfigure.planned(core, change)
+            except InvalidChange as error:
+                reason = DropReason.INVALID_CHANGE
+                raise ProposalDropped(reason, leader=core.leader, detail=str(error)) from error
+        return self.propose([(Kind.MEMBERSHIP, encode_change(change))], now=now)
+
+    def campaign(self) -> None:
+        """Ask for votes now. Ignored by a leader, a learner, and who must apply a change first."""
+        election.campaign(self._core)
+
+    def transfer_leadership(self, to: int) -> None:
+        """Hand over to `to`, or ask the leader to. Watch `Ready.soft_state` for the outcome."""
+        self._step(Message(MessageKind.TRANSFER_LEADER, self._core.id, sender=to))
+
+    def read_index(self, context: bytes) -> None:
+        """Ask for a linearizable read; the answer is a `ReadState` with the same `context`.
+
+        `context` must be unique among the reads in progress. There is no answer if there is no
+        leader or it changes meanwhile: ask again after a while, with a new context.
+        """
+        assert context, "a read needs a context to be recognised by"
+        self._step(Message(MessageKind.READ_INDEX, self._core.id, context=context))
+
+    def forget_leader(self) -> None:
+        """Follower: listen to candidates at once, though the leader was heard from recently."""
+        self._step(Message(MessageKind.FORGET_LEADER, self._core.id))
+
+    def report_unreachable(self, peer: int) -> None:
+        """A message to `peer` was lost on the way: stop streaming to it, probe."""
+        self._step(Message(MessageKind.UNREACHABLE, self._core.id, sender=peer))
+
+    def report_snapshot(self, peer: int, *, ok: bool) -> None:
+        """The snapshot for `peer` has arrived, or failed. Each SNAPSHOT message needs this."""
+        kind = MessageKind.SNAPSHOT_STATUS
+        self._step(Message(kind, self._core.id, sender=peer, reject=not ok))
+
+    def apply_membership(self, change: MembershipChange) -> ConfState:
+        """A committed MEMBERSHIP record is being applied (decode it with `decode_change`).
+
+        Call it for each one, in log order. Returns the membership from there on: to be kept with
+        the machine's state, for snapshots and for `Storage.initial_state`.
+
+        Raises:
+            InvalidChange: the change is impossible; nothing was changed, and the same happens on
+                each replica. Go on with the next record.
+        """
+        return reconfigure.apply_change(self._core, change)
+
+    def entries_fetched(self, peer: int) -> None:
+        """The records of a `Fetch` for `peer` are in memory now, or could not be read.
+
+        Consensus asks storage again, and tells of another `Fetch` if it must.
+        """
+        core = self._core
+        if peer == core.id:
+            core.log.is_applying_fetched = True
+            return
+        core.fetching.discard(peer)
+        progress = core.members.get(peer)
+        if core.role is Role.LEADER and progress is not None:
+            while progress.next <= core.log.last_index and send_append(
+                core, peer, progress, even_if_empty=False
+            ):
+                pass
+
+    # Output
+
+    def has_ready(self) -> bool:
+        """Whether there is work for the shell. Cheap."""
+        return self._ready.has_ready()
+
+    def ready(self) -> Ready:
+        """All work that is there now. It must be done, in the order the package heading states."""
+        return self._ready.make()
+
+    def advance(self) -> None:
+        """Synchronous mode: the last `Ready` is done, down to the applied records."""
+        for message in self._ready.take_advance():
+            self._step(message)
+
+    # Facts
+
+    @property
+    def id(self) -> int:
+        """This node's id."""
+        return self._core.id
+
+    @property
+    def role(self) -> Role:
+        """What it is at the moment."""
+        return self._core.role
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads, as far as it knows; only a read index proves it."""
+        return self._core.role is Role.LEADER
+
+    @property
+    def leader(self) -> int:
+        """Who leads as far as it knows, or `NONE`."""
+        return self._core.leader
+
+    @property
+    def term(self) -> int:
+        """Its current term."""
+        return self._core.term
+
+    @property
+    def commit(self) -> int:
+        """Highest index it knows to be committed."""
+        return self._core.log.committed
+
+    @property
+    def applied(self) -> int:
+        """Highest index reported as applied."""
+        return self._core.log.applied
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last record, durable or not."""
+        return self._core.log.last_index
+
+    def status(self) -> Status:
+        """A picture of this node, and of its followers if it leads."""
+        core = self._core
+        log = core.log
+        members = core.members if core.role is Role.LEADER else {}
+        return Status(
+            id=core.id,
+            role=core.role,
+            leader=core.leader,
+            hard_state=core.hard_state,
+            membership=core.membership,
+            transferee=core.transferee,
+            first_index=log.first_index,
+            last_index=log.last_index,
+            applied=log.applied,
+            uncommitted_bytes=core.uncommitted_bytes,
+            reads_waiting=len(core.reads) + len(core.pending_reads),
+            progress={node: progress_status(members[node]) for node in sorted(members)},
+        )
+
+
+def _restore_hard_state(core: Core, term: int, vote: int, commit: int) -> None:
+    if (term, vote, commit) == (0, NONE, 0):
+        return
+    log = core.log
+    assert log.committed <= commit <= log.last_index, (
+        f"stored commit {commit} is outside the log [{log.committed}, {log.last_index}]"
+    )
+    log.committed = commit
+    core.term, core.vote = term, vote

@@ -1,0 +1,140 @@
+"""The leader's side of AppendEntries: sending to followers, and advancing the commit index.
+
+Invariants:
+- An append's records follow, in the leader's log, the record it names as the one before.
+- Only records of the leader's own term are committed by counting replicas (Raft §5.4.2).
+
+Sources: Raft §5.3, §5.4.2, §7; etcd-io/raft; TiKV raft-rs for records that are not in memory.
+"""
+
+from collections.abc import Sequence
+
+from raftmq.consensus.core import Core
+from raftmq.consensus.messages import Message, MessageKind
+from raftmq.consensus.progress import REPLICATE, SNAPSHOT, Progress
+from raftmq.consensus.quorum import majority_index
+from raftmq.consensus.storage import Compacted, NotInMemory, SnapshotTemporarilyUnavailable
+from raftmq.consensus.trace import Event
+from raftmq.consensus.types import Fetch
+from raftmq.log.record import HEADER_BYTES, Record
+
+_APPEND = MessageKind.APPEND
+_NO_RECORDS: Sequence[Record] = ()
+
+
+def payload_bytes(records: Sequence[Record]) -> int:
+    """Bytes of payload alone; an empty record weighs nothing and is never refused."""
+    return sum([len(record.encoded) for record in records]) - HEADER_BYTES * len(records)
+
+
+def send_append(core: Core, to: int, progress: Progress, *, even_if_empty: bool) -> bool:
+    """Send the next records, or a snapshot if they are gone. False if nothing was sent.
+
+    An empty append still carries the commit index, and probes where the logs agree.
+    """
+    if progress.is_flow_paused or progress.state is SNAPSHOT:
+        return False
+    log = core.log
+    previous = progress.next - 1
+    previous_term = log.term(previous)
+    if previous_term is None:
+        return send_snapshot(core, to, progress)
+
+    records = _NO_RECORDS
+    # With the window full only empty appends go out: if all that fills it was lost, the answer to
+    # an empty one tells.
+    replicating = progress.state is REPLICATE
+    if previous < log.last_index and not (replicating and progress.inflights.is_full()):
+        if to in core.fetching:
+            return False
+        try:
+            records = log.entries(progress.next, core.config.message_bytes_max)
+        except Compacted:
+            return even_if_empty and send_snapshot(core, to, progress)
+        except NotInMemory:
+            core.fetching.add(to)
+            core.fetches.append(Fetch(to, progress.next, log.last_index + 1))
+            return False
+    if not records and not even_if_empty:
+        return False
+    committed = log.committed
+    core.messages.append(
+        Message(
+            _APPEND,
+            to,
+            sender=core.id,
+            term=core.term,
+            log_term=previous_term,
+            index=previous,
+            commit=committed,
+            entries=records,
+        )
+    )
+    progress.sent(len(records), payload_bytes(records) if records else 0)
+    progress.sent_commit = committed
+    return True
+
+
+def send_snapshot(core: Core, to: int, progress: Progress) -> bool:
+    """Send the snapshot to a follower whose next record is gone (Raft §7). False if not sent."""
+    if not progress.is_recently_active:
+        core.note(Event.SNAPSHOT_NOT_SENT_INACTIVE, to)
+        return False
+    try:
+        snapshot = core.log.snapshot()
+    except SnapshotTemporarilyUnavailable:
+        core.note(Event.SNAPSHOT_UNAVAILABLE, to)
+        return False
+    meta = snapshot.meta
+    assert meta.index, "storage has compacted its log without having a snapshot"
+    log = core.log
+    core.note(
+        Event.SNAPSHOT_SENT, log.first_index, log.committed, meta.index, meta.term, to, progress
+    )
+    progress.become_snapshot(meta.index)
+    core.note(Event.REPLICATION_PAUSED, to, progress)
+    core.messages.append(
+        Message(MessageKind.SNAPSHOT, to, sender=core.id, term=core.term, snapshot=snapshot)
+    )
+    return True
+
+
+def broadcast_append(core: Core) -> None:
+    """Send everyone what it lacks, or at least the commit index."""
+    for node, progress in core.peers:
+        send_append(core, node, progress, even_if_empty=True)
+
+
+def broadcast_heartbeat(core: Core, context: bytes) -> None:
+    """Tell everyone that this leader is alive; `context` comes back in the answers."""
+    committed = core.log.committed
+    for node, progress in core.peers:
+        # A follower must not commit what it may not have: only up to what surely matches.
+        commit = min(progress.match, committed)
+        core.messages.append(
+            Message(
+                MessageKind.HEARTBEAT,
+                node,
+                sender=core.id,
+                term=core.term,
+                commit=commit,
+                context=context,
+            )
+        )
+        progress.sent_commit = commit
+
+
+def advance_commit(core: Core) -> bool:
+    """Commit what a majority holds, if it is of this term. Returns whether anything was.
+
+    Raft §5.4.2: "Raft never commits log entries from previous terms by counting replicas. Only
+    log entries from the leader's current term are committed by counting replicas". All records
+    from the leader's no-op on are of its term, so comparing indexes is enough.
+    """
+    index = majority_index([progress.match for progress in core.incoming])
+    if core.outgoing:
+        index = min(index, majority_index([progress.match for progress in core.outgoing]))
+    if index <= core.log.committed or index < core.term_first_index:
+        return False
+    core.log.commit_to(index)
+    return True

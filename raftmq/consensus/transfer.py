@@ -1,0 +1,50 @@
+"""Leadership transfer: the leader hands over to a follower that has its whole log.
+
+Thesis §3.10: the leader stops taking proposals, brings the target's log up to its own, and tells
+it to campaign at once. If that has not worked within an election timeout, it goes on leading.
+
+Sources: thesis §3.10; etcd-io/raft.
+"""
+
+from raftmq.consensus.core import Core
+from raftmq.consensus.messages import Message, MessageKind
+from raftmq.consensus.replication import send_append
+from raftmq.consensus.trace import Event
+from raftmq.consensus.types import NONE
+
+
+def on_transfer_request(core: Core, message: Message) -> None:
+    """The leader is asked to hand over to `message.sender`."""
+    target = message.sender
+    progress = core.members.get(target)
+    if progress is None:
+        core.note(Event.NO_PROGRESS, target)
+        return
+    if progress.is_learner:
+        core.note(Event.TRANSFER_IGNORED_AS_LEARNER)
+        return
+    former = core.transferee
+    if former == target:
+        core.note(Event.TRANSFER_IGNORED_AS_SAME, core.term, target)
+        return
+    if former != NONE:
+        core.transferee = NONE
+        core.note(Event.TRANSFER_REPLACED, core.term, former)
+    if target == core.id:
+        core.note(Event.TRANSFER_IGNORED_AS_SELF)
+        return
+    core.note(Event.TRANSFER_STARTED, core.term, target)
+    # The whole election timeout is there for the transfer: see `leader.tick`.
+    core.election_elapsed = 0
+    core.transferee = target
+    if progress.match == core.log.last_index:
+        send_timeout_now(core, target)
+        core.note(Event.TIMEOUT_NOW_SENT_AT_ONCE, target)
+    else:
+        send_append(core, target, progress, even_if_empty=True)
+
+
+def send_timeout_now(core: Core, to: int) -> None:
+    """Thesis §3.10: "This request has the same effect as the target server's election timer
+    firing"."""
+    core.messages.append(Message(MessageKind.TIMEOUT_NOW, to, sender=core.id, term=core.term))
