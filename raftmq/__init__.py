@@ -2,10 +2,59 @@
 
 The public names are loaded when first used (PEP 562), so that importing a core such as
 `raftmq.consensus` never pulls in trio, sockets or the client.
+
+>>> import raftmq
+>>> raftmq.errors.Unavailable.__name__
+'Unavailable'
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import blocking, errors
+    from .client import (
+        Admin,
+        Client,
+        Consumer,
+        Message,
+        Messages,
+        Outgoing,
+        Producer,
+        Receipt,
+        connect,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "Admin",
+    "Client",
+    "Consumer",
+    "Message",
+    "Messages",
+    "Outgoing",
+    "Producer",
+    "Receipt",
+    "__version__",
+    "blocking",
+    "connect",
+    "errors",
+]
+
+_MODULES = {"blocking", "errors"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'raftmq' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"raftmq.{name}")
+    value: object = getattr(import_module("raftmq.client"), name)
+    # The next use finds it without this function.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,212 @@
+"""What a consumer is handed: one message, or many of them as columns.
+
+Both read from the decoded batch when asked. `Messages` is for bulk work: its columns are lists over
+all its messages and no object is made for a message that nobody looks at.
+
+A message id is text, `<queue number>-<offset>`, both in hexadecimal: `10003-2a` is offset 42 of
+queue 3 of topic 1 (queue number = topic id << 16 | queue). It is all that `Client.get` needs.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar, overload
+
+from raftmq.batch import Batch, Value
+from raftmq.errors import Reason, Rejected
+
+T = TypeVar("T")
+
+QUEUE_BITS = 16
+"""The lower bits of a queue number: the queue's place within its topic."""
+
+_ID = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})")
+
+
+def format_id(queue_number: int, offset: int) -> str:
+    """The id of the message at `offset` of the queue with this cluster-wide number.
+
+    >>> format_id(1 << 16 | 3, 42)
+    '10003-2a'
+    """
+    return f"{queue_number:x}-{offset:x}"
+
+
+def parse_id(text: str) -> tuple[int, int]:
+    """The queue's number and the offset that an id names.
+
+    >>> parse_id("10003-2a") == (1 << 16 | 3, 42)
+    True
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the text is no message id.
+    """
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise Rejected(
+            Reason.BAD_ARGUMENT,
+            f"{text[:80]!r} is no message id: it is <queue number>-<offset>, both in hexadecimal",
+        )
+    return int(match[1], 16), int(match[2], 16)
+
+
+class Message:
+    """One message. It keeps its batch alive; keep `body` if that is all you need."""
+
+    __slots__ = ("_batch", "_position", "_queue_number", "topic")
+
+    topic: str
+    """The topic's name."""
+
+    def __init__(self, batch: Batch, position: int, queue_number: int, topic: str) -> None:
+        self._batch = batch
+        self._position = position
+        self._queue_number = queue_number
+        self.topic = topic
+
+    @property
+    def body(self) -> bytes:
+        """What was sent."""
+        return self._batch.body(self._position)
+
+    @property
+    def key(self) -> str | None:
+        """Its key; None: none."""
+        return self._batch.key(self._position)
+
+    @property
+    def tag(self) -> str | None:
+        """Its tag; None: none."""
+        return self._batch.tag(self._position)
+
+    @property
+    def props(self) -> dict[str, Value]:
+        """Its properties, a dict of its own each time."""
+        return self._batch.props(self._position)
+
+    @property
+    def queue(self) -> int:
+        """The queue within the topic, from 0."""
+        return self._queue_number & ((1 << QUEUE_BITS) - 1)
+
+    @property
+    def offset(self) -> int:
+        """Its offset in the queue."""
+        return self._batch.base_offset + self._position
+
+    @property
+    def timestamp(self) -> int:
+        """When the leader stored it, milliseconds since 1970."""
+        return self._batch.timestamp
+
+    @property
+    def id(self) -> str:
+        """The text that `Client.get` takes."""
+        return format_id(self._queue_number, self.offset)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} of {self.topic!r}, key {self.key!r}>"
+
+
+class Slice(NamedTuple):
+    """Neighbouring messages of one batch."""
+
+    batch: Batch
+    """The batch, decoded and checked."""
+    start: int
+    """Position of the first message in the batch."""
+    stop: int
+    """Position after the last one."""
+    queue_number: int
+    """The cluster-wide number of the queue."""
+
+
+class Messages(Sequence[Message]):
+    """Messages as a consumer was handed them: a sequence, and the same as columns.
+
+    Messages of one queue stand in the order of their offsets; those of several queues are mixed
+    batch by batch. It is empty, and false, if the wait ran out.
+    """
+
+    __slots__ = ("_count", "_slices", "topic")
+
+    def __init__(self, slices: list[Slice], topic: str) -> None:
+        self._slices = slices
+        self._count = sum(part.stop - part.start for part in slices)
+        self.topic = topic
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        at = index + self._count if index < 0 else index
+        if at < 0:
+            raise IndexError(index)
+        for part in self._slices:
+            if at < part.stop - part.start:
+                return Message(part.batch, part.start + at, part.queue_number, self.topic)
+            at -= part.stop - part.start
+        raise IndexError(index)
+
+    def __iter__(self) -> Iterator[Message]:
+        topic = self.topic
+        for batch, start, stop, queue_number in self._slices:
+            for position in range(start, stop):
+                yield Message(batch, position, queue_number, topic)
+
+    @property
+    def slices(self) -> list[Slice]:
+        """The batches behind it, for whoever reads property columns or tags as arrays."""
+        return self._slices
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """All bodies, in order."""
+        return _joined([part.batch.bodies[part.start : part.stop] for part in self._slices])
+
+    @property
+    def keys(self) -> list[str | None]:
+        """All keys, None for a message without one."""
+        return _joined([part.batch.keys[part.start : part.stop] for part in self._slices])
+
+    @property
+    def tags(self) -> list[str | None]:
+        """All tags, None for a message without one."""
+        return [part.batch.tag(at) for part in self._slices for at in range(part.start, part.stop)]
+
+    @property
+    def queues(self) -> list[int]:
+        """The queue of each message, within the topic."""
+        mask = (1 << QUEUE_BITS) - 1
+        return _joined([[p.queue_number & mask] * (p.stop - p.start) for p in self._slices])
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offset of each message."""
+        return _joined(
+            [
+                list(range(part.batch.base_offset + part.start, part.batch.base_offset + part.stop))
+                for part in self._slices
+            ]
+        )
+
+    @property
+    def timestamps(self) -> list[int]:
+        """When the leader stored each message, milliseconds since 1970."""
+        return _joined([[p.batch.timestamp] * (p.stop - p.start) for p in self._slices])
+
+    def __repr__(self) -> str:
+        return f"<{self._count} messages of {self.topic!r}>"
+
+
+def _joined(lists: list[list[T]]) -> list[T]:
+    if len(lists) == 1:
+        return lists[0]
+    return [item for items in lists for item in items]

@@ -1,0 +1,192 @@
+"""What a producer gets back: receipts, of one message or of many, and what may go in.
+
+`send_many` makes batches. Each batch is one range of neighbouring offsets, or one error; a
+`SentMany` holds those and answers for single messages out of them, so 100,000 messages cost 200
+objects and not 100,000.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, overload
+
+from raftmq.batch import Value
+from raftmq.errors import RaftmqError
+
+from .message import QUEUE_BITS, format_id
+
+_MASK = (1 << QUEUE_BITS) - 1
+
+
+class Outgoing(NamedTuple):
+    """One message for `send_many`."""
+
+    body: bytes
+    """What to send."""
+    key: str | bytes | None = None
+    """Messages of one key go to one queue, in order; None: any queue."""
+    tag: str | None = None
+    """One label for filters."""
+    props: Mapping[str, Value | None] | None = None
+    """Typed properties for filters and queries."""
+
+
+class Receipt(NamedTuple):
+    """The message is stored: on the disks of a majority."""
+
+    queue_number: int
+    """The cluster-wide number of its queue."""
+    offset: int | None
+    """Its offset. None: a repeat proved that it was stored by an earlier attempt, so long ago that
+    the broker no longer knows where."""
+    timestamp: int
+    """The leader's stamp, milliseconds since 1970; 0 if the offset is None."""
+    is_duplicate: bool = False
+    """True if an earlier attempt had stored it and this answer is to a repeat."""
+
+    @property
+    def queue(self) -> int:
+        """The queue within the topic, from 0."""
+        return self.queue_number & _MASK
+
+    @property
+    def id(self) -> str | None:
+        """The text that `Client.get` takes; None if the offset is."""
+        return None if self.offset is None else format_id(self.queue_number, self.offset)
+
+
+class SentRange(NamedTuple):
+    """One batch of a `send_many`: all of it was stored, or none of it."""
+
+    positions: Sequence[int]
+    """Which messages of the call are in it, as positions from 0, in the order of their offsets."""
+    queue_number: int
+    """The cluster-wide number of the queue it was for."""
+    base_offset: int | None
+    """Offset of the first message, the others follow; None: see `Receipt.offset`, or `error`."""
+    timestamp: int
+    """The leader's stamp, milliseconds since 1970."""
+    is_duplicate: bool
+    """See `Receipt.is_duplicate`."""
+    error: RaftmqError | None
+    """Why it was not stored, or why nobody knows; None: it was stored."""
+
+    @property
+    def queue(self) -> int:
+        """The queue within the topic, from 0."""
+        return self.queue_number & _MASK
+
+    def receipt(self, nth: int) -> Receipt:
+        """The receipt of the nth message of this range; only if `error` is None."""
+        assert self.error is None, self.error
+        offset = None if self.base_offset is None else self.base_offset + nth
+        return Receipt(self.queue_number, offset, self.timestamp, self.is_duplicate)
+
+
+class SentMany(Sequence[Receipt | RaftmqError]):
+    """What became of each message of a `send_many`, by its position in the call.
+
+    `sent[i]` is the message's receipt, or its error as a value.
+    """
+
+    __slots__ = ("_by_position", "_count", "ranges")
+
+    ranges: list[SentRange]
+    """One entry a batch."""
+
+    def __init__(self, ranges: list[SentRange]) -> None:
+        self.ranges = ranges
+        self._count = sum(len(part.positions) for part in ranges)
+        self._by_position: list[Receipt | RaftmqError] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt | RaftmqError: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt | RaftmqError]: ...
+
+    def __getitem__(
+        self, index: int | slice
+    ) -> Receipt | RaftmqError | list[Receipt | RaftmqError]:
+        return self._outcomes()[index]
+
+    def __iter__(self) -> Iterator[Receipt | RaftmqError]:
+        return iter(self._outcomes())
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every message is stored."""
+        return all(part.error is None for part in self.ranges)
+
+    @property
+    def failed(self) -> list[tuple[int, RaftmqError]]:
+        """Position and error of each message that is not known to be stored, by position."""
+        pairs = [(at, p.error) for p in self.ranges if p.error is not None for at in p.positions]
+        return sorted(pairs, key=lambda pair: pair[0])
+
+    def receipts(self) -> list[Receipt]:
+        """The receipts of all messages, by position.
+
+        Raises:
+            SomeUnsent: not every message is stored.
+        """
+        self.check()
+        return [outcome for outcome in self._outcomes() if isinstance(outcome, Receipt)]
+
+    def check(self) -> None:
+        """Do nothing if every message is stored.
+
+        Raises:
+            SomeUnsent: not every message is stored.
+        """
+        if not self.is_complete:
+            raise SomeUnsent(self)
+
+    def _outcomes(self) -> list[Receipt | RaftmqError]:
+        if self._by_position is None:
+            found: dict[int, Receipt | RaftmqError] = {}
+            for part in self.ranges:
+                for nth, at in enumerate(part.positions):
+                    found[at] = part.error if part.error is not None else part.receipt(nth)
+            self._by_position = [found[at] for at in range(self._count)]
+        return self._by_position
+
+    def __repr__(self) -> str:
+        return f"<SentMany: {self._count} messages, {len(self.failed)} failed>"
+
+
+class SomeUnsent(RaftmqError):
+    """Not all messages of a call were stored; `sent` says which and why.
+
+    Neither `Unavailable` nor `OutcomeUnknown`: to send everything again would store again what was
+    stored. `__cause__` is the first error.
+    """
+
+    def __init__(self, sent: SentMany) -> None:
+        failed = sent.failed
+        super().__init__(
+            f"{len(failed)} of {len(sent)} messages are not known to be stored; "
+            f"the first is number {failed[0][0]}: {failed[0][1]}"
+        )
+        self.sent = sent
+        self.__cause__ = failed[0][1]
+
+
+class PendingMany:
+    """Messages that `send_many_nowait` took."""
+
+    @property
+    def is_done(self) -> bool:
+        """True once it is known what became of each message."""
+        raise NotImplementedError
+
+    async def wait(self, *, check: bool = True) -> SentMany:
+        """Wait until it is known what became of each message. It may be called again.
+
+        Cancelling stops the waiting, not the sending. Each message has its deadline, so this ends.
+
+        Raises:
+            SomeUnsent: not all were stored; not with `check=False`.
+        """
+        raise NotImplementedError
