@@ -13,8 +13,8 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `DeleteTopic` | the name is free again; numbers are never used twice | the topic's number |
 
 Invariants:
-- Every command may be repeated: the second time changes nothing and answers the same, so a client
-  whose answer was lost asks again.
+- Every command may be repeated: the second time changes nothing. It answers the same, save that
+  deleting a topic twice says that it is unknown. So a client whose answer was lost asks again.
 - A queue never changes its partition group; adding queues leaves the old ones where they are.
 
 Left out: moving a queue to another partition group.
@@ -66,6 +66,8 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     """Its number; 0 is the system group."""
     members: list[int]
     """Node ids; the first is the one that should lead when all is well."""
+    founders: list[int] = []
+    """The nodes that began the group's log with each other; never changed after."""
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True):
@@ -175,11 +177,12 @@ class Catalog:
         self.nodes: dict[int, Node] = {}
         """All nodes by number."""
         self.groups: dict[int, Group] = {}
-        """All data groups by number; the system group is not among them."""
+        """All partition groups by number, the system group among them."""
         self.topics: dict[str, Topic] = {}
         """All topics by name."""
         self._names: dict[int, str] = {}
-        self._topic_last = 0
+        self.topic_last = 0
+        """The highest topic number given so far."""
 
     @property
     def is_bootstrapped(self) -> bool:
@@ -249,10 +252,11 @@ class Catalog:
         self.nodes = {node.id: node for node in command.nodes}
         ids = sorted(self.nodes)
         members = min(command.replicas, len(ids))
+        self.groups[SYSTEM_GROUP] = Group(SYSTEM_GROUP, ids, ids)
         for number in range(1, command.groups + 1):
             # Group g prefers node g, g+1, …: leaders and copies spread evenly.
             rotated = [ids[(number - 1 + step) % len(ids)] for step in range(members)]
-            self.groups[number] = Group(number, rotated)
+            self.groups[number] = Group(number, rotated, rotated)
         return Changed()
 
     def _remove_node(self, number: int) -> Result:
@@ -269,7 +273,9 @@ class Catalog:
             return Refused(Reason.UNKNOWN_NODE, f"nodes {unknown} do not belong to the cluster")
         if not group.members or len(set(group.members)) != len(group.members):
             return Refused(Reason.BAD_ARGUMENT, "a group needs members, each named once")
-        self.groups[group.id] = group
+        old = self.groups.get(group.id)
+        founders = old.founders if old is not None else group.members
+        self.groups[group.id] = msgspec.structs.replace(group, founders=founders)
         return Changed()
 
     def _create_topic(self, command: CreateTopic, now: int) -> Result:
@@ -283,14 +289,14 @@ class Catalog:
             return Refused(Reason.TOPIC_EXISTS, message)
         if not 1 <= command.queues <= QUEUES_MAX:
             return Refused(Reason.BAD_ARGUMENT, f"a topic has 1 to {QUEUES_MAX} queues")
-        if not self.groups or len(self.topics) >= TOPICS_MAX:
-            message = f"the cluster has {len(self.groups)} data groups, {len(self.topics)} topics"
+        if not self.is_bootstrapped or len(self.topics) >= TOPICS_MAX:
+            message = f"the cluster is not founded, or has {TOPICS_MAX} topics already"
             return Refused(Reason.BAD_ARGUMENT, message)
-        self._topic_last += 1
-        groups = self._spread(self._topic_last, 0, command.queues)
-        self.topics[command.name] = Topic(command.name, self._topic_last, groups, now)
-        self._names[self._topic_last] = command.name
-        return Changed(self._topic_last)
+        self.topic_last += 1
+        groups = self._spread(self.topic_last, 0, command.queues)
+        self.topics[command.name] = Topic(command.name, self.topic_last, groups, now)
+        self._names[self.topic_last] = command.name
+        return Changed(self.topic_last)
 
     def _delete_topic(self, name: str) -> Result:
         topic = self.topics.pop(name, None)
@@ -313,7 +319,7 @@ class Catalog:
 
     def _spread(self, topic: int, first: int, end: int) -> list[int]:
         """Groups for the queues from `first` up to `end`, in turn."""
-        groups = sorted(self.groups)
+        groups = [number for number in sorted(self.groups) if number != SYSTEM_GROUP]
         return [groups[(topic - 1 + n) % len(groups)] for n in range(first, end)]
 
     def snapshot(self) -> bytes:
@@ -323,7 +329,7 @@ class Catalog:
             self.applied,
             self.digest,
             self.version,
-            self._topic_last,
+            self.topic_last,
             list(self.nodes.values()),
             list(self.groups.values()),
             list(self.topics.values()),
@@ -337,7 +343,7 @@ class Catalog:
         if version != _STATE_VERSION:
             raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
         catalog = cls()
-        catalog.applied, catalog.digest, catalog.version, catalog._topic_last = values
+        catalog.applied, catalog.digest, catalog.version, catalog.topic_last = values
         catalog.nodes = {node.id: node for node in msgspec.convert(nodes, list[Node])}
         catalog.groups = {group.id: group for group in msgspec.convert(groups, list[Group])}
         catalog.topics = {topic.name: topic for topic in msgspec.convert(topics, list[Topic])}

@@ -46,6 +46,7 @@ def catalog() -> Catalog:
 
 def test_bootstrap_spreads_preferred_leaders_over_the_nodes(catalog: Catalog) -> None:
     assert {g.id: g.members for g in catalog.groups.values()} == {
+        0: [1, 2, 3],
         1: [1, 2, 3],
         2: [2, 3, 1],
         3: [3, 1, 2],
@@ -62,7 +63,7 @@ def test_second_bootstrap_changes_nothing(catalog: Catalog) -> None:
 def test_groups_have_no_more_members_than_there_are_nodes() -> None:
     catalog = Catalog()
     run(catalog, Bootstrap(NODES[:1], groups=2, replicas=3))
-    assert [g.members for g in catalog.groups.values()] == [[1], [1]]
+    assert [g.members for g in catalog.groups.values()] == [[1], [1], [1]]
 
 
 def test_queues_of_a_topic_are_spread_evenly_and_numbered_by_topic(catalog: Catalog) -> None:
@@ -112,7 +113,7 @@ def test_number_of_a_deleted_topic_is_never_used_again(catalog: Catalog) -> None
 def test_node_that_carries_a_group_is_not_forgotten(catalog: Catalog) -> None:
     run(catalog, PutNode(Node(4, "d", 4)))
     assert reason(run(catalog, RemoveNode(1))) is Reason.BAD_ARGUMENT
-    for number in (1, 2, 3):
+    for number in (0, 1, 2, 3):
         run(catalog, PutGroup(Group(number, [2, 3, 4])))
     assert run(catalog, RemoveNode(1)) == Changed()
     assert sorted(catalog.nodes) == [2, 3, 4]

@@ -1,0 +1,134 @@
+"""Group commit: what all groups of a node want written goes to disk in passes.
+
+While a pass runs on the disk thread, everything that comes up waits and makes the next one. A pass
+writes each group's records with one call, then syncs each of those files once; then all answers go
+out together. So the busier the node, the more messages share an fsync.
+
+Faults:
+- A failed fsync is final: the kernel may have dropped the pages and would report success next time
+  (ATC '20, "Can applications recover from fsync failures?"). The node stops.
+- A full disk is not: the group's writes stay queued and are tried again every second. Until then
+  the group takes no proposals; reads go on, and what was acked is safe, as it was written before.
+
+Invariants:
+- Storage messages of a group become durable in the order they were written.
+- `persisted` is called for a message only after the fdatasync that covers it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from raftmq.consensus import HardState, Message
+from raftmq.log.faults import DiskFull
+from raftmq.log.record import Record
+
+from .group import Group
+from .timers import Timers
+from .world import Worker
+
+FULL_RETRY_SECONDS = 1.0
+"""How often a write that met a full disk is tried again."""
+
+
+@dataclass(slots=True)
+class Write:
+    """What one group wants written in a pass."""
+
+    group: Group
+    """Whose."""
+    messages: list[Message] = field(default_factory=list[Message])
+    """The storage messages, in order."""
+    full: DiskFull | None = None
+    """Set by the pass if the disk was full: nothing of this was written."""
+
+
+class DiskLoop:
+    """The passes of one node."""
+
+    def __init__(
+        self, worker: Worker, timers: Timers, *, on_fault: Callable[[BaseException], None]
+    ) -> None:
+        self._worker = worker
+        self._timers = timers
+        self._on_fault = on_fault
+        self._pending: dict[int, Write] = {}
+        self._is_busy = False
+        self.passes = 0
+        """Passes done, for people who want to know how many records share an fsync."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing waits and no pass runs."""
+        return not self._is_busy and not self._pending
+
+    def write(self, group: Group, message: Message) -> None:
+        """Queue a storage message; `flush` starts the pass."""
+        write = self._pending.get(group.number)
+        if write is None:
+            write = self._pending[group.number] = Write(group)
+        write.messages.append(message)
+
+    def flush(self) -> None:
+        """Start a pass with all that waits, unless one runs."""
+        if self._is_busy or not self._pending:
+            return
+        self._is_busy = True
+        writes, self._pending = list(self._pending.values()), {}
+        self._worker.submit(partial(_run_pass, writes), self._done)
+
+    def _done(self, writes: list[Write] | None, error: BaseException | None) -> None:
+        self._is_busy = False
+        self.passes += 1
+        if error is not None:
+            self._on_fault(error)
+            return
+        assert writes is not None
+        for write in writes:
+            if write.full is None:
+                write.group.refusal = ""
+                write.group.persisted(write.messages)
+            else:
+                self._postpone(write, write.full)
+        self.flush()
+
+    def _postpone(self, write: Write, full: DiskFull) -> None:
+        write.group.refusal = f"the disk is full: {full}"
+        later = self._pending.get(write.group.number)
+        if later is not None:
+            write.messages.extend(later.messages)
+        # Out of reach of `flush` until the retry, so that a full disk makes no busy loop.
+        self._pending.pop(write.group.number, None)
+        self._timers.call_after(FULL_RETRY_SECONDS, partial(self._retry, write))
+
+    def _retry(self, write: Write) -> None:
+        later = self._pending.get(write.group.number)
+        if later is not None:
+            write.messages.extend(later.messages)
+        write.full = None
+        self._pending[write.group.number] = write
+        self.flush()
+
+
+def _run_pass(writes: list[Write]) -> list[Write]:
+    """On the disk thread: write everything, then sync everything."""
+    for write in writes:
+        try:
+            _write(write)
+        except DiskFull as full:
+            write.full = full
+    for write in writes:
+        if write.full is None:
+            write.group.store.sync()
+    return writes
+
+
+def _write(write: Write) -> None:
+    records: list[Record] = []
+    hard_state: HardState | None = None
+    for message in write.messages:
+        if message.entries:
+            records.extend(message.entries)
+        if message.term:
+            hard_state = HardState(message.term, message.vote, message.commit)
+    write.group.store.append(records, hard_state)

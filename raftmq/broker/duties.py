@@ -1,0 +1,126 @@
+"""What leaders do now and then, apart from serving: each duty is small and may be done twice.
+
+| duty | who | when |
+|---|---|---|
+| found the cluster | leader of the system group | the catalog is empty |
+| spread the leadership | leader of any group | the group's first member is well and does not lead |
+| retention | leader of a data group | sealed segments are too old or too many |
+| forget deleted topics | leader of a data group | its machine knows queues of a deleted topic |
+
+A duty is only a proposal; whether it happens, the log decides. One that gets lost with a change of
+leader is done again by the next one.
+"""
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from raftmq.consensus import ProgressState
+from raftmq.log.record import Kind
+from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap
+from raftmq.pop.catalog import Node as CatalogNode
+from raftmq.pop.catalog import encode_commands as encode_catalog_commands
+from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim, encode_commands
+
+from .group import Group
+from .tickets import Callback
+
+if TYPE_CHECKING:
+    from .node import Node
+
+PAUSE_SECONDS = 1.0
+"""How often the duties are looked at when nothing calls for them."""
+
+HAND_OVER_LAG_MAX = 256
+"""Records that the preferred leader may lack when it is handed the leadership."""
+
+
+class Duties:
+    """The duties of one node, for the groups that it leads."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._wake = trio.Event()
+        self._under_way: set[tuple[str, int]] = set()
+
+    def think(self) -> None:
+        """Look at the duties now: something changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Do the duties until cancelled."""
+        while True:
+            with trio.move_on_after(PAUSE_SECONDS):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            for group in list(self._node.groups.values()):
+                if group.is_leader and not group.refusal:
+                    self._do(group)
+
+    def _do(self, group: Group) -> None:
+        if group.number == SYSTEM_GROUP:
+            self._found()
+        else:
+            self._retain(group)
+            self._forget_deleted(group)
+        self._spread(group)
+
+    def _propose(self, name: str, group: Group, payload: bytes) -> None:
+        """Propose a duty's commands, unless the same duty is under way."""
+        duty = (name, group.number)
+        if duty in self._under_way:
+            return
+        self._under_way.add(duty)
+        ticket = Callback(
+            lambda _: self._under_way.discard(duty), lambda _: self._under_way.discard(duty)
+        )
+        group.propose(Kind.COMMANDS, payload, ticket)
+
+    def _found(self) -> None:
+        own = self._node.settings.node
+        if self._node.catalog.is_bootstrapped or not own.peers:
+            return
+        nodes = [CatalogNode(peer.id, peer.host, peer.port) for peer in own.peers]
+        command = Bootstrap(nodes, own.groups, own.replicas)
+        self._propose("found", self._node.groups[SYSTEM_GROUP], encode_catalog_commands([command]))
+
+    def _spread(self, group: Group) -> None:
+        """Hand over to the group's first member if it does not lead and could."""
+        wanted = self._node.catalog.groups.get(group.number)
+        if wanted is None or not wanted.members:
+            return
+        preferred = wanted.members[0]
+        if group.number == SYSTEM_GROUP or preferred == self._node.id:
+            return
+        status = group.raft.status()
+        progress = status.progress.get(preferred)
+        if (
+            progress is not None
+            and not progress.is_learner
+            and progress.is_recently_active
+            and progress.state is ProgressState.REPLICATE
+            and progress.match + HAND_OVER_LAG_MAX >= status.last_index
+            and not status.transferee
+        ):
+            group.transfer(preferred)
+
+    def _retain(self, group: Group) -> None:
+        settings = self._node.settings.log
+        keep_from = group.store.retention_start(
+            older_than=self._node.now_ms() - settings.retention_ms if settings.retention_ms else 0,
+            bytes_max=settings.retention_bytes,
+        )
+        if keep_from > group.machine.log_start:
+            self._propose("retain", group, encode_commands([Trim(keep_from)]))
+
+    def _forget_deleted(self, group: Group) -> None:
+        catalog = self._node.catalog
+        assert isinstance(group.machine, PartitionMachine)
+        deleted = [
+            queue
+            for queue in group.machine.ends
+            if queue >> QUEUE_BITS <= catalog.topic_last and catalog.topic_of(queue) is None
+        ]
+        if deleted:
+            commands: list[Command] = [DropQueues(deleted)]
+            self._propose("forget", group, encode_commands(commands))

@@ -1,0 +1,383 @@
+"""One replica of a partition group: the pump between consensus, disk, machine and indexes.
+
+Everything happens in steps on the event loop that never wait. Whatever arrives (a proposal, a
+peer's message, a finished write, a tick) is put into the group and the group is *marked*; the
+node's pump then runs each marked group once. So all that arrived meanwhile shares one append, one
+message to each follower, one write and one fsync: that is the group commit.
+
+    propose ─┐                    ┌─> peers                      (append, heartbeat, vote)
+    step ────┼─> mark ─> pump ────┼─> disk ──> persisted ─> step (durable here)
+    tick ────┘                    └─> apply ─> tickets, waiting reads, fetches
+
+Order of effects (Raft §5.3, and `raftmq.consensus`): appends go to the followers while the leader's
+own disk still writes; an answer to a peer leaves only after what it claims is durable, because it
+travels in the `responses` of the storage message; a client is answered after apply, so after a
+majority's fdatasync.
+
+Invariants:
+- A ticket is used exactly once: with the result of its own record (same index, same term), or
+  failed. A leader that loses office fails them all as `outcome_unknown`.
+- The machine sees each committed record once, in order, from its snapshot on.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftmq.consensus import (
+    APPEND_THREAD,
+    APPLY_THREAD,
+    Change,
+    ConfState,
+    DropReason,
+    InvalidChange,
+    MembershipChange,
+    Message,
+    ProposalDropped,
+    Raft,
+    Role,
+    Snapshot,
+    SnapshotMeta,
+    decode_change,
+)
+from raftmq.errors import Reason
+from raftmq.log.cache import LogCache
+from raftmq.log.index import LogIndex
+from raftmq.log.record import Kind, Record
+from raftmq.log.store import LogStore
+from raftmq.pop.results import Result
+from raftmq.wire.messages import ErrorReply
+
+from .storage import GroupStorage
+from .tickets import Ticket
+
+PROPOSE_RECORDS_MAX = 1024
+"""Records appended in one go; bounds how long the loop is held."""
+PROPOSE_BYTES_MAX = 8 * 1024 * 1024
+"""The same in bytes."""
+
+
+class Host(Protocol):
+    """What a group needs of its node."""
+
+    def mark(self, group: "Group") -> None:
+        """Run the group's `pump` soon."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds."""
+
+    def send(self, group: "Group", message: Message) -> None:
+        """Send a consensus message to another member, best effort."""
+
+    def write(self, group: "Group", message: Message) -> None:
+        """Make a storage message durable, then call `group.persisted` with it."""
+
+    def fetch_records(self, group: "Group", peer: int, low: int, high: int) -> None:
+        """Read records back from disk, then call `group.fetched`."""
+
+    def applied(self, group: "Group", records: list[Record], results: list[list[Result]]) -> None:
+        """Records were applied: place them, wake who waits for them, think of a snapshot."""
+
+    def restored(self, group: "Group", snapshot: Snapshot) -> None:
+        """A snapshot took the place of the log: put its state in place of the machine's."""
+
+    def led(self, group: "Group", is_leader: bool) -> None:
+        """The group won or lost the leadership."""
+
+
+class Machine(Protocol):
+    """The replicated machine of a group; see `raftmq.pop`."""
+
+    applied: int
+    """Index of the last record applied."""
+    digest: int
+    """Comparable between replicas at the same index."""
+    log_start: int
+    """The first index that retention keeps."""
+
+    def apply(self, record: Record) -> list[Result]:
+        """Apply the record at `applied + 1`."""
+
+    def snapshot(self) -> bytes:
+        """The whole state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a group is made of; see the fields of `Group`."""
+
+    raft: Raft
+    storage: GroupStorage
+    cache: LogCache
+    store: LogStore
+    index: LogIndex
+    machine: Machine
+    conf_state: ConfState
+
+
+class Group:
+    """One member of one partition group, on this node."""
+
+    def __init__(self, number: int, parts: Parts, host: Host) -> None:
+        self.number = number
+        """The partition group's number."""
+        self.raft = parts.raft
+        """The consensus core."""
+        self.storage = parts.storage
+        """The durable log as consensus reads it."""
+        self.cache = parts.cache
+        """The durable log, as far as it is in memory."""
+        self.store = parts.store
+        """The durable log on disk; only for jobs on a worker."""
+        self.index = parts.index
+        """Where the queues' batches stand in the log."""
+        self.machine = parts.machine
+        """The replicated state."""
+        self.conf_state = parts.conf_state
+        """The membership after the last applied record."""
+        self._host = host
+        self._waiting: list[tuple[int, bytes, Ticket]] = []
+        self._tickets: dict[int, tuple[int, Ticket]] = {}
+        self._read_context = 0
+        self._reads: dict[int, list[Callable[[ErrorReply | None], None]]] = {}
+        self._granted: list[tuple[int, int]] = []
+        self._new_reads: list[Callable[[ErrorReply | None], None]] = []
+        self._office = 0
+        self.refusal = ""
+        """Why this node takes no proposals at the moment (a full disk, a stop); empty: it does."""
+
+    @property
+    def is_leader(self) -> bool:
+        """True while this member leads, as far as it knows."""
+        return self.raft.role is Role.LEADER
+
+    @property
+    def leader(self) -> int:
+        """The member that leads, as far as is known here; 0: nobody."""
+        return self.raft.leader
+
+    def propose(self, kind: int, payload: bytes, ticket: Ticket) -> None:
+        """Append a record; the ticket hears of the outcome, perhaps before this returns."""
+        if not self.is_leader:
+            ticket.failed(self.not_leader())
+        elif self.refusal:
+            ticket.failed(ErrorReply("busy", self.refusal, retry_ms=1000))
+        else:
+            self._waiting.append((kind, payload, ticket))
+            self._host.mark(self)
+
+    def read(self, ready: Callable[[ErrorReply | None], None]) -> None:
+        """Call `ready(None)` once the machine is as new as this moment (Raft thesis §6.4).
+
+        A read of the machine inside that call is linearizable. On failure it gets the reason.
+        """
+        if not self.is_leader:
+            ready(self.not_leader())
+            return
+        self._new_reads.append(ready)
+        self._host.mark(self)
+
+    def step(self, message: Message) -> None:
+        """Take in a message from a peer."""
+        self.raft.step(message)
+        self._host.mark(self)
+
+    def tick(self) -> None:
+        """Let one tick pass."""
+        self.raft.tick()
+        self._host.mark(self)
+
+    def persisted(self, messages: list[Message]) -> None:
+        """Storage messages are durable: make them visible to consensus, pass on the answers."""
+        for message in messages:
+            if message.snapshot is not None:
+                self._host.restored(self, message.snapshot)
+            if message.entries:
+                self.cache.append(message.entries)
+            self._respond(message)
+        self._host.mark(self)
+
+    def fetched(self, peer: int, records: list[Record]) -> None:
+        """Records that were asked for with `fetch_records` are here."""
+        self.storage.lend(peer, records)
+        self.raft.entries_fetched(peer)
+        self._host.mark(self)
+
+    def stop(self, refusal: str) -> None:
+        """Take no more proposals; those under way are still answered."""
+        self.refusal = refusal
+
+    def transfer(self, to: int) -> ErrorReply | None:
+        """Start handing the leadership to a member; 0: the voter that is furthest.
+
+        Returns why it cannot be done, or None; whether it succeeds shows in who leads later.
+        """
+        progress = self.raft.status().progress
+        others = {m: p.match for m, p in progress.items() if m != self.raft.id and not p.is_learner}
+        target = to or max(others, key=lambda member: (others[member], -member), default=0)
+        if target == self.raft.id:
+            return None
+        if target not in others:
+            message = f"node {to} is no voter of partition group {self.number}: {sorted(others)}"
+            return ErrorReply(Reason.UNKNOWN_NODE.value, message)
+        self.raft.transfer_leadership(target)
+        self._host.mark(self)
+        return None
+
+    def change_members(self, changes: list[Change], ticket: Ticket) -> None:
+        """Propose a change of the membership; several changes at once go through a joint one."""
+        change = MembershipChange(tuple(changes))
+        try:
+            index = self.raft.propose_membership(change, now=self._host.now_ms())
+        except ProposalDropped as dropped:
+            ticket.failed(self._refusal_of(dropped))
+            return
+        self._tickets[index] = (self.raft.term, ticket)
+        self._host.mark(self)
+
+    def snapshot_meta(self, record: Record) -> SnapshotMeta:
+        """Where the machine stands just after it applied `record`, the last one it did."""
+        assert record.index == self.machine.applied
+        conf_state = self.conf_state
+        return SnapshotMeta(record.index, record.term, conf_state, record.crc, record.timestamp)
+
+    def not_leader(self) -> ErrorReply:
+        """The refusal that tells a client where to go."""
+        leader = self.leader
+        message = f"this node does not lead partition group {self.number}"
+        return ErrorReply("not_leader", message, group=self.number, leader=leader & 0xFFFF_FFFF)
+
+    def pump(self) -> None:
+        """Let consensus take in all that waits, and carry out what it asks for."""
+        if self._waiting:
+            self._propose_waiting()
+        if self._new_reads:
+            self._ask_for_read()
+        raft = self.raft
+        while raft.has_ready():
+            ready = raft.ready()
+            for message in ready.messages:
+                if message.to == APPEND_THREAD:
+                    self._host.write(self, message)
+                elif message.to == APPLY_THREAD:
+                    self._apply(message)
+                else:
+                    self._host.send(self, message)
+            for fetch in ready.fetches:
+                self._host.fetch_records(self, fetch.peer, fetch.low, fetch.high)
+            for state in ready.read_states:
+                self._granted.append((state.index, int.from_bytes(state.context)))
+        if self._granted:
+            self._answer_reads()
+        office = raft.term if self.is_leader else 0
+        if office != self._office:
+            self._change_office(office)
+
+    def _propose_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        while waiting:
+            count, size = 0, 0
+            while count < len(waiting) and count < PROPOSE_RECORDS_MAX and size < PROPOSE_BYTES_MAX:
+                size += len(waiting[count][1])
+                count += 1
+            self._propose(waiting[:count])
+            del waiting[:count]
+
+    def _propose(self, items: list[tuple[int, bytes, Ticket]]) -> None:
+        try:
+            first = self.raft.propose(
+                [(kind, payload) for kind, payload, _ in items], now=self._host.now_ms()
+            )
+        except ProposalDropped as dropped:
+            error = self._refusal_of(dropped)
+            for _, _, ticket in items:
+                ticket.failed(error)
+            return
+        term = self.raft.term
+        for index, (_, _, ticket) in enumerate(items, first):
+            self._tickets[index] = (term, ticket)
+
+    def _refusal_of(self, dropped: ProposalDropped) -> ErrorReply:
+        match dropped.reason:
+            case DropReason.NO_LEADER | DropReason.NOT_LEADER | DropReason.NOT_MEMBER:
+                return self.not_leader()
+            case DropReason.CHANGE_PENDING | DropReason.MUST_LEAVE_JOINT:
+                return ErrorReply("change_in_progress", str(dropped))
+            case DropReason.TOO_MUCH_UNCOMMITTED:
+                message = "the records not yet on a majority's disks are at their limit"
+                return ErrorReply("busy", message, retry_ms=50)
+            case _:
+                return ErrorReply("busy", str(dropped), retry_ms=200)
+
+    def _ask_for_read(self) -> None:
+        reads, self._new_reads = self._new_reads, []
+        self._read_context += 1
+        self._reads[self._read_context] = reads
+        self.raft.read_index(self._read_context.to_bytes(8))
+
+    def _answer_reads(self) -> None:
+        still = []
+        for index, context in self._granted:
+            if self.machine.applied < index:
+                still.append((index, context))
+                continue
+            for ready in self._reads.pop(context, ()):
+                ready(None)
+        self._granted = still
+
+    def _apply(self, message: Message) -> None:
+        records = list(message.entries)
+        results = []
+        for record in records:
+            if record.kind == Kind.MEMBERSHIP:
+                self._change_membership(record)
+            result = self.machine.apply(record)
+            results.append(result)
+            held = self._tickets.pop(record.index, None)
+            if held is not None:
+                self._settle(held, record, result)
+        self._host.applied(self, records, results)
+        self._respond(message)
+
+    def _change_membership(self, record: Record) -> None:
+        # An impossible change is refused alike on every replica: the membership stays as it is.
+        with suppress(InvalidChange):
+            self.conf_state = self.raft.apply_membership(decode_change(record.payload))
+
+    def _settle(self, held: tuple[int, Ticket], record: Record, result: list[Result]) -> None:
+        term, ticket = held
+        if record.term == term:
+            ticket.done(result)
+        else:
+            # Another leader's record took the place: ours can never be committed (Raft §5.4).
+            ticket.failed(self.not_leader())
+
+    def _respond(self, message: Message) -> None:
+        for response in message.responses:
+            if response.to == self.raft.id:
+                self.raft.step(response)
+            else:
+                self._host.send(self, response)
+
+    def _change_office(self, office: int) -> None:
+        """The term in which this member leads changed; 0: it leads in none."""
+        was, self._office = self._office, office
+        if was:
+            self._lose_office()
+        self._host.led(self, bool(office))
+
+    def _lose_office(self) -> None:
+        unknown = ErrorReply(
+            "outcome_unknown",
+            f"partition group {self.number} changed its leader before the record was committed",
+            group=self.number,
+            leader=self.leader & 0xFFFF_FFFF,
+        )
+        tickets, self._tickets = self._tickets, {}
+        for _, ticket in tickets.values():
+            ticket.failed(unknown)
+        reads = [ready for group in self._reads.values() for ready in group]
+        self._reads, self._granted = {}, []
+        for ready in reads:
+            ready(self.not_leader())

@@ -1,0 +1,89 @@
+"""Who a data folder belongs to: cluster, node, and the folder's own random name.
+
+`node.json` in the data folder is written once, when the folder is first used. The *incarnation* is
+a random name of the folder: if a disk is wiped, the node comes back with another one, and the rest
+of the cluster can tell that this is not the member whose votes and acks it counted.
+"""
+
+import json
+from pathlib import PurePosixPath
+from random import Random
+
+import msgspec
+
+from raftmq.log.faults import LogFault
+from raftmq.log.files import FileSystem
+
+FILE = "node.json"
+FORMAT = 1
+"""Version of the data folder's layout."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What `node.json` says."""
+
+    format: int
+    """Version of the folder's layout."""
+    cluster: str
+    """The cluster's id."""
+    node: int
+    """The node's number."""
+    incarnation: str
+    """Random name of this folder."""
+
+
+class WrongFolder(LogFault):
+    """The data folder belongs to somebody else, or to other software."""
+
+
+def new_identity(cluster: str, node: int, random: Random) -> Identity:
+    """An identity for a blank folder; nothing is written yet."""
+    return Identity(FORMAT, cluster, node, f"{random.getrandbits(64):016x}")
+
+
+def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity | None:
+    """The folder's identity; None if the folder is blank.
+
+    Raises:
+        WrongFolder: the folder is another node's or cluster's, or of a newer format.
+    """
+    if FILE not in files.list(folder):
+        return None
+    path = _path(folder)
+    try:
+        identity = msgspec.json.decode(_read(files, path), type=Identity)
+    except ValueError as error:
+        raise WrongFolder(f"{path} cannot be read: {error}") from error
+    if identity.format > FORMAT:
+        raise WrongFolder(f"{folder} has format {identity.format}; this software knows {FORMAT}")
+    if (identity.cluster, identity.node) != (cluster, node):
+        raise WrongFolder(
+            f"{folder} belongs to node {identity.node} of cluster {identity.cluster!r}, not to "
+            f"node {node} of {cluster!r}: give this node a folder of its own"
+        )
+    return identity
+
+
+def save(files: FileSystem, folder: str, identity: Identity) -> None:
+    """Write the identity of a folder that was blank; durable on return."""
+    path = _path(folder)
+    file = files.create(path + ".new")
+    try:
+        file.append([json.dumps(msgspec.to_builtins(identity), indent=2).encode() + b"\n"])
+        file.datasync()
+    finally:
+        file.close()
+    files.rename(path + ".new", path)
+    files.sync_folder(folder)
+
+
+def _path(folder: str) -> str:
+    return str(PurePosixPath(folder) / FILE)
+
+
+def _read(files: FileSystem, path: str) -> bytes:
+    file = files.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()

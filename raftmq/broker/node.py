@@ -1,0 +1,500 @@
+"""One node: a process's share of a cluster, and the loop that drives its partition groups.
+
+| task | does |
+|---|---|
+| pump | runs each marked group, wakes fetches, starts a disk pass |
+| ticker | lets a tick pass in each group |
+| links | keep a connection to each other node |
+| accept | serves whoever connects |
+| timers | long polls and retries |
+| duties | what leaders do now and then: found the cluster, spread leadership, retention |
+
+All of them run on one trio loop; the only other threads are the disk worker and the reading worker.
+
+Invariants:
+- A data folder is locked by one process, and belongs to one node of one cluster.
+- A blank folder takes part in nothing before every founding peer has said that it never knew this
+  node under another incarnation: a wiped disk must not vote again.
+- A fault that could make replicas differ (a failed fsync, rot, a record of a newer version) ends
+  the node with `NodeStopped`, which says why and what to do.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import trio
+
+from raftmq import __version__
+from raftmq.consensus import Message, MessageKind, Snapshot
+from raftmq.errors import Reason
+from raftmq.log.faults import LogFault
+from raftmq.log.index import Placement
+from raftmq.log.record import Kind, Record
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
+from raftmq.pop.results import Appended, Result
+from raftmq.wire import raft as raft_wire
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    PROTOCOL,
+    ClusterView,
+    ErrorReply,
+    FrameKind,
+    GroupView,
+    Hello,
+    NodeView,
+    Probe,
+    ProbeReply,
+    SnapshotChunk,
+    TopicView,
+    Welcome,
+)
+
+from .connection import Connection, Load, Refusal
+from .disk import DiskLoop
+from .duties import Duties
+from .fetches import Fetches, Source
+from .founding import Acquaintances, wait_allowed
+from .group import Group
+from .hosting import GroupOpener
+from .identity import load, new_identity, save
+from .peers import PeerLink
+from .requests import Requests
+from .settings import Peer, Settings
+from .snapshots import Snapshots
+from .status import node_status
+from .timers import Timers
+from .world import World
+
+SOFTWARE = f"raftmq {__version__}"
+
+STOP_SECONDS_MAX = 5.0
+"""How long a stopping node tries to hand over what it leads."""
+
+
+class NodeStopped(Exception):
+    """The node cannot go on. The message says what happened and what to do."""
+
+
+class Node:
+    """One broker process. `run` it in a nursery; `stop` it for a graceful end."""
+
+    def __init__(self, settings: Settings, world: World) -> None:
+        self.settings = settings
+        """What it was told."""
+        self.world = world
+        """What lies outside it."""
+        self.id = settings.node.id
+        """Its number."""
+        self.groups: dict[int, Group] = {}
+        """The replicas it carries, by partition group."""
+        self.links: dict[int, PeerLink] = {}
+        """Connections to the other nodes."""
+        self.load = Load()
+        """What its clients have under way."""
+        self.timers = Timers()
+        """Calls at a later time."""
+        self.started_ms = world.now_ms()
+        """When it was started."""
+        self.incarnation = ""
+        """The data folder's random name; empty before `run`."""
+        self._blank_catalog = Catalog()
+        self._marked: dict[Group, None] = {}
+        self._wake = trio.Event()
+        self._touched: set[int] = set()
+        self._stop = trio.Event()
+        self._is_serving = False
+        self._fault: BaseException | None = None
+
+    # What the rest of the node asks
+
+    @property
+    def software(self) -> str:
+        """Name and version."""
+        return SOFTWARE
+
+    @property
+    def disk_passes(self) -> int:
+        """Passes of the disk loop so far: fsyncs, but for the number of groups in each."""
+        return self._disk.passes
+
+    @property
+    def catalog(self) -> Catalog:
+        """The system group's machine."""
+        group = self.groups.get(SYSTEM_GROUP)
+        if group is None:
+            return self._blank_catalog
+        assert isinstance(group.machine, Catalog)
+        return group.machine
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+        return self.groups.get(number)
+
+    def source(self, queue: int) -> Source | ErrorReply:
+        """Where a queue is read on this node, or why it is not."""
+        number = self.catalog.group_of(queue)
+        if number is None:
+            return ErrorReply(Reason.UNKNOWN_TOPIC.value, f"queue {queue} belongs to no topic")
+        group = self.groups.get(number)
+        if group is None:
+            message = f"this node carries no replica of partition group {number}"
+            return ErrorReply("not_leader", message, group=number)
+        if not group.is_leader:
+            return group.not_leader()
+        return Source(group, group.machine.ends.get(queue, 0))
+
+    def view(self, topics: list[str] | None) -> ClusterView:
+        """The routing table as this node knows it."""
+        catalog = self.catalog
+        names = catalog.topics if topics is None else [t for t in topics if t in catalog.topics]
+        return ClusterView(
+            self.settings.node.cluster,
+            catalog.version,
+            [NodeView(node.id, node.host, node.port) for node in catalog.nodes.values()],
+            [self._group_view(number) for number in sorted(catalog.groups)],
+            [
+                TopicView(topic.name, topic.id, topic.groups)
+                for topic in (catalog.topics[name] for name in names)
+            ],
+        )
+
+    def _group_view(self, number: int) -> GroupView:
+        group = self.groups.get(number)
+        if group is None:
+            return GroupView(number, 0, 0, self.catalog.groups[number].members, [])
+        conf = group.conf_state
+        voters = [node_of(member) for member in conf.voters]
+        learners = [node_of(member) for member in conf.learners]
+        return GroupView(number, node_of(group.leader), group.raft.term, voters, learners)
+
+    def status(self) -> dict[str, Any]:
+        """A picture of this node for people and programs."""
+        return node_status(self)
+
+    # What groups ask (`group.Host`)
+
+    def mark(self, group: Group) -> None:
+        """Run the group's pump soon."""
+        self._marked[group] = None
+        self._wake.set()
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds."""
+        return self.world.now_ms()
+
+    def send(self, group: Group, message: Message) -> None:
+        """Send a consensus message to another member, best effort."""
+        if message.kind is MessageKind.SNAPSHOT:
+            self._nursery.start_soon(self._snapshots.send, group, message)
+            return
+        link = self.links.get(node_of(message.to))
+        is_sent = link is not None and link.send(raft_wire.encode(group.number, message))
+        if not is_sent and message.kind is MessageKind.APPEND:
+            group.raft.report_unreachable(message.to)
+
+    def write(self, group: Group, message: Message) -> None:
+        """Make a storage message durable, then call `group.persisted` with it."""
+        self._disk.write(group, message)
+
+    def fetch_records(self, group: Group, peer: int, low: int, high: int) -> None:
+        """Read records back from disk, then call `group.fetched`."""
+        budget = self.settings.raft.message_bytes_max * 4
+
+        def done(records: list[Record] | None, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, LogFault | OSError):
+                self._fail(error)
+                return
+            group.fetched(peer, records or [])
+
+        self._reader.submit(partial(group.store.read, low, high, budget), done)
+
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """Records were applied: place them, wake who waits for them, think of a snapshot."""
+        if group.number == SYSTEM_GROUP:
+            self._nursery.start_soon(self._catalog_changed)
+        place, touched = group.index.place, self._touched
+        for record, result in zip(records, results, strict=True):
+            if record.kind != Kind.BATCH:
+                continue
+            appended = result[0]
+            if isinstance(appended, Appended) and not appended.duplicate:
+                queue, base, count, _, _ = appended
+                place(Placement(queue, base, count, record.index))
+                touched.add(queue)
+        self._snapshots.consider(group, records)
+
+    def restored(self, group: Group, snapshot: Snapshot) -> None:
+        """A snapshot took the place of the log: put its state in place of the machine's."""
+        self._snapshots.restore(group, snapshot)
+
+    def led(self, group: Group, is_leader: bool) -> None:
+        """The group won or lost the leadership."""
+        if not is_leader:
+            number = group.number
+            self._fetches.refuse(lambda queue: self.catalog.group_of(queue) == number)
+        self._duties.think()
+
+    # What connections ask (`connection.Handler`)
+
+    def greet(self, hello: Hello) -> Welcome:
+        """Accept or refuse who connected."""
+        cluster = self.settings.node.cluster
+        if hello.cluster not in ("", cluster):
+            message = f"this is cluster {cluster!r}, not {hello.cluster!r}"
+            raise Refusal(ErrorReply(Reason.WRONG_CLUSTER.value, message))
+        if self.load.connections > self.settings.limits.connections_max:
+            message = f"this node serves {self.settings.limits.connections_max} connections"
+            raise Refusal(ErrorReply("busy", message, retry_ms=1000))
+        if hello.node:
+            self._acquaintances.check(hello.node, hello.incarnation)
+        limits = self.settings.limits
+        return Welcome(
+            PROTOCOL,
+            cluster,
+            self.id,
+            self.incarnation,
+            SOFTWARE,
+            limits.frame_bytes_max,
+            limits.batch_bytes_max,
+        )
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """Act on a frame."""
+        match frame.kind:
+            case FrameKind.RAFT:
+                self._take_raft(connection, frame)
+            case FrameKind.PROBE:
+                self._answer_probe(connection, frame)
+            case FrameKind.SNAPSHOT if connection.from_node:
+                self._snapshots.receive(connection, frame, unpack(SnapshotChunk, frame.header))
+            case _ if self._is_serving:
+                self._requests.handle(connection, frame)
+            case _:
+                reply = ErrorReply("unavailable", "this node is starting", retry_ms=200)
+                connection.refuse(frame.correlation, reply)
+
+    def closed(self, connection: Connection) -> None:
+        """The connection is gone: drop what waits for it."""
+        if self._is_serving:
+            self._fetches.drop(connection)
+
+    def _take_raft(self, connection: Connection, frame: Frame) -> None:
+        number, message = raft_wire.decode(frame)
+        group = self.groups.get(number)
+        if group is None or not connection.from_node or not self._is_serving:
+            return
+        if message.to != group.raft.id or node_of(message.sender) != connection.from_node:
+            return
+        self._acquaintances.remember(connection.from_node, connection.hello)
+        group.step(message)
+
+    def _answer_probe(self, connection: Connection, frame: Frame) -> None:
+        probe = unpack(Probe, frame.header)
+        known = self._acquaintances.known(probe.node)
+        header = pack(ProbeReply(known, bool(self.groups)))
+        connection.reply(frame.kind, frame.correlation, header)
+
+    # Life
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop` or a fault; `started` is told when clients are served.
+
+        Cancelling is a crash: what was acked is safe, the leadership is not handed over.
+
+        Raises:
+            NodeStopped: a fault of the disk, a folder that is not ours, an address in use.
+        """
+        try:
+            await self._run(task_status)
+        except* (LogFault, OSError) as group:
+            fault = _first(group)
+            raise NodeStopped(f"{type(fault).__name__}: {fault}") from group
+        if self._fault is not None:
+            fault = self._fault
+            raise NodeStopped(f"{type(fault).__name__}: {fault}") from fault
+
+    def stop(self) -> None:
+        """Hand over what this node leads, answer what is under way, and end `run`."""
+        self._stop.set()
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        files, own = self.world.files, self.settings.node
+        files.make_folder(own.data)
+        lock = files.lock(own.data)
+        identity = load(files, own.data, cluster=own.cluster, node=own.id)
+        is_blank = identity is None
+        if identity is None:
+            identity = new_identity(own.cluster, own.id, self.world.random)
+        self.incarnation = identity.incarnation
+        self._acquaintances = Acquaintances(files, own.data)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._assemble(nursery)
+                listener = await self.world.listen(own.host, own.port)
+                nursery.start_soon(self._accept, listener)
+                self._connect()
+                if is_blank and own.peers:
+                    await wait_allowed(self)
+                if is_blank:
+                    save(files, own.data, identity)
+                self._open_groups()
+                self._serve(nursery)
+                task_status.started()
+                await self._stop.wait()
+                await self._hand_over()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._close()
+            lock.close()
+
+    def _assemble(self, nursery: trio.Nursery) -> None:
+        limits = self.settings.limits
+        self._disk_worker = self.world.worker(f"raftmq-disk-{self.id}", nursery)
+        self._reader = self.world.worker(f"raftmq-read-{self.id}", nursery)
+        self._disk = DiskLoop(self._disk_worker, self.timers, on_fault=self._fail)
+        self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
+        self._requests = Requests(self, fetches=self._fetches, reader=self._reader, limits=limits)
+        self._snapshots = Snapshots(self, disk=self._disk_worker, reader=self._reader)
+        self._opener = GroupOpener(self)
+        self._duties = Duties(self)
+
+    def _serve(self, nursery: trio.Nursery) -> None:
+        self._is_serving = True
+        nursery.start_soon(self._pump)
+        nursery.start_soon(self._tick)
+        nursery.start_soon(self.timers.run)
+        nursery.start_soon(self._duties.run)
+
+    async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
+        await trio.serve_listeners(self._serve_one, [listener])
+
+    async def _serve_one(self, stream: trio.abc.Stream) -> None:
+        await Connection(stream, self, self.settings.limits, self.load).serve()
+
+    async def _pump(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._marked:
+                marked, self._marked = self._marked, {}
+                for group in marked:
+                    group.pump()
+            if self._touched:
+                touched, self._touched = self._touched, set()
+                self._fetches.wake(touched)
+            self._disk.flush()
+
+    async def _tick(self) -> None:
+        seconds = self.settings.raft.tick_ms / 1000
+        due = trio.current_time()
+        while True:
+            due += seconds
+            await trio.sleep_until(due)
+            for group in self.groups.values():
+                group.tick()
+            # After a long pause (SIGSTOP, a suspended machine) time is not caught up with.
+            due = max(due, trio.current_time() - seconds)
+
+    # Groups and links
+
+    def _open_groups(self) -> None:
+        """Open the groups that have a folder here, the system group first."""
+        for number in sorted({SYSTEM_GROUP, *self._opener.numbers_on_disk()}):
+            founders = [peer.id for peer in self.settings.node.peers]
+            self.groups[number] = self._opener.open(
+                number, founders if number == SYSTEM_GROUP else []
+            )
+            self.mark(self.groups[number])
+
+    async def _catalog_changed(self) -> None:
+        """Open groups that this node shall carry, connect to nodes that are new."""
+        for group in list(self.catalog.groups.values()):
+            if self.id in group.members and group.id not in self.groups:
+                founders = group.founders if self.id in group.founders else []
+                self.groups[group.id] = self._opener.open(group.id, founders)
+                self.mark(self.groups[group.id])
+        self._connect()
+        self._duties.think()
+
+    def _connect(self) -> None:
+        """Have a link to each other node that the settings or the catalog name."""
+        own = self.settings.node
+        peers = {peer.id: peer for peer in (*own.peers, *own.join)}
+        for node in self.catalog.nodes.values():
+            peers[node.id] = Peer(node.id, node.host, node.port)
+        for peer in peers.values():
+            link = self.links.get(peer.id)
+            if link is not None:
+                link.peer = peer
+            elif peer.id != self.id:
+                self._start_link(peer)
+
+    def _start_link(self, peer: Peer) -> None:
+        limits = self.settings.limits
+        link = PeerLink(
+            peer,
+            lambda: Hello(
+                PROTOCOL, self.settings.node.cluster, self.id, self.incarnation, SOFTWARE
+            ),
+            world=self.world,
+            unsent_bytes_max=limits.peer_bytes_max,
+            frame_bytes_max=limits.frame_bytes_max,
+            on_welcome=lambda welcome: None,
+            on_lost=self._link_lost,
+        )
+        self.links[peer.id] = link
+        self._nursery.start_soon(link.run)
+
+    def _link_lost(self, peer: int, was_refused: bool) -> None:
+        """A link broke or could not be made: tell consensus, which then probes."""
+        for group in self.groups.values():
+            if group.is_leader:
+                for member in group.conf_state.voters + group.conf_state.learners:
+                    if node_of(member) == peer:
+                        group.raft.report_unreachable(member)
+
+    # The end
+
+    def _fail(self, fault: BaseException) -> None:
+        """A fault that this node must not live on with."""
+        if self._fault is None:
+            self._fault = fault
+        self._nursery.cancel_scope.cancel()
+
+    async def _hand_over(self) -> None:
+        for group in self.groups.values():
+            group.stop("this node is stopping")
+            if group.is_leader:
+                group.transfer(0)
+        with trio.move_on_after(STOP_SECONDS_MAX):
+            while not self._disk.is_idle or any(
+                group.is_leader and len(group.conf_state.voters) > 1
+                for group in self.groups.values()
+            ):
+                await trio.sleep(0.02)  # noqa: ASYNC110 - once in a node's life
+            # A moment for the answers that became ready last.
+            await trio.sleep(0.05)
+
+    def _close(self) -> None:
+        self._is_serving = False
+        for worker in (self._disk_worker, self._reader):
+            worker.close()
+        for group in self.groups.values():
+            if self._fault is None:
+                group.store.close()
+
+
+def node_of(member: int) -> int:
+    """The node behind a member's id: a node that was replaced has a new member id."""
+    return member & 0xFFFF_FFFF
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        exceptions: Sequence[BaseException] = error.exceptions
+        error = exceptions[0]
+    return error

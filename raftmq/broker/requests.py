@@ -1,0 +1,360 @@
+"""What a client may ask of a node, request by request.
+
+Each handler runs in one step of the event loop: it answers at once, or leaves a ticket with a group
+and the answer goes out when the record is committed and applied. A request for a queue or group
+that another node leads is refused with `not_leader` and the leader's id; the client goes there.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from raftmq.batch import key_hash, verify
+from raftmq.errors import CorruptRecord, Reason
+from raftmq.log.record import HEADER_BYTES, Kind
+from raftmq.pop import catalog as catalog_commands
+from raftmq.pop import machine as machine_commands
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.results import Appended, Changed, Refused, Result
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    EARLIEST,
+    LATEST,
+    Admin,
+    AdminDone,
+    ClusterView,
+    CommitOffsets,
+    Committed,
+    CommittedOffset,
+    CommittedOffsets,
+    Done,
+    ErrorReply,
+    FindKey,
+    FindOffsets,
+    FoundBatch,
+    FoundKey,
+    FoundOffset,
+    FoundOffsets,
+    FrameKind,
+    Metadata,
+    NodeStatus,
+    OffsetsCommitted,
+    Produced,
+    Transfer,
+)
+
+from .connection import Connection
+from .fetches import Fetches, Source
+from .group import Group
+from .settings import Limits
+from .tickets import Callback
+from .world import Worker
+
+KEY_BATCHES_MAX = 1000
+"""Batches that one search for a key returns at the most."""
+
+
+class Service(Protocol):
+    """What the handlers need of the node."""
+
+    catalog: Catalog
+    """The system group's machine."""
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+    def source(self, queue: int) -> Source | ErrorReply:
+        """Where a queue is read on this node, or why it is not."""
+
+    def view(self, topics: list[str] | None) -> ClusterView:
+        """The routing table."""
+
+    def status(self) -> dict[str, Any]:
+        """This node's picture of itself."""
+
+
+class _Produce:
+    """A batch that waits for its commit."""
+
+    __slots__ = ("_connection", "_correlation")
+
+    def __init__(self, connection: Connection, correlation: int) -> None:
+        self._connection = connection
+        self._correlation = correlation
+
+    def done(self, results: list[Result]) -> None:
+        result = results[0]
+        if isinstance(result, Appended):
+            header = pack(Produced(result.base_offset, result.timestamp, result.duplicate))
+            self._connection.reply(FrameKind.PRODUCE, self._correlation, header)
+        else:
+            assert isinstance(result, Refused)
+            self._connection.refuse(self._correlation, _refused(result))
+
+    def failed(self, error: ErrorReply) -> None:
+        self._connection.refuse(self._correlation, error)
+
+
+class Requests:
+    """The handlers, by frame kind."""
+
+    def __init__(
+        self, service: Service, *, fetches: Fetches, reader: Worker, limits: Limits
+    ) -> None:
+        self._service = service
+        self._fetches = fetches
+        self._reader = reader
+        self._limits = limits
+        self._handlers: dict[int, Callable[[Connection, Frame], None]] = {
+            FrameKind.PRODUCE: self._produce,
+            FrameKind.FETCH: fetches.start,
+            FrameKind.METADATA: self._metadata,
+            FrameKind.COMMIT: self._commit,
+            FrameKind.COMMITTED: self._committed,
+            FrameKind.OFFSETS: self._offsets,
+            FrameKind.KEY: self._key,
+            FrameKind.ADMIN: self._admin,
+            FrameKind.STATUS: self._status,
+            FrameKind.TRANSFER: self._transfer,
+        }
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """Carry out a request. Raises `ProtocolError` if the frame makes no sense."""
+        handler = self._handlers.get(frame.kind)
+        if handler is None:
+            message = f"this node does not know requests of kind {frame.kind}"
+            connection.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, message))
+            return
+        handler(connection, frame)
+
+    def _produce(self, connection: Connection, frame: Frame) -> None:
+        try:
+            head = verify(frame.body, bytes_max=self._limits.batch_bytes_max)
+        except CorruptRecord as error:
+            reply = ErrorReply(Reason.CORRUPT_BATCH.value, str(error))
+            connection.refuse(frame.correlation, reply)
+            return
+        group = self._group_of(head.queue)
+        if isinstance(group, ErrorReply):
+            connection.refuse(frame.correlation, group)
+            return
+        group.propose(Kind.BATCH, frame.body, _Produce(connection, frame.correlation))
+
+    def _group_of(self, queue: int) -> Group | ErrorReply:
+        number = self._service.catalog.group_of(queue)
+        if number is None:
+            return _unknown_queue(queue)
+        group = self._service.group(number)
+        return group if group is not None else _elsewhere(number)
+
+    def _metadata(self, connection: Connection, frame: Frame) -> None:
+        view = self._service.view(unpack(Metadata, frame.header).topics)
+        connection.reply(frame.kind, frame.correlation, pack(view))
+
+    def _commit(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(CommitOffsets, frame.header)
+        if not request.offsets:
+            connection.reply(frame.kind, frame.correlation, pack(OffsetsCommitted()))
+            return
+        group = self._group_of(request.offsets[0].queue)
+        if isinstance(group, ErrorReply):
+            connection.refuse(frame.correlation, group)
+            return
+        if not 1 <= len(request.consumer_group) <= 127:
+            message = "a consumer group's name has 1 to 127 characters"
+            reply = ErrorReply(Reason.BAD_NAME.value, message)
+            connection.refuse(frame.correlation, reply)
+            return
+        command = machine_commands.CommitOffsets(
+            request.consumer_group,
+            [item.queue for item in request.offsets],
+            [item.offset for item in request.offsets],
+        )
+        payload = machine_commands.encode_commands([command])
+        self._propose_commands(connection, frame, group, payload, lambda _: OffsetsCommitted())
+
+    def _propose_commands(
+        self,
+        connection: Connection,
+        frame: Frame,
+        group: Group,
+        payload: bytes,
+        answer: Callable[[Any], msgspec.Struct],
+    ) -> None:
+        def done(results: list[Result]) -> None:
+            result = results[0]
+            if isinstance(result, Changed):
+                connection.reply(frame.kind, frame.correlation, pack(answer(result.value)))
+            else:
+                assert isinstance(result, Refused)
+                connection.refuse(frame.correlation, _refused(result))
+
+        ticket = Callback(done, partial(connection.refuse, frame.correlation))
+        group.propose(Kind.COMMANDS, payload, ticket)
+
+    def _read(
+        self, connection: Connection, frame: Frame, group: Group, answer: Callable[[], None]
+    ) -> None:
+        """Call `answer` when reading the group's machine is linearizable."""
+
+        def ready(error: ErrorReply | None) -> None:
+            if error is not None:
+                connection.refuse(frame.correlation, error)
+            else:
+                answer()
+
+        group.read(ready)
+
+    def _committed(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(Committed, frame.header)
+        group = self._service.group(request.partition_group)
+        if group is None or not isinstance(group.machine, PartitionMachine):
+            connection.refuse(frame.correlation, _elsewhere(request.partition_group))
+            return
+
+        def answer() -> None:
+            offsets = _committed_offsets(group.machine, request.consumer_group)
+            header = pack(CommittedOffsets(offsets))
+            connection.reply(frame.kind, frame.correlation, header)
+
+        self._read(connection, frame, group, answer)
+
+    def _offsets(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(FindOffsets, frame.header)
+        groups: dict[int, Group] = {}
+        for item in request.queues:
+            group = self._group_of(item.queue)
+            if isinstance(group, ErrorReply):
+                connection.refuse(frame.correlation, group)
+                return
+            groups[group.number] = group
+        waiting = len(groups)
+        if not waiting:
+            connection.reply(frame.kind, frame.correlation, pack(FoundOffsets([])))
+
+        def ready() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting == 0:
+                self._find_offsets(connection, frame, request)
+
+        for group in groups.values():
+            self._read(connection, frame, group, ready)
+
+    def _find_offsets(self, connection: Connection, frame: Frame, request: FindOffsets) -> None:
+        found = []
+        for item in request.queues:
+            source = self._service.source(item.queue)
+            if isinstance(source, ErrorReply):
+                connection.refuse(frame.correlation, source)
+                return
+            earliest = source.group.index.earliest(item.queue)
+            match item.at:
+                case _ if item.at == EARLIEST:
+                    offset = earliest
+                case _ if item.at == LATEST:
+                    offset = source.end
+                case at:
+                    offset = source.group.index.at_time(item.queue, at)
+            found.append(FoundOffset(item.queue, offset, earliest, source.end))
+        connection.reply(frame.kind, frame.correlation, pack(FoundOffsets(found)))
+
+    def _key(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(FindKey, frame.header)
+        group = self._service.group(request.partition_group)
+        if group is None or not isinstance(group.machine, PartitionMachine):
+            connection.refuse(frame.correlation, _elsewhere(request.partition_group))
+            return
+        self._read(
+            connection, frame, group, partial(self._find_key, connection, frame, request, group)
+        )
+
+    def _find_key(
+        self, connection: Connection, frame: Frame, request: FindKey, group: Group
+    ) -> None:
+        limit = max(1, min(request.limit, KEY_BATCHES_MAX))
+        placements = [
+            placement
+            for placement in group.index.find_key(key_hash(request.key), request.since, limit)
+            if placement.queue >> catalog_commands.QUEUE_BITS == request.topic
+        ]
+        budget = self._limits.fetch_bytes_max
+
+        def done(records: Any, error: BaseException | None) -> None:
+            if error is not None:
+                reply = ErrorReply("unavailable", f"the log cannot be read here: {error}")
+                connection.refuse(frame.correlation, reply)
+                return
+            batches = [
+                FoundBatch(
+                    placement.queue,
+                    placement.base_offset,
+                    record.timestamp,
+                    len(record.encoded) - HEADER_BYTES,
+                )
+                for placement, record in zip(placements, records, strict=False)
+            ]
+            body = [record.encoded[HEADER_BYTES:] for record in records]
+            connection.reply(frame.kind, frame.correlation, pack(FoundKey(batches)), body)
+
+        wanted = [placement.index for placement in placements]
+        self._reader.submit(partial(group.store.read_at, wanted, budget), done)
+
+    def _admin(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(Admin, frame.header)
+        try:
+            command = catalog_commands.parse_command(request.command)
+        except msgspec.ValidationError as error:
+            reply = ErrorReply(Reason.BAD_ARGUMENT.value, f"no such command: {error}")
+            connection.refuse(frame.correlation, reply)
+            return
+        group = self._service.group(SYSTEM_GROUP)
+        if group is None:
+            connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
+            return
+        payload = catalog_commands.encode_commands([command])
+        self._propose_commands(connection, frame, group, payload, AdminDone)
+
+    def _status(self, connection: Connection, frame: Frame) -> None:
+        header = pack(NodeStatus(self._service.status()))
+        connection.reply(frame.kind, frame.correlation, header)
+
+    def _transfer(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(Transfer, frame.header)
+        group = self._service.group(request.partition_group)
+        if group is None or not group.is_leader:
+            reply = group.not_leader() if group else _elsewhere(request.partition_group)
+            connection.refuse(frame.correlation, reply)
+            return
+        error = group.transfer(request.to)
+        if error is not None:
+            connection.refuse(frame.correlation, error)
+            return
+        connection.reply(frame.kind, frame.correlation, pack(Done()))
+
+
+def _committed_offsets(machine: Any, consumer_group: str | None) -> list[CommittedOffset]:
+    names = machine.committed if consumer_group is None else [consumer_group]
+    return [
+        CommittedOffset(name, queue, offset, timestamp)
+        for name in names
+        for queue, (offset, timestamp) in machine.committed.get(name, {}).items()
+    ]
+
+
+def _refused(result: Refused) -> ErrorReply:
+    return ErrorReply(result.reason.value, result.message)
+
+
+def _unknown_queue(queue: int) -> ErrorReply:
+    message = f"queue {queue} belongs to no topic"
+    return ErrorReply(Reason.UNKNOWN_TOPIC.value, message)
+
+
+def _elsewhere(number: int) -> ErrorReply:
+    message = f"this node carries no replica of partition group {number}"
+    return ErrorReply("not_leader", message, group=number)

@@ -1,0 +1,66 @@
+"""A node's picture of itself, as plain values: what `cluster status` and dashboards show.
+
+| key | value |
+|---|---|
+| `id`, `cluster`, `incarnation`, `software` | who |
+| `host`, `port`, `pid`, `data` | where |
+| `uptime_ms`, `connections`, `request_bytes`, `disk_passes` | how it is |
+| `leads` | numbers of the partition groups it leads |
+| `groups` | one map for each replica: see `_group_status` |
+"""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from .group import Group
+
+if TYPE_CHECKING:
+    from .node import Node
+
+
+def node_status(node: "Node") -> dict[str, Any]:
+    """See the table of this module."""
+    own = node.settings.node
+    return {
+        "id": node.id,
+        "cluster": own.cluster,
+        "incarnation": node.incarnation,
+        "software": node.software,
+        "host": own.host,
+        "port": own.port,
+        "pid": os.getpid(),
+        "data": own.data,
+        "uptime_ms": node.now_ms() - node.started_ms,
+        "connections": node.load.connections,
+        "request_bytes": node.load.request_bytes,
+        "disk_passes": node.disk_passes,
+        "leads": sorted(number for number, group in node.groups.items() if group.is_leader),
+        "groups": [_group_status(group) for _, group in sorted(node.groups.items())],
+        "links": {
+            peer: {"connected": link.is_connected, "last_error": link.last_error}
+            for peer, link in sorted(node.links.items())
+        },
+    }
+
+
+def _group_status(group: Group) -> dict[str, Any]:
+    status = group.raft.status()
+    return {
+        "group": group.number,
+        "role": status.role.name.lower(),
+        "leader": status.leader & 0xFFFF_FFFF,
+        "term": status.hard_state.term,
+        "commit": status.hard_state.commit,
+        "applied": status.applied,
+        "first_index": status.first_index,
+        "last_index": status.last_index,
+        "digest": group.machine.digest,
+        "voters": list(group.conf_state.voters),
+        "learners": list(group.conf_state.learners),
+        "refusal": group.refusal,
+        "cache_bytes": group.cache.memory_bytes(),
+        "progress": {
+            member: {"match": progress.match, "state": progress.state.name.lower()}
+            for member, progress in status.progress.items()
+        },
+    }

@@ -1,0 +1,94 @@
+"""A group's durable log as consensus reads it: the cache, and what was fetched back from disk.
+
+Consensus asks synchronously and must not wait. What has left the cache is read on another thread
+(`Host.fetch_records`) and *lent* here until it has been used.
+
+Invariants:
+- What is lent is dropped when its reader has passed it, so memory is bounded by one fetch for each
+  member of the group.
+"""
+
+from collections.abc import Callable, Sequence
+
+from raftmq import consensus
+from raftmq.consensus import ConfState, HardState, Snapshot
+from raftmq.log.cache import Compacted, LogCache, NotInMemory
+from raftmq.log.record import Record
+
+
+class GroupStorage:
+    """The `raftmq.consensus.Storage` of one group."""
+
+    def __init__(
+        self,
+        cache: LogCache,
+        hard_state: HardState,
+        conf_state: ConfState,
+        snapshot: Callable[[], Snapshot],
+    ) -> None:
+        self._cache = cache
+        self._initial = hard_state, conf_state
+        self._snapshot = snapshot
+        self._lent: dict[int, list[Record]] = {}
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        """What was durable when the node started."""
+        return self._initial
+
+    def first_index(self) -> int:
+        """Index of the first kept record."""
+        return self._cache.first_index()
+
+    def last_index(self) -> int:
+        """Index of the last durable record."""
+        return self._cache.last_index()
+
+    def term(self, index: int) -> int:
+        """Term of a kept record, or of the one before the first."""
+        try:
+            return self._cache.term(index)
+        except Compacted as error:
+            raise consensus.Compacted(index) from error
+
+    def tail(self, index: int) -> tuple[int, int]:
+        """(crc, timestamp) of a record."""
+        try:
+            return self._cache.tail(index)
+        except Compacted as error:
+            raise consensus.Compacted(index) from error
+        except NotInMemory as error:
+            raise consensus.NotInMemory(index) from error
+
+    def entries(self, low: int, high: int, bytes_max: int) -> list[Record]:
+        """Records from `low` up to `high`, at least one, within `bytes_max`."""
+        try:
+            return self._cache.entries(low, high, bytes_max)
+        except Compacted as error:
+            raise consensus.Compacted(low) from error
+        except NotInMemory as error:
+            for peer, records in self._lent.items():
+                first = records[0].index
+                if first <= low < first + len(records):
+                    self._lent[peer] = records[low - first :]
+                    return _within(self._lent[peer][: high - low], bytes_max)
+            raise consensus.NotInMemory(low) from error
+
+    def lend(self, peer: int, records: Sequence[Record]) -> None:
+        """Keep records that were read for a member; they replace what was lent for it before."""
+        if records:
+            self._lent[peer] = list(records)
+        else:
+            self._lent.pop(peer, None)
+
+    def snapshot(self) -> Snapshot:
+        """The oldest snapshot kept: a member that installs it gets the whole kept log after it."""
+        return self._snapshot()
+
+
+def _within(records: list[Record], bytes_max: int) -> list[Record]:
+    total = 0
+    for count, record in enumerate(records):
+        total += len(record.encoded)
+        if total > bytes_max and count:
+            return records[:count]
+    return records

@@ -1,0 +1,43 @@
+"""What waits for a record to be committed and applied.
+
+A ticket is handed in with a proposal and used once: `done` with what applying the record gave, or
+`failed` with why that will not be known or did not happen.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from raftmq.pop.results import Result
+from raftmq.wire.messages import ErrorReply
+
+
+class Ticket(Protocol):
+    """Somebody who waits for a proposal's outcome."""
+
+    def done(self, results: list[Result]) -> None:
+        """The record is committed, and this is what applying it gave."""
+
+    def failed(self, error: ErrorReply) -> None:
+        """Refused before anything happened, or (`outcome_unknown`) lost sight of."""
+
+
+class Callback:
+    """A ticket that calls one of two functions."""
+
+    __slots__ = ("_on_done", "_on_failed")
+
+    def __init__(
+        self,
+        on_done: Callable[[list[Result]], None],
+        on_failed: Callable[[ErrorReply], None],
+    ) -> None:
+        self._on_done = on_done
+        self._on_failed = on_failed
+
+    def done(self, results: list[Result]) -> None:
+        """Call the first function."""
+        self._on_done(results)
+
+    def failed(self, error: ErrorReply) -> None:
+        """Call the second function."""
+        self._on_failed(error)
