@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet
 
-.PHONY: help setup test check fix clean
+.PHONY: help setup test check fix bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,10 @@ check: setup  ## read-only gate: format, lint, types, import contracts, fast tes
 fix: setup  ## edit what the formatter and the linter can mend
 	$(BIN)/ruff format raftmq tests bench
 	$(BIN)/ruff check --fix raftmq tests bench
+
+bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
+	$(SYNC) --group bench
+	$(BIN)/python -m bench.run $(ARGS)
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

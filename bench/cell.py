@@ -1,0 +1,76 @@
+"""One cell of the result table: one system in one scenario, in a process of its own.
+
+    python -m bench.cell floor single-200B --seconds 3
+
+It prints JSON lines: `{"phase": "starting"}`, `{"phase": "running"}`, and last either a row or
+`{"unsupported": reason}`. A process of its own, so that the runner's progress bar does not steal
+the load's processor, one peer's crash costs one cell, and no client inherits another's event loop.
+
+SIGTERM and Ctrl-C stop the servers and remove their folder before it ends.
+"""
+
+import argparse
+import json
+import signal
+import sys
+from types import FrameType
+
+from bench.scenarios import SCENARIOS, SYSTEMS
+from bench.system import Unsupported
+
+
+def main(arguments: list[str]) -> None:
+    """Run the cell that the arguments name."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cell", description=__doc__)
+    parser.add_argument("system", choices=SYSTEMS)
+    parser.add_argument("scenario", choices=SCENARIOS)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    run(chosen.system, chosen.scenario, chosen.seconds)
+
+
+def run(system_name: str, scenario_name: str, seconds: float) -> None:
+    """Start the system, measure, stop it; print what happens."""
+    system = SYSTEMS[system_name]()
+    scenario = SCENARIOS[scenario_name]
+    _say({"phase": "starting"})
+    try:
+        with system:
+            _say({"phase": "running"})
+            sample = scenario.run(system, seconds)
+            _say({"phase": "stopping"})
+    except Unsupported as reason:
+        _say({"unsupported": str(reason)})
+        return
+    _say(
+        {
+            "scenario": scenario_name,
+            "system": system.name,
+            "version": system.version,
+            "settings": "; ".join(filter(None, (system.settings, sample.settings))),
+            "messages_per_s": round(sample.messages_per_s, 1),
+            "mb_per_s": round(sample.mb_per_s, 3),
+            "p50_ms": _rounded(sample.p50_ms),
+            "p99_ms": _rounded(sample.p99_ms),
+        }
+    )
+
+
+def _rounded(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds, 3)
+
+
+def _say(line: dict[str, object]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    # Once: a second signal must not interrupt the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

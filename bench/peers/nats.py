@@ -1,0 +1,291 @@
+"""NATS JetStream: three nats-server processes, a stream of three file replicas, nats-py.
+
+Two systems come out of this file:
+
+| name | when a publish is acknowledged |
+|---|---|
+| `nats` | the default: a majority has it in its page cache; a sync follows every 2 minutes |
+| `nats-fsync` | a majority has it on disk |
+
+`sync_interval: always` exists since nats-server 2.10; 2.9 (Debian bookworm) refuses it as an
+unknown field. There the nearest thing is used: the store's folder carries ext4's synchronous-write
+attribute (what `chattr +S` sets), which files made in it inherit, so that each write of the
+server's Raft log returns after it reached the disk. The row's settings say which of the two ran.
+
+JetStream has no batches: each message is published and acknowledged by itself, and `window`
+batches of `batch` messages are that many single messages in flight. The load publishes with a
+reply subject and counts the answers of one subscription, which is what `publish_async` of nats-py
+does without a future and a timer for each message. Reading back acknowledges once a fetch
+(AckPolicy.ALL), the cheapest its protocol offers.
+
+Sources: docs.nats.io, "JetStream wire API" and "nats-server configuration".
+"""
+
+import array
+import asyncio
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from bench.processes import Cluster, first_line, free_ports, wait_for_port
+from bench.system import Meter, Sample, Unsupported
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+INSTALL = "apt-get install -y --no-install-recommends nats-server"
+# nats-py's own bound for `publish_async`; more gave no more throughput, only latency.
+IN_FLIGHT_MAX = 4000
+FETCH_MESSAGES = 1000
+PAYLOAD_BYTES_MAX = 1 << 20
+STREAM, SUBJECT, ANSWERS = "bench", "bench.messages", "_INBOX.bench.answers"
+
+_FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
+_FS_SYNC_FL = 0x00000008
+
+
+class Nats:
+    """`System` of three nats-servers; `is_synced` makes `nats-fsync` of it."""
+
+    def __init__(self, *, is_synced: bool = False) -> None:
+        self._is_synced = is_synced
+        self.name = "nats-fsync" if is_synced else "nats"
+
+    @property
+    def version(self) -> str:
+        """Of the server and the client."""
+        import nats.aio.client
+
+        server = first_line(["nats-server", "--version"]).rpartition("v")[2]
+        return f"nats-server {server}, nats-py {nats.aio.client.__version__}"
+
+    @property
+    def settings(self) -> str:
+        """Replication and durability."""
+        if not self._is_synced:
+            return "R3, file storage, default sync (acked from the page cache, sync every 2 min)"
+        if _knows_sync_always():
+            return "R3, file storage, sync_interval: always"
+        return (
+            "R3, file storage; this version has no sync_interval, so the store's folder has the "
+            "synchronous-write attribute (chattr +S): each write of its Raft log reaches the disk"
+        )
+
+    def available(self) -> str | None:
+        """None, or what to install."""
+        if shutil.which("nats-server") is None:
+            return f"nats-server is not installed: {INSTALL}"
+        try:
+            import nats  # noqa: F401
+        except ImportError:
+            return "nats-py is not installed: uv sync --locked --group bench"
+        if self._is_synced and not _knows_sync_always():
+            with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder:
+                try:
+                    _make_writes_synchronous(Path(folder))
+                except OSError as error:
+                    return (
+                        "this nats-server has no sync_interval and the temporary folder's file "
+                        f"system has no chattr +S ({error.strerror}): set TMPDIR to an ext4 folder"
+                    )
+        return None
+
+    def __enter__(self) -> Self:
+        self._cluster = Cluster(self.name)
+        try:
+            ports = free_ports(6)
+            self._ports = ports[:3]
+            self._port = ports[0]
+            for number in range(3):
+                config = self._write_config(number, ports[:3], ports[3:])
+                self._cluster.start(["nats-server", "-c", str(config)], name=f"server{number}")
+            for port in ports[:3]:
+                wait_for_port(port, self._cluster)
+            asyncio.run(self._create_stream())
+        except BaseException:
+            self._cluster.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cluster.close()
+
+    def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """`window * batch` single publishes in flight, up to a bound."""
+        wanted = window * batch
+        in_flight = min(wanted, IN_FLIGHT_MAX)
+        settings = f"single messages, {in_flight} in flight" if batch > 1 else ""
+        return asyncio.run(self._publish(size, in_flight, seconds, settings))
+
+    def single(self, *, size: int, seconds: float) -> Sample:
+        """One publish in flight."""
+        return asyncio.run(self._publish(size, 1, seconds, ""))
+
+    def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Pull and acknowledge what a `produce` left."""
+        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        return asyncio.run(self._pull(size, seconds))
+
+    def _write_config(self, number: int, ports: list[int], route_ports: list[int]) -> Path:
+        store = self._cluster.folder / f"store{number}"
+        store.mkdir()
+        sync = ""
+        if self._is_synced and _knows_sync_always():
+            sync = ", sync_interval: always"
+        elif self._is_synced:
+            _make_writes_synchronous(store)
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in route_ports)
+        path = self._cluster.folder / f"server{number}.conf"
+        path.write_text(
+            f'listen: "127.0.0.1:{ports[number]}"\n'
+            f"server_name: bench{number}\n"
+            f'jetstream {{ store_dir: "{store}"{sync} }}\n'
+            f'cluster {{ name: bench, listen: "127.0.0.1:{route_ports[number]}", '
+            f"no_advertise: true, routes: [{routes}] }}\n"
+        )
+        return path
+
+    async def _create_stream(self) -> None:
+        import nats.errors
+        import nats.js.errors
+        from nats.js.api import StorageType, StreamConfig
+
+        client = await self._connect()
+        config = StreamConfig(
+            name=STREAM, subjects=[SUBJECT], num_replicas=3, storage=StorageType.FILE
+        )
+        deadline = time.monotonic() + 30.0
+        while True:
+            # The servers elect first; until then they refuse or stay silent.
+            try:
+                await client.jetstream(timeout=2.0).add_stream(config)
+                break
+            except (nats.js.errors.Error, nats.errors.Error):
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+        await self._wait_for_replicas(client, deadline)
+        await client.close()
+
+    async def _wait_for_replicas(self, client: "Client", deadline: float) -> None:
+        while True:
+            info = await client.jetstream().stream_info(STREAM)
+            replicas = info.cluster.replicas or [] if info.cluster else []
+            if info.cluster and len(replicas) == 2 and all(each.current for each in replicas):
+                # A publish through another server would pay for one more hop.
+                self._port = self._ports[int((info.cluster.leader or "0")[-1])]
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the stream's replicas are not current: {info.cluster}")
+            await asyncio.sleep(0.2)
+
+    async def _connect(self) -> "Client":
+        import nats
+
+        # A large pending buffer: the client's own flushing must not be the bottleneck.
+        return await nats.connect(
+            f"nats://127.0.0.1:{self._port}", pending_size=64 << 20, allow_reconnect=False
+        )
+
+    async def _publish(self, size: int, in_flight: int, seconds: float, settings: str) -> Sample:
+        if size > PAYLOAD_BYTES_MAX:
+            raise Unsupported(f"max_payload of nats-server is {PAYLOAD_BYTES_MAX} bytes")
+        meter = Meter(size=size, seconds=seconds)
+        client = await self._connect()
+        try:
+            await _Window(client, os.urandom(size), in_flight).run(meter)
+        finally:
+            await client.close()
+        return meter.sample(settings=settings)
+
+    async def _pull(self, size: int, seconds: float) -> Sample:
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        client = await self._connect()
+        fetch = max(1, min(FETCH_MESSAGES, (8 << 20) // size))
+        config = ConsumerConfig(ack_policy=AckPolicy.ALL, max_ack_pending=4 * fetch)
+        stream = client.jetstream()
+        left = (await stream.stream_info(STREAM)).state.messages
+        # The client drops what exceeds its pending limits, which are meant for push consumers.
+        puller = await stream.pull_subscribe(
+            SUBJECT, "reader", stream=STREAM, config=config, pending_bytes_limit=256 << 20
+        )
+        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+        while left > 0 and not meter.is_over():
+            messages = await puller.fetch(min(fetch, left), timeout=10.0)
+            await messages[-1].ack()
+            meter.on_delivery(len(messages))
+            left -= len(messages)
+        await client.close()
+        settings = f"pull, fetch {fetch}, acknowledged once a fetch"
+        return meter.sample(until_last=True, settings=settings)
+
+
+class _Window:
+    """Keeps `in_flight` publishes unanswered on one connection."""
+
+    def __init__(self, client: "Client", body: bytes, in_flight: int) -> None:
+        self._client = client
+        self._body = body
+        self._in_flight = in_flight
+        self._sent_at: deque[float] = deque()
+        self._progress = asyncio.Event()
+        self._refusal: bytes | None = None
+
+    async def run(self, meter: Meter) -> None:
+        """Publish until the meter is over."""
+        self._meter = meter
+        await self._client.subscribe(
+            ANSWERS, cb=self._on_answer, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+        while not meter.is_over():
+            while len(self._sent_at) < self._in_flight and not meter.is_over():
+                self._sent_at.append(time.perf_counter())
+                await self._client.publish(SUBJECT, self._body, reply=ANSWERS)
+            self._progress.clear()
+            await asyncio.wait_for(self._progress.wait(), timeout=30.0)
+            if self._refusal is not None:
+                raise RuntimeError(f"a publish was refused: {self._refusal.decode()}")
+
+    async def _on_answer(self, message: "Msg") -> None:
+        # Answers of one stream to one publisher come in the order of its publishes.
+        if b'"error"' in message.data:
+            self._refusal = message.data
+        self._meter.on_ack(1, self._sent_at.popleft())
+        self._progress.set()
+
+
+def _knows_sync_always() -> bool:
+    """This nats-server accepts `sync_interval: always`."""
+    with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder:
+        path = Path(folder) / "try.conf"
+        path.write_text(f'jetstream {{ store_dir: "{folder}", sync_interval: always }}\n')
+        done = subprocess.run(
+            ["nats-server", "-t", "-c", str(path)], capture_output=True, check=False
+        )
+    return done.returncode == 0
+
+
+def _make_writes_synchronous(folder: Path) -> None:
+    """Set what `chattr +S` sets. Raises OSError where the file system has no such attribute."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        flags = array.array("i", [0])
+        fcntl.ioctl(handle, _FS_IOC_GETFLAGS, flags)
+        flags[0] |= _FS_SYNC_FL
+        fcntl.ioctl(handle, _FS_IOC_SETFLAGS, flags)
+    finally:
+        os.close(handle)

@@ -1,0 +1,297 @@
+"""RabbitMQ: three nodes on one machine, a quorum queue with three members, pika.
+
+A quorum queue confirms a publish when a majority of its members has synced its Raft log
+(`wal_sync_method = datasync`, its default), which is the promise raftmq and the floor make too.
+There are no batches: `window` batches of `batch` messages are that many single messages in flight,
+up to a bound. Deliveries are acknowledged with the `multiple` flag, the cheapest AMQP offers.
+
+How three nodes live in one folder, whoever starts them: the distribution's wrapper (which changes
+user and folder) is left aside for the real script; every RABBITMQ_* path points into the folder;
+the port mapper `epmd` is a child of ours on a loopback port of its own, so that a system-wide one
+is neither used nor left behind; the nodes find one another through `classic_config`.
+
+Sources: rabbitmq.com, "Clustering Guide: a cluster on a single machine", "Quorum Queues",
+"Cluster Formation and Peer Discovery".
+"""
+
+import functools
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from bench.processes import Cluster, first_line, free_ports, output_of, wait_for_port
+from bench.system import Meter, Sample
+
+if TYPE_CHECKING:
+    from pika import ConnectionParameters, SelectConnection
+    from pika.channel import Channel
+    from pika.frame import Method
+    from pika.spec import Basic, BasicProperties
+
+INSTALL = "apt-get install -y --no-install-recommends rabbitmq-server"
+SCRIPTS = Path("/usr/lib/rabbitmq/bin")
+IN_FLIGHT_MAX = 2000
+PREFETCH = 2000
+QUEUE = "bench"
+START_SECONDS_MAX = 90.0
+_NODES = [f"raftmq-bench{number}@localhost" for number in range(3)]
+
+
+class Rabbitmq:
+    """`System` of three RabbitMQ nodes."""
+
+    name = "rabbitmq"
+    settings = (
+        "quorum queue, 3 members, default WAL (fdatasync on a majority before the confirm), "
+        "schedulers unbound"
+    )
+
+    @property
+    def version(self) -> str:
+        """Of the server and the client."""
+        import pika
+
+        server = _package_version()
+        return f"rabbitmq-server {server}, pika {pika.__version__}"
+
+    def available(self) -> str | None:
+        """None, or what to install."""
+        if not (SCRIPTS / "rabbitmq-server").exists() or shutil.which("epmd") is None:
+            return f"rabbitmq-server is not installed: {INSTALL}"
+        try:
+            import pika  # noqa: F401
+        except ImportError:
+            return "pika is not installed: uv sync --locked --group bench"
+        return None
+
+    def __enter__(self) -> Self:
+        self._cluster = Cluster(self.name)
+        try:
+            self._start()
+        except BaseException:
+            self._cluster.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cluster.close()
+
+    def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """`window * batch` single publishes awaiting their confirm, up to a bound."""
+        in_flight = min(window * batch, IN_FLIGHT_MAX)
+        settings = f"single messages, {in_flight} in flight" if batch > 1 else ""
+        return self._publish(size, in_flight, seconds).sample(settings=settings)
+
+    def single(self, *, size: int, seconds: float) -> Sample:
+        """One publish awaiting its confirm."""
+        return self._publish(size, 1, seconds).sample()
+
+    def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Take and acknowledge what a `produce` left in the queue."""
+        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        prefetch = max(4, min(PREFETCH, (32 << 20) // size))
+        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+        self._drive(functools.partial(_Reader, meter, self._stored, prefetch))
+        settings = f"prefetch {prefetch}, acknowledged every {prefetch // 4}"
+        return meter.sample(until_last=True, settings=settings)
+
+    def _publish(self, size: int, in_flight: int, seconds: float) -> Meter:
+        meter = Meter(size=size, seconds=seconds)
+        window = _Window(meter, os.urandom(size), in_flight)
+        self._drive(window.start)
+        self._stored = window.published
+        return meter
+
+    def _start(self) -> None:
+        ports = free_ports(7)
+        self._epmd_port, distribution, amqp = ports[0], ports[1:4], ports[4:]
+        self._port = amqp[0]
+        (self._cluster.folder / ".erlang.cookie").write_text("RAFTMQBENCH")
+        (self._cluster.folder / ".erlang.cookie").chmod(0o400)
+        self._cluster.start(
+            ["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)], name="epmd"
+        )
+        wait_for_port(self._epmd_port, self._cluster)
+        for number in range(3):
+            environment = self._environment(number, distribution[number], amqp[number])
+            command = [str(SCRIPTS / "rabbitmq-server"), "-noinput"]
+            self._cluster.start(command, name=f"node{number}", environment=environment)
+        for port in amqp:
+            wait_for_port(port, self._cluster, seconds_max=START_SECONDS_MAX)
+        self._wait_for_members()
+        self._declare()
+
+    def _environment(self, number: int, distribution_port: int, amqp_port: int) -> dict[str, str]:
+        folder = self._cluster.folder / f"node{number}"
+        folder.mkdir()
+        nodes = "".join(
+            f"cluster_formation.classic_config.nodes.{i + 1} = {node}\n"
+            for i, node in enumerate(_NODES)
+        )
+        (folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{amqp_port}\n"
+            f"cluster_formation.peer_discovery_backend = classic_config\n{nodes}"
+        )
+        (folder / "enabled_plugins").write_text("[].\n")
+        return self._client_environment() | {
+            "RABBITMQ_ALLOW_INPUT": "true",  # the script becomes the node, instead of its parent
+            "RABBITMQ_NODENAME": _NODES[number],
+            "RABBITMQ_DIST_PORT": str(distribution_port),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "generated"),
+            "RABBITMQ_FEATURE_FLAGS_FILE": str(folder / "feature_flags"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            # Three machines' worth of schedulers bound to the same cores would wait in line.
+            "RABBITMQ_SCHEDULER_BIND_TYPE": "u",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK,
+        }
+
+    def _client_environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "HOME": str(self._cluster.folder),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+        }
+
+    def _wait_for_members(self) -> None:
+        environment = self._client_environment() | {"RABBITMQ_CTL_ERL_ARGS": _LOOPBACK}
+        question = "length(rabbit_nodes:all_running())."
+        command = [str(SCRIPTS / "rabbitmqctl"), "-q", "-n", _NODES[0], "eval", question]
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while (answer := output_of(command, environment=environment).strip()) != "3":
+            self._cluster.check_alive()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the nodes did not form a cluster: {answer}")
+            time.sleep(0.5)
+
+    def _declare(self) -> None:
+        import pika
+
+        with pika.BlockingConnection(self._parameters()) as connection:
+            connection.channel().queue_declare(
+                QUEUE,
+                durable=True,
+                arguments={"x-queue-type": "quorum", "x-quorum-initial-group-size": 3},
+            )
+
+    def _parameters(self) -> "ConnectionParameters":
+        import pika
+
+        return pika.ConnectionParameters("127.0.0.1", self._port, heartbeat=0)
+
+    def _drive(self, start: "Callable[[Channel], object]") -> None:
+        """Run a connection's loop on what `start` makes of a channel, until that stops it."""
+        import pika
+
+        is_closing = False
+
+        def on_end(connection: "SelectConnection", error: BaseException) -> None:
+            if not is_closing:
+                raise RuntimeError(f"the connection to RabbitMQ ended: {error!r}")
+            connection.ioloop.stop()
+
+        connection = pika.SelectConnection(
+            self._parameters(),
+            on_open_callback=lambda opened: opened.channel(on_open_callback=start),
+            on_open_error_callback=on_end,
+            on_close_callback=on_end,
+        )
+        connection.ioloop.start()
+        is_closing = True
+        connection.close()
+        connection.ioloop.start()
+
+
+class _Window:
+    """Keeps `in_flight` publishes unconfirmed, then waits for the rest and stops the loop."""
+
+    _channel: "Channel"
+
+    def __init__(self, meter: Meter, body: bytes, in_flight: int) -> None:
+        import pika
+
+        self._meter = meter
+        self._body = body
+        self._in_flight = in_flight
+        self._persistent = pika.BasicProperties(delivery_mode=2)
+        self._sent_at: dict[int, float] = {}
+        self._oldest = 1
+        self.published = 0
+
+    def start(self, channel: "Channel") -> None:
+        """Begin on a channel that has just opened."""
+        self._channel = channel
+        channel.confirm_delivery(self._on_confirm, callback=lambda _: self._publish())
+
+    def _publish(self) -> None:
+        while len(self._sent_at) < self._in_flight and not self._meter.is_over():
+            self.published += 1
+            self._sent_at[self.published] = time.perf_counter()
+            self._channel.basic_publish("", QUEUE, self._body, self._persistent)
+
+    def _on_confirm(self, frame: "Method") -> None:
+        confirm = frame.method
+        if confirm.NAME != "Basic.Ack":
+            raise RuntimeError(f"RabbitMQ refused a publish: {confirm}")
+        tag = confirm.delivery_tag
+        for each in range(self._oldest, tag + 1) if confirm.multiple else (tag,):
+            sent_at = self._sent_at.pop(each, None)
+            if sent_at is not None:
+                self._meter.on_ack(1, sent_at)
+        while self._oldest <= self.published and self._oldest not in self._sent_at:
+            self._oldest += 1
+        self._publish()
+        if not self._sent_at:
+            self._channel.connection.ioloop.stop()
+
+
+class _Reader:
+    """Consumes `count` messages, acknowledging in groups, then stops the loop."""
+
+    def __init__(self, meter: Meter, count: int, prefetch: int, channel: "Channel") -> None:
+        self._meter = meter
+        self._left = count
+        self._group = prefetch // 4
+        self._unacked = 0
+        channel.basic_qos(
+            prefetch_count=prefetch,
+            callback=lambda _: channel.basic_consume(QUEUE, self._on_message),
+        )
+
+    def _on_message(
+        self, channel: "Channel", method: "Basic.Deliver", _: "BasicProperties", body: bytes
+    ) -> None:
+        self._left -= 1
+        self._unacked += 1
+        if self._unacked < self._group and self._left:
+            return
+        channel.basic_ack(method.delivery_tag, multiple=True)
+        self._meter.on_delivery(self._unacked)
+        self._unacked = 0
+        if self._left == 0 or self._meter.is_over():
+            channel.connection.ioloop.stop()
+
+
+_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
+
+
+def _package_version() -> str:
+    path = next(SCRIPTS.parent.glob("lib/rabbitmq_server-*"), None)
+    return path.name.rpartition("-")[2] if path else first_line(["rabbitmqctl", "version"])

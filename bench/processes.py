@@ -1,0 +1,173 @@
+"""Server processes of a benchmark: started on loopback, always stopped.
+
+Three nets, because a benchmark that leaves servers behind spoils the next one:
+
+| what ends the benchmark | what ends the children |
+|---|---|
+| a normal return, an error, Ctrl-C, SIGTERM | `Cluster.__exit__`: SIGTERM, then SIGKILL, by group |
+| SIGKILL of the benchmark | the kernel: each child asked for SIGKILL at its parent's death |
+
+Invariants:
+- A child is a session leader: Ctrl-C at the terminal reaches the benchmark only, which then stops
+  its children in order.
+- Nothing is written outside the cluster's temporary folder, which is removed at the end.
+
+Left out: Windows and macOS (prctl and /proc are Linux).
+"""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+STOP_SECONDS_MAX = 5.0
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Cluster:
+    """A temporary folder and the processes that live in it, stopped and removed on exit."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"raftmq-bench-{name}-"))
+        self._children: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        environment: Mapping[str, str] | None = None,
+        is_piped: bool = False,
+    ) -> subprocess.Popen[str]:
+        """Start one process. Its output goes to `<name>.log`; a piped one keeps stdin and stdout
+        for talking to us. `environment` replaces ours."""
+        log: IO[str] = (self.folder / f"{name}.log").open("w")
+        pipe = subprocess.PIPE
+        with log:
+            child = subprocess.Popen(
+                list(command),
+                stdin=pipe if is_piped else subprocess.DEVNULL,
+                stdout=pipe if is_piped else log,
+                stderr=log,
+                env=dict(environment) if environment is not None else None,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+                text=True,
+                bufsize=1,
+            )
+        self._children.append(child)
+        return child
+
+    def log_tail(self, name: str) -> str:
+        """The last lines a process wrote, for an error message."""
+        text = (self.folder / f"{name}.log").read_text(errors="replace")
+        return "\n".join(text.splitlines()[-15:])
+
+    def check_alive(self) -> None:
+        """Raise if a process ended by itself."""
+        for child in self._children:
+            if child.poll() is not None:
+                logs = "\n".join(self.log_tail(path.stem) for path in self.folder.glob("*.log"))
+                raise RuntimeError(f"{child.args!r} ended with {child.returncode}\n{logs}")
+
+    def close(self) -> None:
+        """Stop every process and remove the folder. Idempotent."""
+        for child in reversed(self._children):
+            _signal_group(child, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        for child in self._children:
+            _wait_unreaped(child, deadline)
+            # The child is a zombie at most, so its group's number is still its own: what it left
+            # behind, or itself if it would not stop, goes now.
+            _signal_group(child, signal.SIGKILL)
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._children.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free on loopback a moment ago, for servers that cannot pick their own."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def wait_for_port(port: int, cluster: Cluster, *, seconds_max: float = 30.0) -> None:
+    """Return once something accepts connections on the loopback port.
+
+    Raises:
+        RuntimeError: a process of the cluster died, or the time ran out.
+    """
+    deadline = time.monotonic() + seconds_max
+    while True:
+        cluster.check_alive()
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"nothing listens on port {port}") from None
+            time.sleep(0.05)
+        else:
+            return
+
+
+def output_of(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:
+    """What a short-lived program prints: its output, or its complaint if it has none."""
+    done = subprocess.run(
+        list(command),
+        capture_output=True,
+        text=True,
+        timeout=30.0,
+        check=False,
+        env=dict(environment) if environment is not None else None,
+    )
+    return done.stdout or done.stderr
+
+
+def first_line(command: Sequence[str]) -> str:
+    """The first line a program prints, such as its version."""
+    return next(iter(output_of(command).strip().splitlines()), "")
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _wait_unreaped(child: subprocess.Popen[str], deadline: float) -> None:
+    if child.returncode is not None:
+        return
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while os.waitid(os.P_PID, child.pid, flags) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _signal_group(child: subprocess.Popen[str], number: signal.Signals) -> None:
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)

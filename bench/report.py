@@ -1,0 +1,269 @@
+"""The result files: rows for programs, tables for people.
+
+`benchmarks.json` is one object: `date`, `command`, `machine`, `rows`, `skipped`. A row:
+
+| field | meaning |
+|---|---|
+| scenario, system, version, settings | what was measured, and what a reader must know to compare |
+| messages_per_s, mb_per_s | acknowledged (or delivered) messages, and their bodies' 10^6 bytes |
+| p50_ms, p99_ms | of an acknowledgement, null where there is none |
+| ratio_to_floor | messages_per_s over the floor's in the same scenario; null without a floor |
+
+`benchmarks.md` says the same, and where raftmq loses, and how it stands to its own targets.
+
+Invariants:
+- Pure: rows in, text out. Dates and machines are arguments.
+- Every sentence about who is faster is computed from the rows.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from bench.scenarios import SCENARIOS
+
+INSTALL_LINES = """\
+apt-get install -y --no-install-recommends nats-server rabbitmq-server
+make bench
+"""
+
+
+class Row(TypedDict):
+    """One system in one scenario."""
+
+    scenario: str
+    system: str
+    version: str
+    settings: str
+    messages_per_s: float
+    mb_per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    ratio_to_floor: float | None
+
+
+class Skip(TypedDict):
+    """A cell without a row."""
+
+    system: str
+    scenario: str | None
+    """None: the system could not run at all."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All of one run."""
+
+    date: str
+    command: str
+    seconds: float
+    rounds: int
+    machine: Mapping[str, str]
+    rows: Sequence[Row]
+    skipped: Sequence[Skip]
+
+
+def median_row(rounds: Sequence[Row]) -> Row:
+    """The row of the round with the median rate: one that was measured, not a mixture."""
+    middle = statistics.median_low([row["messages_per_s"] for row in rounds])
+    return next(row for row in rounds if row["messages_per_s"] == middle)
+
+
+def with_ratios(rows: Iterable[Row]) -> list[Row]:
+    """The same rows with `ratio_to_floor` filled in."""
+    rows = list(rows)
+    floors = {row["scenario"]: row["messages_per_s"] for row in rows if row["system"] == "floor"}
+    return [{**row, "ratio_to_floor": _ratio(row, floors.get(row["scenario"]))} for row in rows]
+
+
+def losses(rows: Sequence[Row]) -> list[str]:
+    """Where a peer beats raftmq, one sentence each; the floor is no peer."""
+    sentences = []
+    for scenario, table in by_scenario(rows).items():
+        ours = table.get("raftmq")
+        for name, theirs in table.items():
+            if ours is None or name in ("raftmq", "floor"):
+                continue
+            if theirs["messages_per_s"] > ours["messages_per_s"]:
+                times = theirs["messages_per_s"] / ours["messages_per_s"]
+                sentences.append(f"{scenario}: {name} has {times:.2f} times raftmq's rate.")
+            if ours["p50_ms"] and theirs["p50_ms"] and theirs["p50_ms"] < ours["p50_ms"]:
+                times = ours["p50_ms"] / theirs["p50_ms"]
+                sentences.append(f"{scenario}: raftmq's p50 is {times:.2f} times that of {name}.")
+    return sentences
+
+
+def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
+    """Each target of raftmq that the rows can tell: claim, wanted, got, is met."""
+    table = by_scenario(rows)
+
+    def rate(scenario: str, system: str) -> float | None:
+        row = table.get(scenario, {}).get(system)
+        return row["messages_per_s"] if row else None
+
+    def median(scenario: str, system: str) -> float | None:
+        row = table.get(scenario, {}).get(system)
+        return row["p50_ms"] if row else None
+
+    small, single = "produce-100B", "single-200B"
+    wanted = [
+        ("produce-100B: rate over the floor's, at least", 0.5, rate(small, "floor"), True),
+        ("produce-100B: rate over NATS R3's (default), at least", 10.0, rate(small, "nats"), True),
+        ("produce-10kB: rate over the floor's, at least", 0.7, rate("produce-10kB", "floor"), True),
+        ("produce-1MiB: rate over the floor's, at least", 0.7, rate("produce-1MiB", "floor"), True),
+    ]
+    ours = [rate(each[0].partition(":")[0], "raftmq") for each in wanted]
+    wanted.append(
+        ("single-200B: p50 over the floor's, at most", 1.5, median(single, "floor"), False)
+    )
+    ours.append(median(single, "raftmq"))
+    wanted.append(
+        ("consume-100B: rate over raftmq's own produce, at least", 2.0, rate(small, "raftmq"), True)
+    )
+    ours.append(rate("consume-100B", "raftmq"))
+    return [
+        (claim, limit, got / base, (got / base >= limit) is is_least)
+        for (claim, limit, base, is_least), got in zip(wanted, ours, strict=True)
+        if base and got
+    ]
+
+
+def by_scenario(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
+    """Rows by scenario and system, scenarios in their standing order."""
+    table: dict[str, dict[str, Row]] = {}
+    for row in sorted(rows, key=lambda row: list(SCENARIOS).index(row["scenario"])):
+        table.setdefault(row["scenario"], {})[row["system"]] = row
+    return table
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as people read it: system, messages/s, MB/s, p50, p99, ratio."""
+    ratio = row["ratio_to_floor"]
+    return (
+        row["system"],
+        f"{row['messages_per_s']:,.0f}",
+        f"{row['mb_per_s']:,.1f}",
+        _milliseconds(row["p50_ms"]),
+        _milliseconds(row["p99_ms"]),
+        "-" if ratio is None else f"{ratio:.3f}",
+    )
+
+
+def markdown(result: Result) -> str:
+    """The whole page for people."""
+    parts = [
+        _heading(result),
+        *(_scenario_table(name, table) for name, table in by_scenario(result.rows).items()),
+        _standing(result.rows),
+        _skipped(result.skipped),
+        _systems(result.rows),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _ratio(row: Row, floor: float | None) -> float | None:
+    return round(row["messages_per_s"] / floor, 4) if floor else None
+
+
+def _heading(result: Result) -> str:
+    facts = "\n".join(f"| {name} | {value} |" for name, value in result.machine.items())
+    return f"""\
+# Benchmarks
+
+Written by `{result.command}` on {result.date}; do not edit.
+
+All systems ran in one run, one after another in each scenario, each on a fresh cluster of three
+server processes beside its load on one machine.
+Compare the ratios; the absolute numbers belong to this machine and this hour.
+Each cell is the median of {result.rounds} round(s) of {result.seconds:g} s after a warm-up.
+*The floor* is the same bytes through bare replication: frames, write, fdatasync on a majority, and
+no broker logic.
+It is the limit of this language on this machine; `ratio to floor` is messages a second over the
+floor's.
+Latency is from the send to its acknowledgement in the client, with the whole window in flight.
+
+To run it yourself, with the peers (Debian, Ubuntu):
+
+```sh
+{INSTALL_LINES}```
+
+| machine | |
+|---|---|
+{facts}
+"""
+
+
+def _scenario_table(name: str, table: Mapping[str, Row]) -> str:
+    ordered = sorted(table.values(), key=lambda row: -row["messages_per_s"])
+    lines = "\n".join(_line(row) for row in ordered)
+    return f"""\
+## {SCENARIOS[name].title} (`{name}`)
+
+| system | messages/s | MB/s | p50 ms | p99 ms | ratio to floor |
+|---|---:|---:|---:|---:|---:|
+{lines}
+"""
+
+
+def _line(row: Row) -> str:
+    name, *figures = cells(row)
+    name = f"**{name}**" if name == "raftmq" else name
+    return "| " + " | ".join((name, *figures)) + " |"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def _standing(rows: Sequence[Row]) -> str:
+    if not any(row["system"] == "raftmq" for row in rows):
+        return "## raftmq\n\nraftmq was not part of this run.\n"
+    lost = "\n".join(f"- {each}" for each in losses(rows)) or "Nowhere in this run."
+    lines = "\n".join(
+        f"| {claim} | {limit:g} | {got:.2f} | {'yes' if is_met else '**no**'} |"
+        for claim, limit, got, is_met in targets(rows)
+    )
+    return f"""\
+## Where raftmq loses to a peer
+
+{lost}
+
+## raftmq against its own targets
+
+| target | wanted | got | met |
+|---|---:|---:|---|
+{lines}
+"""
+
+
+def _skipped(skipped: Sequence[Skip]) -> str:
+    if not skipped:
+        return ""
+    lines = "\n".join(
+        f"- {skip['system']}{', ' + skip['scenario'] if skip['scenario'] else ''}: {skip['reason']}"
+        for skip in skipped
+    )
+    return f"## Not measured\n\n{lines}\n"
+
+
+def _systems(rows: Sequence[Row]) -> str:
+    settings: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        key = (row["system"], row["version"])
+        settings.setdefault(key, {}).setdefault(row["settings"], []).append(row["scenario"])
+    lines = []
+    for (system, version), texts in settings.items():
+        lines += [
+            f"| {system} | {version} | {text} | {', '.join(scenarios)} |"
+            for text, scenarios in texts.items()
+        ]
+    table = "\n".join(lines)
+    return f"""\
+## Versions and settings
+
+| system | version | settings | scenarios |
+|---|---|---|---|
+{table}
+"""

@@ -1,0 +1,275 @@
+"""The runner behind `make bench`: all systems in one run, then two result files.
+
+    python -m bench.run [--only produce,single-200B] [--systems floor,nats] [--seconds 6]
+                        [--rounds 1] [--out docs]
+
+Each cell (one system in one scenario) is a process of its own on a fresh cluster; no other system
+is up meanwhile. The systems of a scenario follow one another, so that what disturbs the machine
+for a minute disturbs them alike, and every other round goes through them backwards. One unrecorded
+round of the floor comes first: a disk's first touch of its blocks is slower than all later ones.
+
+Data goes to the files, tables to stdout, progress to stderr. Exit status: 0 done, 1 a cell failed,
+2 usage, 130 stopped. A stopped run writes nothing.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import cast
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bench import machine, report
+from bench.scenarios import SCENARIOS, SYSTEMS, why_unavailable
+
+STOP_SECONDS_MAX = 20.0
+CELL_SECONDS_MAX = 240.0
+"""On top of what is measured: a cell that takes longer than this hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one cell: a row, or why there is none."""
+
+    row: report.Row | None
+    reason: str = ""
+    has_failed: bool = False
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the arguments choose; the exit status."""
+    chosen = _parse(arguments)
+    errors = Console(stderr=True)
+    if warned := machine.warning():
+        errors.print(f"[yellow]warning:[/] {escape(warned)}")
+    absent = {name: why_unavailable(name) for name in chosen.systems}
+    for name, reason in absent.items():
+        if reason is not None:
+            errors.print(f"[yellow]skipped[/] {name}: {escape(reason)}")
+    systems = [name for name in chosen.systems if absent[name] is None]
+    facts = machine.describe()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        cells = _run_all(chosen.only, systems, chosen.seconds, chosen.rounds, errors)
+    except KeyboardInterrupt:
+        errors.print("stopped; nothing was written")
+        return 130
+    skipped: list[report.Skip] = [
+        {"system": name, "scenario": None, "reason": reason}
+        for name, reason in absent.items()
+        if reason is not None
+    ]
+    has_failed = any(each.has_failed for outcomes in cells.values() for each in outcomes)
+    rows, more_skipped = _summarize(cells)
+    result = report.Result(
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=shlex.join(["python", "-m", "bench.run", *arguments]),
+        seconds=chosen.seconds,
+        rounds=chosen.rounds,
+        machine=facts,
+        rows=rows,
+        skipped=skipped + more_skipped,
+    )
+    _write(result, chosen.out)
+    _print_tables(result)
+    errors.print(f"wrote {chosen.out}/benchmarks.json and {chosen.out}/benchmarks.md")
+    return 1 if has_failed else 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--only",
+        type=_scenarios,
+        default=list(SCENARIOS),
+        help="scenarios, or parts of their names",
+    )
+    parser.add_argument("--systems", type=_systems, default=list(SYSTEMS), help=", ".join(SYSTEMS))
+    parser.add_argument("--seconds", type=_positive, default=6.0, help="measured, for each cell")
+    parser.add_argument("--rounds", type=int, choices=range(1, 100), default=1, metavar="N")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the two files")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 600.0:
+        raise argparse.ArgumentTypeError(f"{text} is not within 0.1 and 600 seconds")
+    return seconds
+
+
+def _scenarios(text: str) -> list[str]:
+    parts = [part for part in text.split(",") if part]
+    found = [name for name in SCENARIOS if any(part in name for part in parts)]
+    unknown = [part for part in parts if not any(part in name for name in SCENARIOS)]
+    if unknown or not found:
+        raise argparse.ArgumentTypeError(f"no scenario has {unknown or text!r} in its name")
+    return found
+
+
+def _systems(text: str) -> list[str]:
+    wanted = [part for part in text.split(",") if part]
+    unknown = [name for name in wanted if name not in SYSTEMS]
+    if unknown or not wanted:
+        raise argparse.ArgumentTypeError(f"unknown {unknown}; there are {', '.join(SYSTEMS)}")
+    return [name for name in SYSTEMS if name in wanted]
+
+
+def _run_all(
+    scenarios: Sequence[str], systems: Sequence[str], seconds: float, rounds: int, errors: Console
+) -> dict[tuple[str, str], list[Outcome]]:
+    """Every cell's outcomes, one a round."""
+    cells: dict[tuple[str, str], list[Outcome]] = {
+        (scenario, system): [] for scenario in scenarios for system in systems
+    }
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=errors, transient=True) as progress:
+        whole = progress.add_task("all", total=rounds * len(cells) + 1, phase="")
+        if systems:
+            _run_cell("floor", "produce-100B", min(seconds, 3.0), progress, "warming the disk")
+        progress.advance(whole)
+        for number in range(rounds):
+            for scenario in scenarios:
+                for system in systems if number % 2 == 0 else reversed(systems):
+                    outcome = _run_cell(system, scenario, seconds, progress)
+                    cells[scenario, system].append(outcome)
+                    progress.advance(whole)
+                    if outcome.has_failed:
+                        errors.print(f"[red]failed[/] {system} in {scenario}:")
+                        errors.print(escape(outcome.reason))
+    return cells
+
+
+def _run_cell(
+    system: str, scenario: str, seconds: float, progress: Progress, title: str = ""
+) -> Outcome:
+    """Run one cell in its process, showing its phases; stopping us stops it."""
+    passes = 2 if scenario.startswith("consume") else 1
+    name = title or f"{scenario} · {system}"
+    task = progress.add_task(name, total=seconds * passes + 1.0, phase="")
+    command = [sys.executable, "-m", "bench.cell", system, scenario, "--seconds", str(seconds)]
+    try:
+        with tempfile.TemporaryFile("w+") as complaints, _started(command, complaints) as child:
+            last = _follow(child, task, progress, time.monotonic() + CELL_SECONDS_MAX + 3 * seconds)
+            child.wait()
+            complaints.seek(0)
+            return _outcome(last, child.returncode, complaints.read())
+    finally:
+        progress.remove_task(task)
+
+
+@contextlib.contextmanager
+def _started(command: list[str], complaints: "object") -> "Iterator[subprocess.Popen[bytes]]":
+    # A session of its own: Ctrl-C reaches us, and we pass it on once, and wait for the cleaning.
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=complaints,  # type: ignore[call-overload]
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def _follow(
+    child: "subprocess.Popen[bytes]", task: TaskID, progress: Progress, deadline: float
+) -> dict[str, object]:
+    """Show the cell's phases and the time it ran; its last line."""
+    assert child.stdout is not None
+    os.set_blocking(child.stdout.fileno(), False)
+    rest, last, running_since = b"", {}, None
+    while time.monotonic() < deadline:
+        is_over = child.poll() is not None
+        rest += child.stdout.read() or b""
+        *lines, rest = rest.split(b"\n")
+        for line in lines:
+            last = json.loads(line)
+            if "phase" in last:
+                progress.update(task, phase=str(last["phase"]))
+                running_since = time.monotonic() if last["phase"] == "running" else running_since
+        if is_over:
+            return last
+        if running_since is not None:
+            progress.update(task, completed=time.monotonic() - running_since)
+        time.sleep(0.1)
+    return {"phase": "hanging"}
+
+
+def _outcome(last: dict[str, object], status: int, complaints: str) -> Outcome:
+    if "system" in last:
+        return Outcome(cast("report.Row", {**last, "ratio_to_floor": None}))
+    if "unsupported" in last:
+        return Outcome(None, str(last["unsupported"]))
+    tail = "\n".join(complaints.strip().splitlines()[-12:])
+    return Outcome(None, f"ended with status {status} while {last.get('phase')}\n{tail}", True)
+
+
+def _summarize(
+    cells: dict[tuple[str, str], list[Outcome]],
+) -> tuple[list[report.Row], list[report.Skip]]:
+    rows: list[report.Row] = []
+    skipped: list[report.Skip] = []
+    for (scenario, system), outcomes in cells.items():
+        measured = [outcome.row for outcome in outcomes if outcome.row is not None]
+        if measured:
+            rows.append(report.median_row(measured))
+        elif outcomes:
+            reason = outcomes[0].reason.splitlines()[0]
+            skipped.append({"system": system, "scenario": scenario, "reason": reason})
+    return report.with_ratios(rows), skipped
+
+
+def _write(result: report.Result, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(result), indent=1, ensure_ascii=False)
+    (folder / "benchmarks.json").write_text(text + "\n")
+    (folder / "benchmarks.md").write_text(report.markdown(result))
+
+
+def _print_tables(result: report.Result) -> None:
+    console = Console()
+    for scenario, rows in report.by_scenario(result.rows).items():
+        table = Table("system", title=SCENARIOS[scenario].title, title_justify="left")
+        for name in ("messages/s", "MB/s", "p50 ms", "p99 ms", "ratio to floor"):
+            table.add_column(name, justify="right")
+        for row in sorted(rows.values(), key=lambda row: -row["messages_per_s"]):
+            table.add_row(*report.cells(row))
+        console.print(table)
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

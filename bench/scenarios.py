@@ -1,0 +1,88 @@
+"""The scenarios every system is put through, and the systems, by name.
+
+| operation | what is timed |
+|---|---|
+| produce | acknowledged publishes with a window in flight |
+| single | one publish at a time, awaited |
+| consume | reading back what an untimed produce left |
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from bench.floor import Floor
+from bench.peers.nats import Nats
+from bench.peers.pysyncobj import Pysyncobj
+from bench.peers.rabbitmq import Rabbitmq
+from bench.system import Sample, System
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One kind of work."""
+
+    name: str
+    """In result rows and for `--only`."""
+    title: str
+    """For people."""
+    operation: Literal["produce", "single", "consume"]
+    size: int
+    """Bytes of a message's body."""
+    batch: int = 1
+    """Messages in one batch, for systems that have batches."""
+    window: int = 1
+    """Batches in flight."""
+
+    def run(self, system: System, seconds: float) -> Sample:
+        """Measure a running system."""
+        size, batch, window = self.size, self.batch, self.window
+        match self.operation:
+            case "produce":
+                return system.produce(size=size, batch=batch, window=window, seconds=seconds)
+            case "single":
+                return system.single(size=size, seconds=seconds)
+            case "consume":
+                return system.consume(size=size, batch=batch, window=window, seconds=seconds)
+            case _:
+                assert_never(self.operation)
+
+
+SCENARIOS = {
+    each.name: each
+    for each in (
+        Scenario("produce-100B", "Produce, 100 B, batches of 100", "produce", 100, 100, 256),
+        Scenario("single-200B", "One awaited send at a time, 200 B", "single", 200),
+        Scenario("produce-10kB", "Produce, 10 kB messages", "produce", 10_000, 1, 256),
+        Scenario("produce-1MiB", "Produce, 1 MiB messages", "produce", 1 << 20, 1, 16),
+        Scenario("consume-100B", "Consume, 100 B", "consume", 100, 100, 256),
+        Scenario("consume-10kB", "Consume, 10 kB messages", "consume", 10_000, 1, 256),
+        Scenario("consume-1MiB", "Consume, 1 MiB messages", "consume", 1 << 20, 1, 16),
+    )
+}
+
+
+def _raftmq() -> System:
+    # Its file comes with the client, which this folder must be usable without.
+    module = importlib.import_module("bench.raftmq_system")
+    system: System = module.RaftmqSystem()
+    return system
+
+
+SYSTEMS: dict[str, Callable[[], System]] = {
+    "floor": Floor,
+    "raftmq": _raftmq,
+    "nats": Nats,
+    "nats-fsync": lambda: Nats(is_synced=True),
+    "rabbitmq": Rabbitmq,
+    "pysyncobj": Pysyncobj,
+}
+
+
+def why_unavailable(name: str) -> str | None:
+    """None if the system can run here, else one line that says what installs it."""
+    if name == "raftmq" and importlib.util.find_spec("bench.raftmq_system") is None:
+        return "bench/raftmq_system.py is not there yet"
+    return SYSTEMS[name]().available()

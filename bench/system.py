@@ -1,0 +1,168 @@
+"""What a system under test is, and how its work is counted.
+
+A *system* is a cluster of three server processes on loopback plus the load that drives it. Its
+methods block: each owns its event loop, so a trio client, an asyncio client and a callback client
+look alike. Each call is one measurement on a cluster started for it alone:
+
+    with system:                       # three servers in a temporary folder, ready to serve
+        sample = system.produce(size=100, batch=100, window=256, seconds=6.0)
+
+A load tells a `Meter` of each acknowledgement; the meter drops what arrives during the warm-up
+and after the deadline.
+
+Invariants:
+- `messages` counts acknowledged (or, in `consume`, delivered) messages only.
+- Latency runs from just before the send of a message (or batch) to its acknowledgement in the
+  client, so it includes the time spent waiting behind the window's other batches.
+- A system without a feature raises `Unsupported`; it never reports a figure of something else.
+"""
+
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+WARM_UP_SECONDS_MAX = 1.0
+
+
+class Unsupported(Exception):
+    """The system has no such operation, or refuses this size; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement. Everything in it is of the measured part only, without the warm-up."""
+
+    messages: int
+    """Messages acknowledged or delivered."""
+    size: int
+    """Bytes of one message's body."""
+    seconds: float
+    """Length of the measured part."""
+    p50_ms: float | None
+    """Median latency of an acknowledgement; None where the operation has none (reading back)."""
+    p99_ms: float | None
+    """99th percentile of the same."""
+    settings: str = ""
+    """What this call did differently from what was asked, such as a smaller window."""
+
+    @property
+    def messages_per_s(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+    @property
+    def mb_per_s(self) -> float:
+        """Bodies' bytes a second, in units of 10^6."""
+        return self.messages * self.size / self.seconds / 1e6
+
+
+class System(Protocol):
+    """A cluster under test. Construct it cheaply: the servers start on entering it."""
+
+    @property
+    def name(self) -> str:
+        """How the result rows call it."""
+
+    @property
+    def version(self) -> str:
+        """Of the servers, and of the client where it differs. Read only once `available`."""
+
+    @property
+    def settings(self) -> str:
+        """What a reader must know to compare: replication, durability, tuning."""
+
+    def available(self) -> str | None:
+        """None if it can run here, else one line that says what installs it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Publish bodies of `size` bytes, `window` batches of `batch` messages in flight."""
+
+    def single(self, *, size: int, seconds: float) -> Sample:
+        """Publish one message at a time, awaiting each acknowledgement."""
+
+    def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Fill the log by `produce` for `seconds`, then read it all back, timed, for as long
+        at most. Queues acknowledge what they deliver; logs are read by position."""
+
+
+class Meter:
+    """Counts acknowledgements between the end of the warm-up and the deadline.
+
+    Times are `time.perf_counter()` seconds. `on_ack` is cheap enough for 100,000 calls a second.
+    """
+
+    def __init__(
+        self,
+        *,
+        size: int,
+        seconds: float,
+        warm_up_seconds: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if warm_up_seconds is None:
+            warm_up_seconds = min(WARM_UP_SECONDS_MAX, seconds / 4)
+        self._clock = clock
+        self._size = size
+        self._start = clock() + warm_up_seconds
+        self.deadline = self._start + seconds
+        self._last = self._start
+        self._messages = 0
+        self._latencies = array("d")
+
+    def is_over(self) -> bool:
+        """The deadline has passed: send no more."""
+        return self._clock() >= self.deadline
+
+    def on_ack(self, messages: int, sent_at: float) -> None:
+        """`messages` that were sent together at `sent_at` are acknowledged now."""
+        now = self._clock()
+        if self._start <= now < self.deadline:
+            self._messages += messages
+            self._latencies.append(now - sent_at)
+            self._last = now
+
+    def on_delivery(self, messages: int) -> None:
+        """`messages` were delivered now; deliveries have no latency."""
+        now = self._clock()
+        if self._start <= now < self.deadline:
+            self._messages += messages
+            self._last = now
+
+    def sample(self, *, settings: str = "", until_last: bool = False) -> Sample:
+        """The measurement. `until_last` ends it at the last event, for work that ran out."""
+        if self._messages == 0:
+            raise RuntimeError("nothing was acknowledged in the measured part")
+        end = self._last if until_last else self.deadline
+        latencies = sorted(self._latencies)
+        return Sample(
+            messages=self._messages,
+            size=self._size,
+            seconds=max(end - self._start, 1e-9),
+            p50_ms=percentile(latencies, 0.50),
+            p99_ms=percentile(latencies, 0.99),
+            settings=settings,
+        )
+
+
+def percentile(ascending: list[float], fraction: float) -> float | None:
+    """The nearest-rank percentile of seconds, in milliseconds; None of an empty list.
+
+    >>> percentile([0.001, 0.002, 0.003, 0.004], 0.5)
+    2.0
+    """
+    if not ascending:
+        return None
+    rank = max(0, -(-len(ascending) * fraction // 1) - 1)
+    return ascending[int(rank)] * 1000.0

@@ -1,0 +1,86 @@
+"""Real cells: servers start, are measured, and are gone afterwards however the cell ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
+
+
+def start_cell(folder: Path, scenario: str, seconds: float) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "bench.cell", "floor", scenario, "--seconds", str(seconds)]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def processes_naming(folder: Path) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in command:
+            found.append(command.decode(errors="replace"))
+    return found
+
+
+def wait_until_running(cell: "subprocess.Popen[str]") -> None:
+    assert cell.stdout is not None
+    for line in cell.stdout:
+        if json.loads(line) == {"phase": "running"}:
+            return
+    pytest.fail("the cell ended before it ran")
+
+
+@pytest.mark.parametrize("scenario", ["produce-100B", "single-200B", "consume-1MiB"])
+def test_floor_cell_prints_a_row_and_leaves_nothing_behind(tmp_path: Path, scenario: str) -> None:
+    cell = start_cell(tmp_path, scenario, seconds=0.3)
+    output, _ = cell.communicate(timeout=60)
+    row = json.loads(output.splitlines()[-1])
+    assert cell.returncode == 0
+    assert row["system"] == "floor"
+    assert row["scenario"] == scenario
+    assert row["messages_per_s"] > 0
+    assert processes_naming(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_cell_leaves_no_server_and_no_folder(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    cell = start_cell(tmp_path, "produce-100B", seconds=60.0)
+    with cell:
+        wait_until_running(cell)
+        assert len(processes_naming(tmp_path)) == 3
+        cell.send_signal(number)
+        cell.wait(30)
+    assert cell.returncode != 0
+    assert processes_naming(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_servers_of_a_killed_cell_die_with_it(tmp_path: Path) -> None:
+    cell = start_cell(tmp_path, "produce-100B", seconds=60.0)
+    with cell:
+        wait_until_running(cell)
+        cell.kill()
+        cell.wait(30)
+    deadline = time.monotonic() + 10.0
+    while processes_naming(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_naming(tmp_path) == []

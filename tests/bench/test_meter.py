@@ -1,0 +1,60 @@
+"""What a meter counts, and what it leaves out."""
+
+import pytest
+
+from bench.system import Meter, percentile
+
+
+class Clock:
+    """A clock that stands where it is put."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_acks_in_the_warm_up_and_after_the_deadline_are_not_counted() -> None:
+    clock = Clock()
+    meter = Meter(size=10, seconds=4.0, warm_up_seconds=1.0, clock=clock)
+    for at in (100.5, 101.0, 104.9, 105.0, 106.0):
+        clock.now = at
+        meter.on_ack(100, at - 0.002)
+    sample = meter.sample()
+    assert sample.messages == 200
+    assert sample.messages_per_s == 50.0
+    assert sample.mb_per_s == pytest.approx(0.0005)
+    assert sample.p50_ms == pytest.approx(2.0)
+
+
+def test_work_that_ran_out_is_measured_until_its_last_delivery() -> None:
+    clock = Clock()
+    meter = Meter(size=1, seconds=10.0, warm_up_seconds=0.0, clock=clock)
+    clock.now = 102.0
+    meter.on_delivery(300)
+    clock.now = 109.0
+    sample = meter.sample(until_last=True)
+    assert sample.seconds == pytest.approx(2.0)
+    assert sample.p50_ms is None
+
+
+def test_meter_is_over_at_its_deadline_and_not_before() -> None:
+    clock = Clock()
+    meter = Meter(size=1, seconds=4.0, warm_up_seconds=1.0, clock=clock)
+    clock.now = 104.999
+    assert not meter.is_over()
+    clock.now = 105.0
+    assert meter.is_over()
+
+
+def test_no_ack_at_all_is_an_error_and_not_a_zero() -> None:
+    with pytest.raises(RuntimeError, match="nothing was acknowledged"):
+        Meter(size=1, seconds=1.0, clock=Clock()).sample()
+
+
+@pytest.mark.parametrize(
+    ("fraction", "expected"), [(0.5, 50_000.0), (0.99, 99_000.0), (1.0, 100_000.0), (0.0, 1000.0)]
+)
+def test_percentile_is_the_nearest_rank(fraction: float, expected: float) -> None:
+    assert percentile([float(i) for i in range(1, 101)], fraction) == expected

@@ -1,0 +1,100 @@
+"""Sentences and ratios of the result files come from the rows."""
+
+import json
+
+from bench import report
+from bench.scenarios import SCENARIOS
+
+
+def row(scenario: str, system: str, rate: float, p50_ms: float | None = 1.0) -> report.Row:
+    return {
+        "scenario": scenario,
+        "system": system,
+        "version": "1",
+        "settings": "defaults",
+        "messages_per_s": rate,
+        "mb_per_s": rate / 10.0,
+        "p50_ms": p50_ms,
+        "p99_ms": p50_ms,
+        "ratio_to_floor": None,
+    }
+
+
+ROWS = report.with_ratios(
+    [
+        row("single-200B", "nats", 3000.0, 0.4),
+        row("single-200B", "floor", 1500.0, 0.6),
+        row("single-200B", "raftmq", 1200.0, 0.8),
+        row("produce-100B", "raftmq", 800.0),
+        row("produce-100B", "floor", 1000.0),
+        row("produce-100B", "nats", 100.0, 2.0),
+        row("consume-100B", "raftmq", 1000.0, None),
+    ]
+)
+
+
+def result(rows: list[report.Row], skipped: list[report.Skip]) -> report.Result:
+    return report.Result(
+        date="2026-11-20",
+        command="make bench",
+        seconds=6.0,
+        rounds=1,
+        machine={"processor": "2 x test"},
+        rows=rows,
+        skipped=skipped,
+    )
+
+
+def test_ratio_is_to_the_floor_of_the_same_scenario() -> None:
+    ratios = {(each["scenario"], each["system"]): each["ratio_to_floor"] for each in ROWS}
+    assert ratios["single-200B", "nats"] == 2.0
+    assert ratios["produce-100B", "raftmq"] == 0.8
+
+
+def test_ratio_is_null_without_a_floor() -> None:
+    assert report.with_ratios([row("single-200B", "nats", 1.0)])[0]["ratio_to_floor"] is None
+
+
+def test_losses_name_every_peer_that_is_faster_and_no_floor() -> None:
+    assert report.losses(ROWS) == [
+        "single-200B: nats has 2.50 times raftmq's rate.",
+        "single-200B: raftmq's p50 is 2.00 times that of nats.",
+    ]
+
+
+def test_targets_are_judged_in_their_own_direction() -> None:
+    verdicts = {claim: is_met for claim, _, _, is_met in report.targets(ROWS)}
+    assert verdicts == {
+        "produce-100B: rate over the floor's, at least": True,
+        "produce-100B: rate over NATS R3's (default), at least": False,
+        "single-200B: p50 over the floor's, at most": True,
+        "consume-100B: rate over raftmq's own produce, at least": False,
+    }
+
+
+def test_median_row_is_one_that_was_measured() -> None:
+    rounds = [row("single-200B", "floor", rate) for rate in (30.0, 10.0, 20.0, 40.0)]
+    assert report.median_row(rounds) is rounds[2]
+
+
+def test_page_says_where_raftmq_loses_and_what_was_skipped() -> None:
+    skip: report.Skip = {"system": "rabbitmq", "scenario": None, "reason": "not installed: x"}
+    page = report.markdown(result(ROWS, [skip]))
+    assert "nats has 2.50 times raftmq's rate" in page
+    assert "- rabbitmq: not installed: x" in page
+    assert "| **raftmq** | 800 |" in page
+    assert page.index("produce-100B`)") < page.index("single-200B`)")
+
+
+def test_page_without_raftmq_claims_nothing_about_it() -> None:
+    page = report.markdown(result([each for each in ROWS if each["system"] != "raftmq"], []))
+    assert "raftmq was not part of this run" in page
+    assert "Where raftmq loses" not in page
+
+
+def test_rows_have_the_published_fields_and_are_json() -> None:
+    assert set(json.loads(json.dumps(ROWS))[0]) == {
+        "scenario", "system", "version", "settings",
+        "messages_per_s", "mb_per_s", "p50_ms", "p99_ms", "ratio_to_floor",
+    }  # fmt: skip
+    assert {each["scenario"] for each in ROWS} <= set(SCENARIOS)
