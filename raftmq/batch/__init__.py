@@ -1,7 +1,8 @@
 """Record batches: what one producer sends to one queue at once, as columns.
 
 Start reading at `layout` (the bytes, and `peek` for brokers), then `encode` and `builder` (for
-producers) and `decode` (for consumers). Pure: no clock, no I/O.
+producers) and `decode` (for consumers). Pure: no clock, no I/O. numpy is imported only where an
+array is asked for, so that a small command starts without it.
 """
 
 from .builder import BatchBuilder
@@ -21,7 +22,8 @@ from .layout import (
     peek,
     verify,
 )
-from .properties import Column, Value
+from .properties import Row, Value
+from .property_columns import PropertyColumn
 
 __all__ = [
     "BATCH_BYTES_DEFAULT",
@@ -32,11 +34,12 @@ __all__ = [
     "BatchBuilder",
     "BatchHead",
     "BatchMessage",
-    "Column",
     "Compression",
     "Flag",
     "Limits",
+    "PropertyColumn",
     "PropertyKind",
+    "Row",
     "Sealed",
     "TagColumn",
     "Value",

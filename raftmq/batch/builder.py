@@ -1,15 +1,30 @@
-"""Building a batch message by message, for producers that gather what is sent."""
+"""Building a batch message by message, for producers that gather what is sent.
 
-from collections.abc import Mapping
+Invariants:
+- `size` is never below the size of the batch that `seal` would make.
+- A message that was refused leaves no trace.
+"""
 
+from .columns import HEAD_BYTES_MAX
 from .compression import Compression
-from .encode import Sealed
-from .layout import Limits
-from .properties import Value
+from .encode import Sealed, as_bytes, check_time, seal
+from .layout import HEAD_BYTES, Limits
+from .properties import PropertyTable, Row
+from .refusals import bad_argument, utf8
+
+_DEFAULT_LIMITS = Limits()
+_FIXED_BYTES = HEAD_BYTES + 8 * HEAD_BYTES_MAX
+"""The head, and the heads of all columns that are not properties."""
+_MARGIN_BYTES = 64
+"""What `has_room` adds to a message's own bytes: lengths, codes and times. A message that brings
+new property names may need more; `append` counts exactly."""
+_LENGTH_BYTES, _KEY_BYTES, _CODE_BYTES, _TIME_BYTES = 4, 8, 4, 8
+"""Bytes that every message takes in the column of body lengths, in those of key hashes and key
+lengths, in that of tag codes, and in one of times."""
 
 
 class BatchBuilder:
-    """Gathers the messages of one batch. Not thread-safe; a builder makes one batch.
+    """Gathers the messages of one batch. Not thread-safe.
 
     >>> builder = BatchBuilder()
     >>> builder.append(b"hello", key="k", tag="greeting", props={"n": 1})
@@ -21,20 +36,36 @@ class BatchBuilder:
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
-        raise NotImplementedError
+        self._limits = limits or _DEFAULT_LIMITS
+        self._bodies: list[bytes] = []
+        # By the position of the messages that have one.
+        self._keys: dict[int, bytes] = {}
+        self._codes: dict[int, int] = {}
+        self._deliver_at_ms: dict[int, int] = {}
+        self._created_ms: dict[int, int] = {}
+        # Tag → its code, from 1; the tags in UTF-8 in the order of the codes.
+        self._tags: dict[str, int] = {}
+        self._dictionary: list[bytes] = []
+        self._table = PropertyTable(self._limits)
+        # Bytes of bodies, keys and tags; bytes that each message takes beside them.
+        self._content_bytes = 0
+        self._each_bytes = _LENGTH_BYTES
 
     def __len__(self) -> int:
         """Messages so far."""
-        raise NotImplementedError
+        return len(self._bodies)
 
     @property
     def size(self) -> int:
-        """An upper bound of the batch's bytes before compression, kept up by `append`."""
-        raise NotImplementedError
+        """An upper bound of the batch's bytes before compression."""
+        count = len(self._bodies)
+        each = count * self._each_bytes
+        return _FIXED_BYTES + self._content_bytes + each + self._table.size_max(count)
 
-    def has_room(self, body_bytes: int) -> bool:
-        """Would a message of this size, keys and properties included, still fit the limits?"""
-        raise NotImplementedError
+    def has_room(self, message_bytes: int) -> bool:
+        """Would a message still fit? Its bytes are those of body, key, tag and properties."""
+        size = self.size + message_bytes + self._each_bytes + _MARGIN_BYTES
+        return len(self) < self._limits.messages_max and size <= self._limits.batch_bytes_max
 
     def append(
         self,
@@ -42,7 +73,7 @@ class BatchBuilder:
         *,
         key: str | bytes | None = None,
         tag: str | None = None,
-        props: Mapping[str, Value | None] | None = None,
+        props: Row | None = None,
         deliver_at_ms: int = 0,
         created_ms: int | None = None,
     ) -> int:
@@ -52,13 +83,69 @@ class BatchBuilder:
         took, `seal` encodes. Without `created_ms` the message counts as created at `base_ms`.
 
         Raises:
-            Rejected: as `encode`; the builder is as before.
+            Rejected: as `encode`; the builder is as before. `TOO_LARGE` also says that the batch
+                is full: the message may fit into the next one.
         """
-        raise NotImplementedError
+        limits, position = self._limits, len(self._bodies)
+        if position == limits.messages_max:
+            raise bad_argument(f"a batch has {limits.messages_max} messages at most")
+        if type(body) is not bytes:
+            (body,) = as_bytes((body,))
+        content, each = self._content_bytes + len(body), self._each_bytes
+        encoded_key = encoded_tag = None
+        if key is not None:
+            encoded_key = utf8(key, "a key", limits.key_bytes_max)
+            content += len(encoded_key)
+            each += 0 if self._keys else _KEY_BYTES
+        if tag is not None:
+            each += 0 if self._tags else _CODE_BYTES
+            if tag not in self._tags:
+                encoded_tag = utf8(tag, "a tag", limits.tag_bytes_max)
+                content += len(encoded_tag) + _LENGTH_BYTES
+        if deliver_at_ms:
+            check_time(deliver_at_ms, "deliver_at_ms")
+            each += 0 if self._deliver_at_ms else _TIME_BYTES
+        if created_ms is not None:
+            check_time(created_ms, "created_ms")
+            each += 0 if self._created_ms else _TIME_BYTES
+        room = limits.batch_bytes_max - _FIXED_BYTES - content - (position + 1) * each
+        if props or self._table or room < _FIXED_BYTES:
+            self._table.add(position, props, room=room)
+        # Nothing below can fail.
+        self._content_bytes, self._each_bytes = content, each
+        self._bodies.append(body)
+        if encoded_key is not None:
+            self._keys[position] = encoded_key
+        if tag is not None:
+            if encoded_tag is not None:
+                self._tags[tag] = len(self._tags) + 1
+                self._dictionary.append(encoded_tag)
+            self._codes[position] = self._tags[tag]
+        if deliver_at_ms:
+            self._deliver_at_ms[position] = deliver_at_ms
+        if created_ms is not None:
+            self._created_ms[position] = created_ms
+        return position
 
     def seal(self, *, base_ms: int, compression: Compression = Compression.NONE) -> Sealed:
-        """Encode what was gathered; at least one message. The stamp is put on it when sent."""
-        raise NotImplementedError
+        """Encode what was gathered; at least one message. The stamp is put on it when sent.
+
+        Raises:
+            Rejected: nothing was gathered, or `base_ms` is not a time.
+        """
+        places = range(len(self._bodies))
+        delivery, created = self._deliver_at_ms, self._created_ms
+        return seal(
+            self._bodies,
+            keys=list(map(self._keys.get, places)) if self._keys else None,
+            tags=(self._dictionary, _spread(self._codes, 0, places)) if self._tags else None,
+            table=self._table,
+            deliver_at_ms=_spread(delivery, 0, places) if delivery else None,
+            created_ms=_spread(created, base_ms, places) if created else None,
+            base_ms=base_ms,
+            compression=compression,
+            limits=self._limits,
+        )
 
     def build(
         self,
@@ -71,4 +158,12 @@ class BatchBuilder:
         compression: Compression = Compression.NONE,
     ) -> bytes:
         """`seal` and stamp in one step."""
-        raise NotImplementedError
+        sealed = self.seal(base_ms=base_ms, compression=compression)
+        return sealed.to_bytes(
+            queue=queue, producer=producer, epoch=epoch, first_sequence=first_sequence
+        )
+
+
+def _spread(numbers: dict[int, int], otherwise: int, places: range) -> list[int]:
+    """One number a message."""
+    return [numbers.get(place, otherwise) for place in places]

@@ -1,13 +1,48 @@
-"""Decoding a batch: checked once, then read column by column or message by message."""
+"""Decoding a batch: checked once, then read column by column or message by message.
 
-from collections.abc import Iterator
+`Batch.decode` checks the head, the checksum and the frame of every column: tags, sizes, nothing
+left over. That costs some microseconds a batch and makes no object a message. What stands in a
+column (lengths that add up, codes within their dictionary, UTF-8) is checked when it is first read.
+
+Invariants:
+- Whatever the bytes, reading them raises `CorruptRecord` and nothing else.
+- Memory stays within a small multiple of the batch's limits: bodies are decompressed to a size that
+  was checked first, a dictionary has no more entries than the batch has messages, and an absent
+  property takes no memory.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partial
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from .layout import BatchHead, Limits
-from .properties import Column, Value
+from raftmq.errors import CorruptRecord
+
+from .columns import I64, PLAIN, U32, Column, Cursor, split_at, split_text
+from .compression import decompress
+from .keys import key_hash
+from .layout import (
+    COMPRESSED,
+    EMPTY_HEADER,
+    HEAD_BYTES,
+    NO_KEY,
+    TIME_MS_MAX,
+    BatchHead,
+    Flag,
+    Limits,
+    peek,
+    verify,
+)
+from .properties import Value
+from .property_columns import PropertyColumn, read_columns, take_dictionary
 
 if TYPE_CHECKING:
     import numpy as np
+
+_KEYS, _TAGS = Flag.KEYS.value, Flag.TAGS.value
+_DELIVERY, _CREATED = Flag.DELIVERY.value, Flag.CREATED.value
+_PROPERTIES = Flag.PROPERTIES.value
+_DEFAULT_LIMITS = Limits()
 
 
 class BatchMessage(NamedTuple):
@@ -31,6 +66,9 @@ class BatchMessage(NamedTuple):
     """When it is to be delivered, milliseconds since 1970; 0: at once."""
 
 
+_new_message = partial(tuple.__new__, BatchMessage)
+
+
 class TagColumn(NamedTuple):
     """The tags of a batch."""
 
@@ -41,10 +79,9 @@ class TagColumn(NamedTuple):
 
 
 class Batch:
-    """A checked batch. Columns are made into Python objects when they are first asked for.
+    """A checked batch; columns are made into Python objects when they are first asked for.
 
-    Structure, lengths and the checksum are checked by `decode`. That text is UTF-8 is found out
-    when it is read: every accessor of keys, tags and properties may raise `CorruptRecord` as well.
+    Every accessor may raise `CorruptRecord`: `validate` reads all of them at once.
     """
 
     head: BatchHead
@@ -53,6 +90,39 @@ class Batch:
     """Offset of the first message in its queue."""
     timestamp: int
     """The leader's stamp, milliseconds since 1970."""
+
+    def __init__(
+        self,
+        view: memoryview,
+        head: BatchHead,
+        *,
+        base_offset: int,
+        timestamp: int,
+        limits: Limits,
+    ) -> None:
+        """For `decode`, which checks `head` before."""
+        self.head = head
+        self.base_offset = base_offset
+        self.timestamp = timestamp
+        self._view = view
+        self._limits = limits
+        count, flags = head.count, head.flags
+        start = HEAD_BYTES + head.header_bytes
+        cursor = Cursor(view, start, start + head.columns_bytes)
+        self._hashes = cursor.take(U32, count) if flags & _KEYS else None
+        self._lengths = cursor.take(U32, count)
+        self._keys = (cursor.take(U32, count), cursor.take_any(PLAIN)) if flags & _KEYS else None
+        self._tags: tuple[Column, Column, Column] | None = None
+        if flags & _TAGS:
+            self._tags = (*take_dictionary(cursor, count), cursor.take_codes(count))
+        self._delivery = cursor.take(I64, count) if flags & _DELIVERY else None
+        self._created = cursor.take_offsets(count) if flags & _CREATED else None
+        header = bytes(view[HEAD_BYTES:start])
+        if (header == EMPTY_HEADER) == bool(flags & _PROPERTIES):
+            raise CorruptRecord("batch header and flags do not agree", position=HEAD_BYTES)
+        self.columns: list[PropertyColumn] = read_columns(header, cursor, count, limits)
+        """All property columns, in the order of the header."""
+        cursor.finish()
 
     @classmethod
     def decode(
@@ -76,71 +146,215 @@ class Batch:
         Raises:
             CorruptRecord: anything is wrong with the bytes, and nothing else.
         """
-        raise NotImplementedError
+        limits = limits or _DEFAULT_LIMITS
+        head = (verify if check else peek)(payload, bytes_max=limits.batch_bytes_max)
+        if head.count > limits.messages_max:
+            message = f"batch of {head.count} messages; the limit is {limits.messages_max}"
+            raise CorruptRecord(message, position=0)
+        return cls(
+            memoryview(payload), head, base_offset=base_offset, timestamp=timestamp, limits=limits
+        )
+
+    def validate(self) -> None:
+        """Read every column, and compare the key hashes with the keys.
+
+        A leader that does this for each batch keeps broken ones from its consumers.
+
+        Raises:
+            CorruptRecord: some accessor would raise it.
+        """
+        self.messages()
+        if self._hashes is not None:
+            expected = tuple(0 if key is None else key_hash(key) for key in self.keys)
+            if self._hashes.numbers() != expected:
+                raise self._hashes.corrupt("key hashes are not those of the keys")
 
     def __len__(self) -> int:
         """Messages in the batch."""
-        raise NotImplementedError
+        return self.head.count
 
     def __iter__(self) -> Iterator[BatchMessage]:
         """All messages in order."""
-        raise NotImplementedError
+        return self._iterate(0)
 
     def messages(self, start: int = 0) -> list[BatchMessage]:
         """The messages from position `start` on; `offset - base_offset` is a position."""
-        raise NotImplementedError
+        return list(self._iterate(start))
 
-    @property
+    def _iterate(self, start: int) -> Iterator[BatchMessage]:
+        head = self.head
+        offsets = range(self.base_offset + start, self.base_offset + head.count)
+        created: Iterable[int] = repeat(head.base_ms)
+        if self._created is not None:
+            created = self._creation_times[start:]
+        delivery: Iterable[int] = repeat(0)
+        if self._delivery is not None:
+            delivery = self._delivery_times[start:]
+        rows = zip(
+            self.bodies[start:],
+            self.keys[start:] if self._keys else repeat(None),
+            self._tag_list[start:] if self._tags else repeat(None),
+            self._rows()[start:] if self.columns else map(dict, repeat(())),
+            offsets,
+            repeat(self.timestamp),
+            created,
+            delivery,
+            strict=False,
+        )
+        return map(_new_message, rows)
+
+    @cached_property
     def bodies(self) -> list[bytes]:
         """The bodies in order."""
-        raise NotImplementedError
+        return split_at(self._lengths, self._lengths.numbers(), self._body)
 
     def body(self, position: int) -> bytes:
         """The body of one message, without making the others."""
-        raise NotImplementedError
+        assert 0 <= position < self.head.count, position
+        if "bodies" in self.__dict__:
+            return self.bodies[position]
+        start, end = self._edges[position], self._edges[position + 1]
+        return self._body[start:end]
 
-    @property
+    @cached_property
+    def _edges(self) -> list[int]:
+        edges = list(accumulate(self._lengths.numbers(), initial=0))
+        if edges[-1] != self.head.body_bytes:
+            raise self._lengths.corrupt(f"body lengths add up to {edges[-1]}")
+        return edges
+
+    @cached_property
+    def _body(self) -> bytes:
+        head = self.head
+        start = HEAD_BYTES + head.header_bytes + head.columns_bytes
+        if head.flags & COMPRESSED:
+            return decompress(self._view[start:], head.flags, head.body_bytes, start)
+        return bytes(self._view[start:])
+
+    @cached_property
     def keys(self) -> list[str | None]:
         """The keys in order."""
-        raise NotImplementedError
+        if self._keys is None:
+            return [None] * self.head.count
+        lengths, content = self._keys
+        numbers = lengths.numbers()
+        sizes = numbers
+        if NO_KEY in numbers:
+            sizes = tuple(0 if size == NO_KEY else size for size in numbers)
+        if max(sizes) > self._limits.key_bytes_max:
+            limit = self._limits.key_bytes_max
+            raise lengths.corrupt(f"key of {max(sizes)} bytes; the limit is {limit}")
+        parts = split_at(lengths, sizes, bytes(content.content))
+        try:
+            keys: list[str | None] = list(map(bytes.decode, parts))
+        except UnicodeDecodeError:
+            raise content.corrupt("key is not UTF-8") from None
+        if sizes is numbers:
+            return keys
+        return [None if size == NO_KEY else key for size, key in zip(numbers, keys, strict=True)]
 
     def key(self, position: int) -> str | None:
         """The key of one message."""
-        raise NotImplementedError
+        return self.keys[position]
 
     @property
     def key_hashes(self) -> "np.ndarray | None":
         """One u32 a message, 0 without a key; None if no message has one."""
-        raise NotImplementedError
+        return None if self._hashes is None else self._hashes.array()
 
-    @property
+    @cached_property
     def tags(self) -> TagColumn:
         """The tags as a dictionary and codes, for filters."""
-        raise NotImplementedError
+        if self._tags is None:
+            import numpy as np
+
+            return TagColumn([], np.zeros(self.head.count, np.uint8))
+        codes = self._tags[2].array()
+        self._check_code(int(codes.max()))
+        return TagColumn(self._dictionary, codes)
 
     def tag(self, position: int) -> str | None:
         """The tag of one message."""
-        raise NotImplementedError
+        return self._tag_list[position]
 
-    @property
-    def columns(self) -> list[Column]:
-        """All property columns, in the order of the header."""
-        raise NotImplementedError
+    @cached_property
+    def _dictionary(self) -> list[str]:
+        if self._tags is None:
+            return []
+        lengths, content, _ = self._tags
+        dictionary = split_text(lengths, content)
+        if len(set(dictionary)) < len(dictionary):
+            raise content.corrupt("a tag stands twice in the dictionary")
+        limit = self._limits.tag_bytes_max
+        if max(lengths.numbers(), default=0) > limit:
+            raise lengths.corrupt(f"tag of {max(lengths.numbers())} bytes; the limit is {limit}")
+        return dictionary
 
-    def column(self, name: str) -> list[Column]:
+    @cached_property
+    def _tag_list(self) -> list[str | None]:
+        if self._tags is None:
+            return [None] * self.head.count
+        numbers = self._tags[2].numbers()
+        self._check_code(max(numbers))
+        return list(map([None, *self._dictionary].__getitem__, numbers))
+
+    def _check_code(self, highest: int) -> None:
+        if self._tags is not None and highest > len(self._dictionary):
+            message = f"tag code {highest}, and {len(self._dictionary)} tags in the dictionary"
+            raise self._tags[2].corrupt(message)
+
+    def column(self, name: str) -> list[PropertyColumn]:
         """The property columns of this name: none, one, or one for each kind of value."""
-        raise NotImplementedError
+        return [column for column in self.columns if column.name == name]
 
     def props(self, position: int) -> dict[str, Value]:
-        """The properties of one message."""
-        raise NotImplementedError
+        """The properties of one message, a dict of its own."""
+        return dict(self._rows_kept[position])
 
-    @property
+    @cached_property
+    def _rows_kept(self) -> list[dict[str, Value]]:
+        return self._rows()
+
+    def _rows(self) -> list[dict[str, Value]]:
+        rows: list[dict[str, Value]] = [{} for _ in range(self.head.count)]
+        for column in self.columns:
+            column.fill(rows)
+        return rows
+
+    @cached_property
     def deliver_at_ms(self) -> "np.ndarray | None":
         """One int64 a message, milliseconds since 1970, 0: at once; None: all at once."""
-        raise NotImplementedError
+        if self._delivery is None:
+            return None
+        import numpy as np
 
-    @property
+        return np.array(self._delivery_times, dtype=np.int64)
+
+    @cached_property
     def created_ms(self) -> "np.ndarray | None":
         """One int64 a message, milliseconds since 1970; None: all at `head.base_ms`."""
-        raise NotImplementedError
+        if self._created is None:
+            return None
+        import numpy as np
+
+        return np.array(self._creation_times, dtype=np.int64)
+
+    @cached_property
+    def _delivery_times(self) -> tuple[int, ...]:
+        if self._delivery is None:
+            return ()
+        times = self._delivery.numbers()
+        self._check_times(self._delivery, times, 0)
+        return times
+
+    @cached_property
+    def _creation_times(self) -> list[int]:
+        if self._created is None:
+            return []
+        after = self._created.numbers()
+        self._check_times(self._created, after, -TIME_MS_MAX)
+        return [self.head.base_ms + milliseconds for milliseconds in after]
+
+    def _check_times(self, column: Column, times: tuple[int, ...], earliest: int) -> None:
+        if min(times) < earliest or max(times) > TIME_MS_MAX:
+            raise column.corrupt("a time is out of range")

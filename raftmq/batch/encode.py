@@ -1,10 +1,45 @@
-"""Encoding a batch: sequences of bodies, keys, tags and properties become columns, once."""
+"""Encoding a batch: sequences of bodies, keys, tags and properties become columns, once.
 
-from collections.abc import Mapping, Sequence
+`encode` gives a `Sealed` batch: everything but the stamp (queue, producer, epoch, sequence), which
+is often known only when the batch is sent, and may change when it is sent again.
 
-from .compression import Compression
-from .layout import Limits
-from .properties import Value
+>>> sealed = encode([b"one", b"two"], keys=["k", None])
+>>> from .layout import peek
+>>> peek(sealed.to_bytes(queue=7, first_sequence=40)).first_sequence
+40
+
+Invariants:
+- The same messages give the same bytes.
+- A sealed batch decodes: what a decoder would refuse is refused here.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import cast
+
+import cbor2
+import google_crc32c
+
+from .columns import I32, I64, U32, codes, column, joined, vector
+from .compression import Compression, compress
+from .layout import (
+    CRC,
+    EMPTY_HEADER,
+    FIXED,
+    HEAD_BYTES,
+    HEADER_BYTES_MAX,
+    MAGIC,
+    NO_KEY,
+    STAMP,
+    TIME_MS_MAX,
+    Flag,
+    Limits,
+    key_hashes_at,
+)
+from .properties import PropertyTable, Row
+from .refusals import bad_argument, too_large, utf8
+
+_DEFAULT_LIMITS = Limits()
 
 
 class Sealed:
@@ -13,14 +48,19 @@ class Sealed:
     The same one can be stamped again (another queue, a new epoch) at the cost of 36 bytes.
     """
 
-    __slots__ = ("body_bytes", "count", "size")
+    __slots__ = ("_body", "_crc", "_middle", "body_bytes", "count", "size")
 
-    count: int
-    """Messages in the batch."""
-    size: int
-    """Bytes of the batch, exactly."""
-    body_bytes: int
-    """Bytes of the bodies before compression."""
+    def __init__(self, middle: bytes, body: bytes, *, count: int, body_bytes: int) -> None:
+        """For `seal`: `middle` is the batch from its flags to its columns."""
+        self._middle = middle
+        self._body = body
+        self._crc = google_crc32c.extend(google_crc32c.value(middle), body)
+        self.count = count
+        """Messages in the batch."""
+        self.size = CRC.size + STAMP.size + len(middle) + len(body)
+        """Bytes of the batch, exactly."""
+        self.body_bytes = body_bytes
+        """Bytes of the bodies before compression."""
 
     def stamp(
         self, *, queue: int, producer: int = 0, epoch: int = 0, first_sequence: int = 0
@@ -33,13 +73,18 @@ class Sealed:
             epoch: the producer's epoch.
             first_sequence: the producer's number of the first message on this queue.
         """
-        raise NotImplementedError
+        assert not first_sequence >> 63, first_sequence
+        stamp = STAMP.pack(MAGIC, queue, producer, first_sequence, epoch)
+        crc = google_crc32c.extend(self._crc, stamp)
+        return [CRC.pack(crc) + stamp, self._middle, self._body]
 
     def to_bytes(
         self, *, queue: int, producer: int = 0, epoch: int = 0, first_sequence: int = 0
     ) -> bytes:
         """As `stamp`, joined."""
-        raise NotImplementedError
+        return b"".join(
+            self.stamp(queue=queue, producer=producer, epoch=epoch, first_sequence=first_sequence)
+        )
 
 
 def encode(
@@ -47,7 +92,7 @@ def encode(
     *,
     keys: Sequence[str | bytes | None] | None = None,
     tags: Sequence[str | None] | None = None,
-    props: Sequence[Mapping[str, Value | None] | None] | None = None,
+    props: Sequence[Row | None] | None = None,
     deliver_at_ms: Sequence[int] | None = None,
     created_ms: Sequence[int] | None = None,
     base_ms: int = 0,
@@ -69,6 +114,183 @@ def encode(
 
     Raises:
         Rejected: `TOO_LARGE` if a limit is exceeded, `BAD_ARGUMENT` for a value of a type that
-            has no column, an integer beyond 64 bits, or text that is not Unicode. Nothing else.
+            has no column, a number beyond 64 bits, or text that is not Unicode.
     """
-    raise NotImplementedError
+    limits = limits or _DEFAULT_LIMITS
+    for name, given in (
+        ("keys", keys),
+        ("tags", tags),
+        ("props", props),
+        ("deliver_at_ms", deliver_at_ms),
+        ("created_ms", created_ms),
+    ):
+        if given is not None and len(given) != len(bodies):
+            raise bad_argument(f"{len(bodies)} bodies and {len(given)} {name}")
+    table = None
+    if props is not None:
+        table = PropertyTable(limits)
+        table.gather(props)
+    return seal(
+        as_bytes(bodies),
+        keys=None if keys is None else _utf8_keys(keys, limits),
+        tags=None if tags is None else code_tags(tags, limits),
+        table=table,
+        deliver_at_ms=deliver_at_ms,
+        created_ms=created_ms,
+        base_ms=base_ms,
+        compression=compression,
+        limits=limits,
+    )
+
+
+def seal(
+    bodies: Sequence[bytes],
+    *,
+    keys: Sequence[bytes | None] | None,
+    tags: tuple[Sequence[bytes], Sequence[int]] | None,
+    table: PropertyTable | None,
+    deliver_at_ms: Sequence[int] | None,
+    created_ms: Sequence[int] | None,
+    base_ms: int,
+    compression: Compression,
+    limits: Limits,
+) -> Sealed:
+    """As `encode`, of checked text: keys in UTF-8, and tags as distinct ones and codes."""
+    count = len(bodies)
+    if not 0 < count <= limits.messages_max:
+        raise bad_argument(f"a batch has 1 to {limits.messages_max} messages, not {count}")
+    flags = 0
+    columns: list[bytes] = []
+    lengths = vector(U32, _lengths(bodies, limits))
+    if keys is not None and any(key is not None for key in keys):
+        flags |= Flag.KEYS.value
+        columns += _key_columns(keys, lengths)
+    else:
+        columns.append(lengths)
+    if tags is not None and tags[0]:
+        flags |= Flag.TAGS.value
+        columns += (joined(tags[0]), codes(tags[1], len(tags[0]) + 1))
+    if deliver_at_ms is not None and any(deliver_at_ms):
+        flags |= Flag.DELIVERY.value
+        columns.append(_times(deliver_at_ms, "deliver_at_ms"))
+    if created_ms is not None and any(created != base_ms for created in created_ms):
+        flags |= Flag.CREATED.value
+        columns.append(_times_after(created_ms, base_ms))
+    header = EMPTY_HEADER
+    if table:
+        described, property_columns = table.encode(count)
+        if described:
+            flags |= Flag.PROPERTIES.value
+            header = cbor2.dumps(described)
+            columns += property_columns
+    return _assemble(header, columns, bodies, flags, base_ms, compression, limits)
+
+
+def _assemble(
+    header: bytes,
+    columns: list[bytes],
+    bodies: Sequence[bytes],
+    flags: int,
+    base_ms: int,
+    compression: Compression,
+    limits: Limits,
+) -> Sealed:
+    check_time(base_ms, "base_ms")
+    body = b"".join(bodies)
+    flag, stored = compress(body, compression)
+    flags |= flag
+    content = b"".join(columns)
+    size = HEAD_BYTES + len(header) + len(content) + len(body)
+    if size > limits.batch_bytes_max:
+        raise too_large("the batch", size, limits.batch_bytes_max)
+    if len(header) > HEADER_BYTES_MAX:
+        raise too_large("the batch's list of property columns", len(header), HEADER_BYTES_MAX)
+    fixed = FIXED.pack(
+        flags,
+        len(bodies),
+        len(header),
+        base_ms,
+        len(content),
+        len(stored),
+        len(body),
+        key_hashes_at(flags, len(bodies), len(header)),
+    )
+    middle = b"".join((fixed, header, content))
+    return Sealed(middle, stored, count=len(bodies), body_bytes=len(body))
+
+
+def as_bytes(bodies: Sequence[bytes]) -> Sequence[bytes]:
+    """The bodies, each one of type bytes."""
+    if set(map(type, bodies)) == {bytes}:
+        return bodies
+    return [_as_bytes(body) for body in bodies]
+
+
+def _as_bytes(body: object) -> bytes:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise bad_argument(f"a body must be bytes, not {type(body).__name__}")
+
+
+def _lengths(bodies: Sequence[bytes], limits: Limits) -> list[int]:
+    lengths = list(map(len, bodies))
+    if sum(lengths) > limits.batch_bytes_max:
+        raise too_large("the batch", sum(lengths), limits.batch_bytes_max)
+    return lengths
+
+
+def _utf8_keys(keys: Sequence[str | bytes | None], limits: Limits) -> Sequence[bytes | None]:
+    if set(map(type, keys)) == {str}:
+        try:
+            encoded = list(map(str.encode, cast("Sequence[str]", keys)))
+        except UnicodeError:
+            encoded = []
+        if encoded and max(map(len, encoded)) <= limits.key_bytes_max:
+            return encoded
+    # Slower, and finds what is wrong.
+    return [None if key is None else utf8(key, "a key", limits.key_bytes_max) for key in keys]
+
+
+def _key_columns(keys: Sequence[bytes | None], lengths: bytes) -> list[bytes]:
+    """Hashes, body lengths, key lengths and joined keys, in the order of the layout."""
+    present = [key for key in keys if key is not None]
+    if len(present) == len(keys):
+        return [vector(U32, list(map(google_crc32c.value, present))), lengths, joined(present)]
+    hashes = [0 if key is None else google_crc32c.value(key) for key in keys]
+    sizes = [NO_KEY if key is None else len(key) for key in keys]
+    return [vector(U32, hashes), lengths, vector(U32, sizes), column(0, b"".join(present))]
+
+
+def code_tags(tags: Sequence[str | None], limits: Limits) -> tuple[Sequence[bytes], Sequence[int]]:
+    """The distinct tags in UTF-8, in order of appearance, and a code for each message."""
+    try:
+        distinct = dict.fromkeys(tags)
+    except TypeError as error:
+        raise bad_argument(f"a tag must be text: {error}") from None
+    distinct.pop(None, None)
+    known: dict[str | None, int] = {tag: code for code, tag in enumerate(distinct, 1)}
+    known[None] = 0
+    dictionary = [utf8(tag, "a tag", limits.tag_bytes_max) for tag in distinct]
+    return dictionary, list(map(known.__getitem__, tags))
+
+
+def _times(times: Sequence[int], what: str) -> bytes:
+    for time in times:
+        check_time(time, what)
+    return vector(I64, times)
+
+
+def _times_after(times: Sequence[int], base_ms: int) -> bytes:
+    for time in times:
+        check_time(time, "created_ms")
+    after = [time - base_ms for time in times]
+    try:
+        return vector(I32, after)
+    except struct.error:
+        return vector(I64, after)
+
+
+def check_time(time: int, what: str) -> None:
+    """Raise `Rejected` unless it is milliseconds that a batch can hold; `what` names it."""
+    if not isinstance(time, int) or not 0 <= time <= TIME_MS_MAX:
+        raise bad_argument(f"{what} must be whole milliseconds from 0 to 2^62 - 1, not {time!r}")

@@ -14,7 +14,7 @@ and the bodies. Whoever stores or forwards it moves the bytes as they are.
 | 36 | 4 | flags | see `Flag` |
 | 40 | 4 | count | messages, 1 to 65,536 |
 | 44 | 4 | header_bytes | length of the CBOR header |
-| 48 | 8 | base_ms | milliseconds since 1970, signed: what creation times are relative to |
+| 48 | 8 | base_ms | milliseconds since 1970, below 2^62: what creation times are relative to |
 | 56 | 4 | columns_bytes | length of the columns |
 | 60 | 4 | stored_bytes | length of the bodies as they stand in the batch |
 | 64 | 4 | body_bytes | length of the bodies decompressed; `stored_bytes` if they are raw |
@@ -36,8 +36,8 @@ strings with the tag of a little-endian typed array (RFC 8746), `bytes` are unta
 | | u32 body lengths (always) |
 | KEYS | u32 key lengths, 0xFFFFFFFF without a key; bytes joined keys |
 | TAGS | text list of distinct tags; codes: 0 without a tag, else 1 + position in the list |
-| DELIVERY | i64 delivery times in milliseconds since 1970, 0: at once |
-| CREATED | i32 or i64 creation times in milliseconds after `base_ms` |
+| DELIVERY | i64 delivery times in milliseconds since 1970, below 2^62; 0: at once |
+| CREATED | i32 or i64 creation times, milliseconds after `base_ms` (before: negative) |
 | PROPERTIES | for each column of the header: if nullable, bytes of a bitmap; the present values |
 
 In the bitmap, bit i % 8 of byte i // 8 says that message i has a value.
@@ -75,10 +75,14 @@ BATCH_BYTES_DEFAULT: Final = 16 * 1024 * 1024
 """What brokers and producers allow unless told otherwise."""
 MESSAGES_MAX: Final = 65_536
 """Messages in a batch: bounds the work that one small compressed batch can cause."""
+TIME_MS_MAX: Final = 2**62 - 1
+"""No time is later, so that the sum of two fits into 64 bits."""
 HEADER_BYTES_MAX: Final = 64 * 1024
 """The CBOR header: a hostile one of this size decodes to about 4 MiB of objects."""
 HEAD_BYTES: Final = 72
 """The fixed head."""
+EMPTY_HEADER: Final = b"\x80"
+"""The CBOR header of a batch without properties: an empty array."""
 NO_KEY: Final = 0xFFFFFFFF
 """In the column of key lengths: this message has no key."""
 MAGIC: Final = int.from_bytes(b"RMB\x01", "little")
@@ -154,6 +158,13 @@ class Limits(msgspec.Struct, frozen=True):
     name_bytes_max: int = 127
     """One property name in UTF-8."""
 
+    def __post_init__(self) -> None:
+        assert 0 < self.batch_bytes_max <= BATCH_BYTES_MAX, self
+        assert 0 < self.messages_max <= MESSAGES_MAX, self
+        # So that the header stays within HEADER_BYTES_MAX.
+        assert 0 <= self.property_columns_max <= 256, self
+        assert 0 < self.name_bytes_max <= 127, self
+
 
 class BatchHead(NamedTuple):
     """The fixed head, read by `peek`."""
@@ -177,7 +188,7 @@ class BatchHead(NamedTuple):
     header_bytes: int
     """Length of the CBOR header."""
     base_ms: int
-    """Milliseconds since 1970 by the producer's clock."""
+    """Milliseconds since 1970 by the producer's clock, at most `TIME_MS_MAX`."""
     columns_bytes: int
     """Length of the columns."""
     stored_bytes: int
@@ -200,7 +211,7 @@ def peek(payload: bytes | memoryview, *, bytes_max: int = BATCH_BYTES_MAX) -> Ba
     if size < HEAD_BYTES:
         raise CorruptRecord(f"batch of {size} bytes is cut inside its head", position=0)
     head = tuple.__new__(BatchHead, _HEAD.unpack_from(payload))
-    (_, magic, _, _, first, _, flags, count, header, _, columns, stored, body, hashes) = head
+    (_, magic, _, _, first, _, flags, count, header, base, columns, stored, body, hashes) = head
     if (
         magic != MAGIC
         or HEAD_BYTES + header + columns + stored != size
@@ -208,8 +219,9 @@ def peek(payload: bytes | memoryview, *, bytes_max: int = BATCH_BYTES_MAX) -> Ba
         or not 0 < count <= MESSAGES_MAX
         or flags > FLAGS_KNOWN
         or first >> 63
+        or not 0 <= base <= TIME_MS_MAX
         or header > HEADER_BYTES_MAX
-        or hashes != _key_hashes_at(flags, count, header)
+        or hashes != key_hashes_at(flags, count, header)
         or (hashes and hashes + 4 * count > size - stored)
         or (body > bytes_max or flags & COMPRESSED == COMPRESSED)
         or (body != stored and not flags & COMPRESSED)
@@ -247,19 +259,13 @@ def _readonly(payload: bytes | memoryview, start: int) -> object:
     return np.frombuffer(payload, dtype=np.uint8, offset=start)
 
 
-def array_head_bytes(size: int) -> int:
-    """Bytes before the content of a CBOR byte string of `size` bytes, without a tag."""
-    if size < 24:
-        return 1
-    if size < 0x100:
-        return 2
-    return 3 if size < 0x10000 else 5
-
-
-def _key_hashes_at(flags: int, count: int, header_bytes: int) -> int:
+def key_hashes_at(flags: int, count: int, header_bytes: int) -> int:
+    """Where the vector of key hashes starts: it is the content of the first column."""
     if not flags & _KEYS:
         return 0
-    return HEAD_BYTES + header_bytes + 2 + array_head_bytes(4 * count)
+    size = 4 * count
+    head_bytes = 3 if size < 24 else 4 if size < 0x100 else 5 if size < 0x10000 else 7
+    return HEAD_BYTES + header_bytes + head_bytes
 
 
 def _what_is_wrong(head: BatchHead, size: int, bytes_max: int) -> str:
@@ -282,6 +288,8 @@ def _what_is_wrong(head: BatchHead, size: int, bytes_max: int) -> str:
         return f"bodies of {head.stored_bytes} bytes, stated as {head.body_bytes}"
     if head.first_sequence >> 63:
         return f"first sequence {head.first_sequence} is above 2^63 - 1"
+    if not 0 <= head.base_ms <= TIME_MS_MAX:
+        return f"base time {head.base_ms} is not within 0 and 2^62 - 1"
     if head.header_bytes > HEADER_BYTES_MAX:
         return f"batch header of {head.header_bytes} bytes; the limit is {HEADER_BYTES_MAX}"
     return f"key hashes at {head.key_hashes_at}, which is not where they belong"
