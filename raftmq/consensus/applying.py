@@ -6,7 +6,6 @@ Sources: etcd-io/raft's asynchronous storage writes; thesis §3.8 on what must b
 from raftmq.consensus import leader
 from raftmq.consensus.core import Core
 from raftmq.consensus.messages import Message
-from raftmq.consensus.replication import payload_bytes
 from raftmq.consensus.storage import Compacted, NotInMemory
 from raftmq.consensus.types import Snapshot
 from raftmq.log.record import Kind
@@ -24,23 +23,22 @@ def on_snapshot_stored(core: Core, snapshot: Snapshot) -> None:
     """Storage and the machine hold `snapshot`."""
     index = snapshot.meta.index
     core.log.unstable.snapshot_stable_to(index)
-    applied_to(core, index, size_bytes=0)
+    applied_to(core, index)
 
 
 def on_applied(core: Core, message: Message) -> None:
     """The machine has applied the message's records."""
-    records = message.entries
-    if not records:
-        return
-    applied_to(core, records[-1].index, size_bytes=core.log.weigh(records))
-    if core.uncommitted_bytes:
-        core.uncommitted_bytes = max(0, core.uncommitted_bytes - payload_bytes(records))
+    if message.entries:
+        applied_to(core, message.entries[-1].index)
 
 
-def applied_to(core: Core, index: int, *, size_bytes: int) -> None:
+def applied_to(core: Core, index: int) -> None:
     """The machine has applied all up to `index`; a joint membership may be left now."""
     log = core.log
-    log.applied_to(max(index, log.applied), size_bytes)
+    freed = log.applied_to(max(index, log.applied))
+    if core.uncommitted_bytes:
+        # Records of an earlier leader were never counted, so this may only underestimate.
+        core.uncommitted_bytes = max(0, core.uncommitted_bytes - freed)
     if core.membership.auto_leave:
         leader.leave_joint_if_due(core)
 
@@ -51,7 +49,7 @@ def has_unapplied_change(core: Core) -> bool:
     index = log.applied + 1
     while index <= log.committed:
         try:
-            records = log.entries(index, core.config.committed_bytes_max)
+            records, _ = log.entries(index, core.config.committed_bytes_max)
         except (Compacted, NotInMemory):
             return True
         known = records[: log.committed + 1 - index]

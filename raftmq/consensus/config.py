@@ -70,7 +70,7 @@ class Config:
     """Appends that may be on their way to one follower. Bounds the memory of the send queue."""
 
     inflight_bytes_max: int = 64 * 1024 * 1024
-    """Payload bytes that may be on their way to one follower; at least `message_bytes_max`.
+    """Record bytes that may be on their way to one follower; at least `message_bytes_max`.
     Little's law: throughput to a follower cannot exceed this over the round trip."""
 
     message_bytes_max: int = 4 * 1024 * 1024
@@ -78,8 +78,8 @@ class Config:
     message."""
 
     uncommitted_bytes_max: int = 256 * 1024 * 1024
-    """Payload bytes that a leader may have appended without commit; beyond, `propose` refuses.
-    A proposal is always taken while nothing is uncommitted."""
+    """Record bytes that a leader may have appended and not seen applied; beyond, `propose`
+    refuses. A proposal is always taken while there are none."""
 
     committed_bytes_max: int = 64 * 1024 * 1024
     """Record bytes handed out to be applied and not yet acknowledged as applied."""

@@ -22,6 +22,8 @@ Invariants:
 Sources: Raft §5.1, §5.2, figure 2 and 4; etcd-io/raft.
 """
 
+from collections.abc import Sequence
+
 from raftmq.consensus.config import Config
 from raftmq.consensus.inflights import Inflights
 from raftmq.consensus.log import RaftLog
@@ -39,6 +41,7 @@ from raftmq.consensus.types import (
     Role,
     SoftState,
 )
+from raftmq.log.record import Record
 
 
 class Core:
@@ -54,6 +57,8 @@ class Core:
         "heartbeat_elapsed",
         "id",
         "incoming",
+        "last_read",
+        "last_read_key",
         "leader",
         "log",
         "members",
@@ -120,7 +125,11 @@ class Core:
         self.transferee = NONE
         """Leader: whom it is handing over to."""
         self.uncommitted_bytes = 0
-        """Leader: payload bytes appended and not applied, never overestimated."""
+        """Leader: record bytes appended in this term and not applied."""
+        self.last_read: tuple[Sequence[Record], int] = ((), 0)
+        """Leader: the records read for the last append, and their weight."""
+        self.last_read_key = (0, 0, 0)
+        """Leader: term, first index and the log's last index of that read."""
         self.reads = ReadQueue()
         self.pending_reads: list[tuple[int, bytes]] = []
         """Leader: reads (requester, context) that came before its first commit in this term."""
@@ -209,6 +218,7 @@ class Core:
         self.pending_reads = []
         self.fetching.clear()
         self.fetches.clear()
+        self.last_read, self.last_read_key = ((), 0), (0, 0, 0)
 
     def become_follower(self, term: int, leader: int) -> None:
         """Follow `leader`, or nobody yet, in `term` (Raft §5.1)."""

@@ -1,6 +1,6 @@
 """The window of append messages that were sent and not yet acknowledged.
 
-Each one is remembered by the index of its last record and its payload bytes. An acknowledgement
+Each one is remembered by the index of its last record and its bytes. An acknowledgement
 of index i frees all windows that end at or below i, since a follower acknowledges prefixes.
 
 Invariants:

@@ -30,7 +30,7 @@ from raftmq.consensus.replication import (
 from raftmq.consensus.trace import Event
 from raftmq.consensus.types import NONE, DropReason, Role
 from raftmq.errors import CorruptRecord
-from raftmq.log.record import Kind, Record, encode
+from raftmq.log.record import HEADER_BYTES, Kind, Record, encode
 
 _MEMBERSHIP = int(Kind.MEMBERSHIP)
 _NOOP: Proposal = (Kind.NOOP, b"")
@@ -73,11 +73,13 @@ def propose(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
 
 def _append(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     size_bytes = sum([len(payload) for _, payload in proposals])
+    weight = size_bytes + HEADER_BYTES * len(proposals)
     held = core.uncommitted_bytes
-    if held and size_bytes and held + size_bytes > core.config.uncommitted_bytes_max:
+    # Empty records are never refused: an election and the way out of a joint membership need one.
+    if held and size_bytes and held + weight > core.config.uncommitted_bytes_max:
         core.note(Event.PROPOSAL_DROPPED_TOO_LARGE)
         return DropReason.TOO_MUCH_UNCOMMITTED
-    core.uncommitted_bytes = held + size_bytes
+    core.uncommitted_bytes = held + weight
 
     log = core.log
     first = index = log.last_index + 1

@@ -15,11 +15,12 @@ Invariants:
 Sources: Raft §5.3; etcd-io/raft's raftLog; the chain of Protocol-Aware Recovery (FAST '18).
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from raftmq.consensus.storage import Compacted, NotInMemory, Storage, fit
 from raftmq.consensus.trace import Event
-from raftmq.consensus.types import UNLIMITED, Snapshot
+from raftmq.consensus.types import Snapshot
 from raftmq.consensus.unstable import Note, Unstable
 from raftmq.log.record import Record
 
@@ -35,6 +36,7 @@ class RaftLog:
         "applied",
         "applying",
         "applying_bytes",
+        "applying_weights",
         "committed",
         "is_applying_fetched",
         "is_applying_paused",
@@ -66,6 +68,8 @@ class RaftLog:
         """Highest index that the machine has applied."""
         self.applying_bytes = 0
         """Weight of the records between `applied` and `applying`."""
+        self.applying_weights: deque[tuple[int, int]] = deque()
+        """Of each batch that was handed out: its last index and its weight."""
         self.is_applying_paused = False
         """Whether the machine must catch up before more is handed out."""
         self.is_applying_fetched = True
@@ -213,8 +217,8 @@ class RaftLog:
             index -= 1
         return 0, 0
 
-    def entries(self, low: int, bytes_max: int) -> list[Record]:
-        """Records from `low` on, within `bytes_max` but at least one, if there is one.
+    def entries(self, low: int, bytes_max: int) -> tuple[list[Record], int]:
+        """Records from `low` on, within `bytes_max` but at least one, if any; and their weight.
 
         Raises:
             Compacted: `low` lies below the log.
@@ -222,14 +226,13 @@ class RaftLog:
         """
         return self._slice(low, self.last_index + 1, bytes_max)
 
-    def _slice(self, low: int, high: int, bytes_max: int) -> list[Record]:
+    def _slice(self, low: int, high: int, bytes_max: int) -> tuple[list[Record], int]:
         if low >= high:
-            return []
+            return [], 0
         unstable = self.unstable
         offset = unstable.offset
         if low >= offset:
-            records = unstable.records[low - offset : high - offset]
-            return records if bytes_max >= UNLIMITED else fit(records, bytes_max, self._measure)
+            return fit(unstable.records[low - offset : high - offset], bytes_max, self._measure)
         if low < self.first_index:
             raise Compacted(low)
         middle = min(high, offset)
@@ -264,8 +267,8 @@ class RaftLog:
             return False
         return self.applying < self.appliable_index(allow_unstable=allow_unstable)
 
-    def next_committed(self, *, allow_unstable: bool) -> list[Record]:
-        """The next committed records to apply, within the byte limit.
+    def take_committed(self, *, allow_unstable: bool) -> list[Record]:
+        """The next committed records to apply, within the byte limit; from now on applying.
 
         A snapshot that is not installed yet goes first.
 
@@ -274,32 +277,30 @@ class RaftLog:
         """
         if not self.has_committed(allow_unstable=allow_unstable):
             return []
-        high = self.appliable_index(allow_unstable=allow_unstable) + 1
-        return self._slice(self.applying + 1, high, self._committed_bytes_max - self.applying_bytes)
-
-    def accept_applying(self, records: Sequence[Record], *, allow_unstable: bool) -> None:
-        """`records` have been handed out to be applied."""
+        last = self.appliable_index(allow_unstable=allow_unstable)
+        bytes_max = self._committed_bytes_max
+        records, weight = self._slice(self.applying + 1, last + 1, bytes_max - self.applying_bytes)
         index = records[-1].index
         assert index <= self.committed, "a record is applied before it is committed"
         self.applying = index
-        self.applying_bytes += self._measure(records)
-        # If the limit cut the last slice short, more would push it over.
-        self.is_applying_paused = (
-            self.applying_bytes >= self._committed_bytes_max
-            or index < self.appliable_index(allow_unstable=allow_unstable)
-        )
+        self.applying_bytes += weight
+        self.applying_weights.append((index, weight))
+        # If the limit cut this slice short, more would push it over.
+        self.is_applying_paused = self.applying_bytes >= bytes_max or index < last
+        return records
 
-    def applied_to(self, index: int, size_bytes: int) -> None:
-        """The machine has applied everything up to `index`."""
+    def applied_to(self, index: int) -> int:
+        """The machine has applied everything up to `index`. Returns the weight of what is new."""
         assert self.applied <= index <= self.committed, (
             f"applied {index} is outside [{self.applied}, {self.committed}]"
         )
         self.applied = index
         if self.applying < index:
             self.applying = index
-        self.applying_bytes = max(0, self.applying_bytes - size_bytes)
+        freed = 0
+        weights = self.applying_weights
+        while weights and weights[0][0] <= index:
+            freed += weights.popleft()[1]
+        self.applying_bytes -= freed
         self.is_applying_paused = self.applying_bytes >= self._committed_bytes_max
-
-    def weigh(self, records: Sequence[Record]) -> int:
-        """What `records` weigh against the byte limits."""
-        return self._measure(records)
+        return freed

@@ -113,7 +113,7 @@ class Progress:
         self.sent_commit = index
 
     def sent(self, count: int, size_bytes: int) -> None:
-        """An append with `count` records of `size_bytes` payload left for this follower."""
+        """An append with `count` records of `size_bytes` left for this follower."""
         if self.state is REPLICATE:
             if count:
                 self.next += count

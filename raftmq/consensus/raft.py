@@ -90,7 +90,7 @@ class Raft:
         reconfigure.restore_membership(core, conf_state, last_index=core.log.last_index)
         _restore_hard_state(core, *hard_state)
         if config.applied:
-            core.log.applied_to(config.applied, 0)
+            core.log.applied_to(config.applied)
         core.become_follower(core.term, NONE)
         log = core.log
         core.note(

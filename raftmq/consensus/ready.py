@@ -114,7 +114,7 @@ class ReadyMaker:
 
         snapshot = log.unstable.new_snapshot
         entries = log.unstable.new_records() if log.unstable.has_new_records else []
-        committed = self._next_committed()
+        committed = self._take_committed()
         messages, core.messages = core.messages, []
         after_append, core.after_append = core.after_append, []
         stored = None
@@ -132,8 +132,6 @@ class ReadyMaker:
             self._plan_advance(messages, after_append, stored, applied)
 
         log.unstable.accept()
-        if committed:
-            log.accept_applying(committed, allow_unstable=self._allow_unstable)
         read_states, core.read_states = core.read_states, []
         fetches, core.fetches = core.fetches, []
         return Ready(
@@ -154,10 +152,10 @@ class ReadyMaker:
         steps, self._on_advance = self._on_advance, []
         return steps
 
-    def _next_committed(self) -> list[Record]:
+    def _take_committed(self) -> list[Record]:
         core, log = self._core, self._core.log
         try:
-            return log.next_committed(allow_unstable=self._allow_unstable)
+            return log.take_committed(allow_unstable=self._allow_unstable)
         except NotInMemory:
             log.is_applying_fetched = False
             core.fetches.append(Fetch(core.id, log.applying + 1, log.committed + 1))

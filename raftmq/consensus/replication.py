@@ -16,15 +16,10 @@ from raftmq.consensus.quorum import majority_index
 from raftmq.consensus.storage import Compacted, NotInMemory, SnapshotTemporarilyUnavailable
 from raftmq.consensus.trace import Event
 from raftmq.consensus.types import Fetch
-from raftmq.log.record import HEADER_BYTES, Record
+from raftmq.log.record import Record
 
 _APPEND = MessageKind.APPEND
 _NO_RECORDS: Sequence[Record] = ()
-
-
-def payload_bytes(records: Sequence[Record]) -> int:
-    """Bytes of payload alone; an empty record weighs nothing and is never refused."""
-    return sum([len(record.encoded) for record in records]) - HEADER_BYTES * len(records)
 
 
 def send_append(core: Core, to: int, progress: Progress, *, even_if_empty: bool) -> bool:
@@ -40,7 +35,7 @@ def send_append(core: Core, to: int, progress: Progress, *, even_if_empty: bool)
     if previous_term is None:
         return send_snapshot(core, to, progress)
 
-    records = _NO_RECORDS
+    records, weight = _NO_RECORDS, 0
     # With the window full only empty appends go out: if all that fills it was lost, the answer to
     # an empty one tells.
     replicating = progress.state is REPLICATE
@@ -48,7 +43,7 @@ def send_append(core: Core, to: int, progress: Progress, *, even_if_empty: bool)
         if to in core.fetching:
             return False
         try:
-            records = log.entries(progress.next, core.config.message_bytes_max)
+            records, weight = _read(core, progress.next)
         except Compacted:
             return even_if_empty and send_snapshot(core, to, progress)
         except NotInMemory:
@@ -70,9 +65,21 @@ def send_append(core: Core, to: int, progress: Progress, *, even_if_empty: bool)
             entries=records,
         )
     )
-    progress.sent(len(records), payload_bytes(records) if records else 0)
+    progress.sent(len(records), weight)
     progress.sent_commit = committed
     return True
+
+
+def _read(core: Core, low: int) -> tuple[Sequence[Record], int]:
+    """Records from `low` on, and their weight; read once for followers at the same place.
+
+    A leader only appends to its log, so term, first and last index name the same records.
+    """
+    key = (core.term, low, core.log.last_index)
+    if core.last_read_key != key:
+        core.last_read = core.log.entries(low, core.config.message_bytes_max)
+        core.last_read_key = key
+    return core.last_read
 
 
 def send_snapshot(core: Core, to: int, progress: Progress) -> bool:

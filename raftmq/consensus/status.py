@@ -42,7 +42,7 @@ class Status(NamedTuple):
     last_index: int
     applied: int
     uncommitted_bytes: int
-    """Leader: payload bytes appended and not applied."""
+    """Leader: record bytes appended and not applied."""
     reads_waiting: int
     progress: dict[int, ProgressStatus]
     """Leader: by member, itself included. Empty on others."""

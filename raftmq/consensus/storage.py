@@ -120,7 +120,7 @@ class MemoryStorage:
             raise Compacted(low)
         assert high <= self.last_index() + 1, "read past the end of the log"
         start = self._base.index + 1
-        return fit(self.records[low - start : high - start], bytes_max, self._measure)
+        return fit(self.records[low - start : high - start], bytes_max, self._measure)[0]
 
     def snapshot(self) -> Snapshot:
         """The last snapshot that was made or installed."""
@@ -168,13 +168,15 @@ class MemoryStorage:
 
 def fit(
     records: list[Record], bytes_max: int, measure: Callable[[Sequence[Record]], int]
-) -> list[Record]:
-    """The longest prefix of `records` within `bytes_max`, but at least one record."""
-    if len(records) < 2 or measure(records) <= bytes_max:
-        return records
+) -> tuple[list[Record], int]:
+    """The longest prefix of `records` within `bytes_max`, but at least one, and its weight."""
+    total = measure(records)
+    if total <= bytes_max or len(records) < 2:
+        return records, total
     total = 0
     for count, record in enumerate(records):
-        total += measure((record,))
-        if total > bytes_max:
-            return records[: max(count, 1)]
-    return records
+        weight = measure((record,))
+        if total + weight > bytes_max and count:
+            return records[:count], total
+        total += weight
+    return records, total
