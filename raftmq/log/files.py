@@ -20,12 +20,16 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from raftmq.log.faults import FolderLocked
 
 LOCK_NAME = "LOCK"
 """The file inside a folder that carries the folder's lock."""
+
+NEW_SUFFIX = ".new"
+"""Ends the name of a file that is being written; it means nothing yet."""
 
 _BUFFERS_MAX = 1024
 """Buffers of one `writev`: the system's IOV_MAX."""
@@ -102,6 +106,31 @@ class FileSystem(Protocol):
 
     def free_bytes(self, folder: str) -> int:
         """Space left for this process on the folder's disk."""
+
+
+def prepare(files: FileSystem, folder: str, name: str, parts: Sequence[bytes]) -> File:
+    """Write a durable file under `name` with `NEW_SUFFIX`; `publish` gives it its name.
+
+    Raises:
+        OSError: as the system says. What was written is removed as far as the system lets us.
+    """
+    path = f"{folder}/{name}{NEW_SUFFIX}"
+    file = files.create(path)
+    try:
+        file.append(parts)
+        file.datasync()
+    except OSError:
+        file.close()
+        with suppress(OSError):
+            files.unlink(path)
+        raise
+    return file
+
+
+def publish(files: FileSystem, folder: str, name: str) -> None:
+    """Give a prepared file its name, durably. Raises `OSError`: either name may stand."""
+    files.rename(f"{folder}/{name}{NEW_SUFFIX}", f"{folder}/{name}")
+    files.sync_folder(folder)
 
 
 class RealFile:

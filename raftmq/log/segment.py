@@ -37,7 +37,7 @@ Mark, 64 bytes, the first frame of every write and of every file:
 | 32 | 8 | term | Raft hard state: current term |
 | 40 | 8 | vote | whom this node voted for in it, 0 for nobody |
 | 48 | 8 | commit | committed index, as far as the records before this mark bear it out |
-| 56 | 8 | last | index of the last durable record when the mark was written |
+| 56 | 8 | last | index of the last record before this mark |
 
 A mark is why a damaged file can be judged: see `raftmq.log.recovery`.
 
@@ -67,8 +67,8 @@ INDEX_SUFFIX = ".index"
 SNAPSHOT_SUFFIX = ".snapshot"
 PARTIAL_SUFFIX = ".partial"
 """A snapshot being received, resumable after a restart."""
-NEW_SUFFIX = ".new"
-"""A file being written; removed when the log is opened."""
+VOID_SUFFIX = ".void"
+"""While old segments are removed: those with a lower sequence than in this name mean nothing."""
 
 HEADER_BYTES = 72
 MARK_BYTES = 64
@@ -123,16 +123,14 @@ class Link(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """A segment as others see it. It holds the records [base, last]; `last < base`: none."""
+    """A segment as others see it. It holds the records [base, last]; none if `last < base`."""
 
     name: int
     """The index in its file's name; never changes."""
     base: int
     """First index that is live in it; below `name` after a conflicting suffix was superseded."""
-    last: int
-    """Last index that is live in it."""
-    sealed: bool
-    """Whether its index file stands; it never changes again then."""
+    last: int | None
+    """Last index that is live in it; None for the active segment, which is still written."""
 
 
 class Header(NamedTuple):

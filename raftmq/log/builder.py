@@ -1,0 +1,181 @@
+"""The index of one segment while its records are being applied: what `index_file` will hold.
+
+The machine says of each batch where it was placed (`Placement`), and which key hashes its messages
+have. A batch costs a handful of integers in arrays, whatever the number of its messages:
+
+    rows     queue | first offset | messages | record | timestamp        one row a batch
+    queue -> [first offset, row, first offset, row, ...]                 to find a row by offset
+    keys     hash hash hash ... | hash hash ...                          with the record of each run
+
+The event loop fills a builder. Once all records of its segment are applied, nothing is added any
+more, and another thread may turn it into columns while the loop goes on reading it.
+
+Invariants:
+- Within a queue a batch begins where the last one ended, or at 0: then the queue was dropped and
+  lives again, and what it held before is forgotten.
+- The columns depend on what was placed alone, not on when or in how many steps.
+- Key hash 0 stands for "no key" and is not indexed.
+
+Sources: RocketMQ's consume queue (a light index a queue, one log for all).
+"""
+
+from array import array
+from bisect import bisect_right
+from typing import NamedTuple
+
+import numpy as np
+
+from raftmq.log.index_file import Column
+
+
+class Placement(NamedTuple):
+    """Where a batch stands in its queue."""
+
+    queue: int
+    """The queue's number, u64."""
+    base_offset: int
+    """Offset of its first message."""
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants here
+    """Messages in it, at least 1."""
+    index: int  # type: ignore[assignment]
+    """Its record's position in the Raft log."""
+
+
+class SegmentBuilder:
+    """What is known of one unsealed segment's batches."""
+
+    def __init__(self, name: int) -> None:
+        self.name = name
+        """The index in the segment's file name."""
+        self._queues = array("Q")
+        self._bases = array("Q")
+        self._counts = array("I")
+        self._indexes = array("Q")
+        self._timestamps = array("q")
+        self._by_queue: dict[int, array[int]] = {}
+        self._forgotten = array("Q")
+        """Rows of queues that were dropped within this segment."""
+        self._keys = bytearray()
+        self._key_indexes = array("Q")
+        self._key_ends = array("Q")
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def place(self, placement: Placement, timestamp: int) -> None:
+        """Note a batch; records come in the order of their index."""
+        queue, base, count, index = placement
+        row = len(self._queues)
+        entries = self._by_queue.get(queue)
+        if entries is None or base == 0:
+            if entries is not None:
+                self._forgotten.extend(entries[1::2])
+            self._by_queue[queue] = array("Q", (base, row))
+        else:
+            last = entries[-1]
+            assert self._bases[last] + self._counts[last] == base, f"{placement} leaves a gap"
+            entries.append(base)
+            entries.append(row)
+        self._queues.append(queue)
+        self._bases.append(base)
+        self._counts.append(count)
+        self._indexes.append(index)
+        self._timestamps.append(timestamp)
+
+    def add_keys(self, index: int, key_hashes: bytes) -> None:
+        """Note the key hashes of a record's messages: little-endian u32, 0 for no key."""
+        assert len(key_hashes) % 4 == 0
+        self._keys += key_hashes
+        self._key_indexes.append(index)
+        self._key_ends.append(len(self._keys) // 4)
+
+    def _row_of(self, entries: "array[int]", offset: int) -> int:
+        """Which of a queue's entries holds `offset`: the last that begins at or before it."""
+        with memoryview(entries) as flat, flat[::2] as bases:
+            return bisect_right(bases, offset) - 1
+
+    def lookup(self, queue: int, offset: int, limit: int) -> list[Placement]:
+        """Up to `limit` batches of a queue, the first one holding `offset` or beginning after."""
+        entries = self._by_queue.get(queue)
+        if entries is None:
+            return []
+        first = max(self._row_of(entries, offset), 0)
+        rows = entries[2 * first + 1 : 2 * (first + limit) : 2]
+        placements = [
+            Placement(queue, self._bases[row], self._counts[row], self._indexes[row])
+            for row in rows
+        ]
+        if placements and placements[0].base_offset + placements[0].count <= offset:
+            return []
+        return placements
+
+    def earliest(self, queue: int) -> int | None:
+        """First offset of a queue in this segment; None if it has no batch here."""
+        entries = self._by_queue.get(queue)
+        return None if entries is None else entries[0]
+
+    def end(self, queue: int) -> int | None:
+        """The offset after a queue's last message here; None if it has no batch here."""
+        entries = self._by_queue.get(queue)
+        return None if entries is None else self._bases[entries[-1]] + self._counts[entries[-1]]
+
+    def at_time(self, queue: int, timestamp_ms: int) -> int | None:
+        """First offset of a queue's first batch here that is not older; None if there is none."""
+        entries = self._by_queue.get(queue)
+        if entries is None:
+            return None
+        begin, stop = 0, len(entries) // 2
+        while begin < stop:
+            middle = (begin + stop) // 2
+            if self._timestamps[entries[2 * middle + 1]] < timestamp_ms:
+                begin = middle + 1
+            else:
+                stop = middle
+        return entries[2 * begin] if 2 * begin < len(entries) else None
+
+    def forget(self, queue: int) -> None:
+        """Hide a queue that lives again in a later segment; the columns still hold its rows."""
+        self._by_queue.pop(queue, None)
+
+    def find_key(self, key_hash: int) -> list[int]:
+        """Indexes of the records that hold messages of a key, newest first."""
+        if not self._keys or key_hash == 0:
+            return []
+        hits = np.flatnonzero(np.frombuffer(self._keys, dtype="<u4") == key_hash)
+        runs = np.searchsorted(np.frombuffer(self._key_ends, dtype="<u8"), hits, side="right")
+        return [self._key_indexes[run] for run in np.unique(runs)[::-1].tolist()]
+
+    def columns(self, *, base: int, record_count: int) -> dict[Column, bytes]:
+        """The sections of the index file that this builder knows; ordinals count from `base`."""
+        queues = np.frombuffer(self._queues, dtype="<u8")
+        order = np.argsort(queues, kind="stable")
+        if self._forgotten:
+            order = order[~np.isin(order, np.frombuffer(self._forgotten, dtype="<u8"))]
+        distinct, firsts = np.unique(queues[order], return_index=True)
+        starts = np.append(firsts, len(order)).astype("<u4")
+        ordinals = np.frombuffer(self._indexes, dtype="<u8") - np.uint64(base)
+        assert not len(ordinals) or int(ordinals.max()) < record_count, "not of this segment"
+        keys, key_ordinals = self._key_columns(base)
+        return {
+            "queues": distinct.astype("<u8").tobytes(),
+            "starts": starts.tobytes(),
+            "bases": np.frombuffer(self._bases, dtype="<u8")[order].tobytes(),
+            "counts": np.frombuffer(self._counts, dtype="<u4")[order].tobytes(),
+            "ordinals": ordinals[order].astype("<u4").tobytes(),
+            "keys": keys,
+            "key_ordinals": key_ordinals,
+        }
+
+    def _key_columns(self, base: int) -> tuple[bytes, bytes]:
+        """Pairs (hash, ordinal), each once, sorted as one 64-bit number."""
+        if not self._keys:
+            return b"", b""
+        hashes = np.frombuffer(bytes(self._keys), dtype="<u4").astype("<u8")
+        ends = np.frombuffer(self._key_ends, dtype="<u8").astype(np.int64)
+        ordinals = np.frombuffer(self._key_indexes, dtype="<u8") - np.uint64(base)
+        pairs = (hashes << np.uint64(32)) | np.repeat(ordinals, np.diff(ends, prepend=0))
+        pairs = np.unique(pairs[hashes != 0])
+        return (
+            (pairs >> np.uint64(32)).astype("<u4").tobytes(),
+            (pairs & np.uint64(0xFFFFFFFF)).astype("<u4").tobytes(),
+        )

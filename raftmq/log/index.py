@@ -1,0 +1,384 @@
+"""Where messages are: lookups by queue offset, by time and by key over a whole log.
+
+Each segment knows its own batches: as a mapped file once sealed (`index_file`), as a builder
+before (`builder`). Above them stands the *directory*: for each queue, the sealed segments that
+hold batches of it and the first offset in each. A lookup is three bisections: the directory gives
+the segment, the segment's sorted queue column gives the queue's rows, the rows give the batch.
+
+    directory   queue 7 -> [first offset 0, segment 1, first offset 512, segment 3]
+    segment 3   queues [.., 7, ..]   bases [.., 512, 640, 768, ..]   ordinals [.., 3, 90, 94, ..]
+
+All calls come from the event loop. Sealing is handed out and back: `sealable` gives a builder that
+nobody adds to any more, the disk thread runs `LogStore.seal` with it, `sealed` takes the result.
+
+Invariants:
+- A queue costs a dictionary entry and 16 bytes a segment that it occurs in, whatever its backlog.
+- Lookups give the same answers before and after a segment is sealed, or its index built again.
+
+Left out: queues that were dropped keep their directory entries until retention drops the segments.
+
+Sources: RocketMQ's consume queues, with one file a segment instead of one a queue; Kafka's sparse
+indexes.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from raftmq.log.builder import Placement, SegmentBuilder
+from raftmq.log.index_file import SegmentIndex
+from raftmq.log.record import Record
+from raftmq.log.segment import SegmentInfo
+from raftmq.log.store import LogStore
+
+_REBUILD_BYTES = 4 * 1024 * 1024
+
+
+class LogIndex:
+    """The indexes of one group's log. Touched by the event loop only."""
+
+    def __init__(
+        self, sealed: Sequence[SegmentIndex], layout: Sequence[SegmentInfo], *, applied: int
+    ) -> None:
+        """Start with what `LogStore.sealed` and `LogStore.layout` say.
+
+        `applied` is where the machine stands, by the snapshot it was restored from. Every record
+        after it is to be placed again; those of sealed segments are ignored. It must lie before the
+        first unsealed segment (`replay_from`), or that could not be indexed.
+        """
+        self._sealed: dict[int, SegmentIndex] = {}
+        self._sequences: list[int] = []
+        self._last_timestamps: list[int] = []
+        self._directory: dict[int, array[int]] = {}
+        self._infos: list[SegmentInfo] = []
+        self._builders: dict[int, SegmentBuilder] = {}
+        self._handed_out: set[int] = set()
+        assert applied < replay_from(layout), f"{applied} is past {replay_from(layout)}"
+        self.arrange(layout)
+        for segment in sorted(sealed, key=lambda segment: segment.sequence):
+            self._enter(segment)
+
+    # What the log does.
+
+    def arrange(self, layout: Sequence[SegmentInfo]) -> None:
+        """Learn of segments begun and of bounds moved; to be called before their records are
+        placed, whenever `LogStore.layout` is another tuple."""
+        self._infos = list(layout)
+        for info in layout:
+            if info.name not in self._builders:
+                self._builders[info.name] = SegmentBuilder(info.name)
+        self._active = self._builders[layout[-1].name]
+        self._active_base = layout[-1].base
+
+    def place(self, placement: Placement, timestamp: int) -> None:
+        """Note where the machine placed a record's batch; `timestamp` is the record's, in ms."""
+        builder = self._active
+        if placement.index < self._active_base:
+            earlier = self._builder_at(placement.index)
+            if earlier is None:
+                return
+            builder = earlier
+        if placement.base_offset == 0:
+            self._forget(placement.queue, builder)
+        builder.place(placement, timestamp)
+
+    def add_keys(self, index: int, key_hashes: bytes) -> None:
+        """Note the key hashes of a record's messages: little-endian u32 each, 0 for no key."""
+        builder: SegmentBuilder | None = self._active
+        if index < self._active_base:
+            builder = self._builder_at(index)
+        if builder is not None:
+            builder.add_keys(index, key_hashes)
+
+    def sealable(self, applied: int) -> SegmentBuilder | None:
+        """A closed segment whose records are all applied, to be given to `LogStore.seal` on the
+        disk thread; None if there is none. Each is handed out once."""
+        for info in self._infos:
+            if info.last is None or info.last > applied:
+                return None
+            if info.name not in self._handed_out and info.name in self._builders:
+                self._handed_out.add(info.name)
+                return self._builders[info.name]
+        return None
+
+    def seal_failed(self, builder: SegmentBuilder) -> None:
+        """The disk was full: the builder may be handed out again."""
+        self._handed_out.discard(builder.name)
+
+    def sealed(self, segment: SegmentIndex) -> None:
+        """Replace a builder by the index file that was made of it."""
+        self._builders.pop(segment.name, None)
+        self._handed_out.discard(segment.name)
+        self._infos = [info for info in self._infos if info.name != segment.name]
+        self._enter(segment)
+
+    def drop_before(self, index: int) -> None:
+        """Retention moved: `index` is the first record kept."""
+        for sequence in list(self._sequences):
+            segment = self._sealed[sequence]
+            if segment.last >= index:
+                break
+            self._leave(segment)
+        for info in [info for info in self._infos if info.last is not None and info.last < index]:
+            self._infos.remove(info)
+            self._builders.pop(info.name, None)
+            self._handed_out.discard(info.name)
+
+    def restore(self, layout: Sequence[SegmentInfo]) -> None:
+        """A snapshot took the place of the whole log."""
+        for state in (self._sealed, self._directory, self._builders, self._handed_out):
+            state.clear()
+        self._sequences.clear()
+        self._last_timestamps.clear()
+        self.arrange(layout)
+
+    # What readers ask.
+
+    def lookup(self, queue: int, offset: int, limit: int) -> list[Placement]:
+        """Up to `limit` batches of a queue in order, from the one that holds `offset` on.
+
+        If `offset` lies before the earliest batch kept, from that one on; if at the end, none.
+        """
+        found: list[Placement] = []
+        for source in self._sources(queue, offset):
+            if isinstance(source, SegmentIndex):
+                found += _lookup(source, queue, offset, limit - len(found))
+            else:
+                found += source.lookup(queue, offset, limit - len(found))
+            if len(found) >= limit:
+                break
+        return found
+
+    def earliest(self, queue: int) -> int | None:
+        """The first offset kept of a queue; None if nothing of it is."""
+        entries = self._directory.get(queue)
+        firsts = [builder.earliest(queue) for builder in self._builders.values()]
+        kept = [first for first in firsts if first is not None]
+        return min(kept + ([entries[0]] if entries else []), default=None)
+
+    def end(self, queue: int) -> int | None:
+        """The offset after the last message of a queue; None if nothing of it is kept."""
+        entries = self._directory.get(queue)
+        ends = [builder.end(queue) for builder in self._builders.values()]
+        if entries:
+            ends.append(_end(self._sealed[entries[-1]], queue))
+        return max((end for end in ends if end is not None), default=None)
+
+    def at_time(self, queue: int, timestamp_ms: int) -> int | None:
+        """The first offset of the first batch whose record is not older than `timestamp_ms`.
+
+        None if all that is kept is older.
+        """
+        at = bisect_left(self._last_timestamps, timestamp_ms)
+        sequence = self._sequences[at] if at < len(self._sequences) else None
+        found = [builder.at_time(queue, timestamp_ms) for builder in self._builders.values()]
+        entries = self._directory.get(queue)
+        if entries is not None and sequence is not None:
+            with memoryview(entries) as flat, flat[1::2] as sequences:
+                first = bisect_left(sequences, sequence)
+            for base, number in _pairs(entries, first):
+                segment = self._sealed[number]
+                # A queue's later segments hold nothing older, save that they are searched too when
+                # the first one's batches of this queue all are.
+                offset = _at_time(segment, queue, timestamp_ms) if number == sequence else base
+                if offset is not None:
+                    found.append(offset)
+                    break
+        return min((offset for offset in found if offset is not None), default=None)
+
+    def find_key(self, key_hash: int, *, limit: int, before: int | None = None) -> list[int]:
+        """Up to `limit` indexes of records that hold messages of a key hash, newest first.
+
+        Only indexes below `before`, if given: how to go on. Different keys may share a hash, and
+        the records must be looked into. Hash 0 is never found. May touch the disk once a segment.
+        """
+        found: list[int] = []
+        for source in self._newest_first():
+            if before is not None and isinstance(source, SegmentIndex) and source.base >= before:
+                continue
+            hits = (
+                _find_key(source, key_hash)
+                if isinstance(source, SegmentIndex)
+                else source.find_key(key_hash)
+            )
+            found += [index for index in hits if before is None or index < before]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def directory_queues(self) -> int:
+        """Queues that have batches in sealed segments."""
+        return len(self._directory)
+
+    # Inside.
+
+    def _builder_at(self, index: int) -> SegmentBuilder | None:
+        """The builder of the segment that holds `index`; None if that is sealed."""
+        for info in self._infos:
+            if info.base <= index and (info.last is None or index <= info.last):
+                return self._builders.get(info.name)
+        return None
+
+    def _enter(self, segment: SegmentIndex) -> None:
+        sequence = segment.sequence
+        at = bisect_left(self._sequences, sequence)
+        self._sequences.insert(at, sequence)
+        self._sealed[sequence] = segment
+        stamp = segment.tail.timestamp if segment.count else 0
+        before = self._last_timestamps[at - 1] if at else 0
+        self._last_timestamps.insert(at, max(stamp, before))
+        starts, bases = segment.column("starts"), segment.column("bases")
+        firsts = [bases[start] for start in starts.tolist()[:-1]]
+        is_newest = at == len(self._sequences) - 1
+        for queue, base in zip(segment.column("queues").tolist(), firsts, strict=True):
+            entries = self._directory.get(queue)
+            if entries is not None and is_newest and base:
+                entries.append(base)
+                entries.append(sequence)
+            elif not self._lives_again(queue, segment.base, entries, sequence):
+                kept = entries if entries is not None and base else array("Q")
+                later = 2 * sum(number < sequence for _, number in _pairs(kept, 0))
+                kept[later:later] = array("Q", (base, sequence))
+                self._directory[queue] = kept
+
+    def _lives_again(
+        self, queue: int, base: int, entries: "array[int] | None", sequence: int
+    ) -> bool:
+        """Whether a later segment holds offset 0 of a queue: it was dropped in between."""
+        if entries and entries[0] == 0 and entries[1] > sequence:
+            return True
+        return any(
+            info.base > base and self._builders[info.name].earliest(queue) == 0
+            for info in self._infos
+            if info.name in self._builders
+        )
+
+    def _leave(self, segment: SegmentIndex) -> None:
+        sequence = segment.sequence
+        for queue in segment.column("queues").tolist():
+            entries = self._directory.get(queue)
+            if entries is not None and entries[1] == sequence:
+                del entries[:2]
+                if not entries:
+                    del self._directory[queue]
+        at = self._sequences.index(sequence)
+        del self._sequences[at], self._last_timestamps[at], self._sealed[sequence]
+
+    def _forget(self, queue: int, builder: SegmentBuilder) -> None:
+        self._directory.pop(queue, None)
+        for other in self._builders.values():
+            if other is not builder:
+                other.forget(queue)
+
+    def _sources(self, queue: int, offset: int) -> Iterator[SegmentIndex | SegmentBuilder]:
+        """The segments that may hold batches of a queue at or after `offset`, in order."""
+        pending = sorted(
+            (first, builder.name)
+            for builder in self._builders.values()
+            if (first := builder.earliest(queue)) is not None
+        )
+        entries = self._directory.get(queue)
+        if entries is not None:
+            with memoryview(entries) as flat, flat[::2] as bases:
+                first = max(bisect_right(bases, offset) - 1, 0)
+            for base, sequence in _pairs(entries, first):
+                while pending and pending[0][0] < base:
+                    yield self._builders[pending.pop(0)[1]]
+                yield self._sealed[sequence]
+        for _, name in pending:
+            yield self._builders[name]
+
+    def _newest_first(self) -> Iterator[SegmentIndex | SegmentBuilder]:
+        by_base: list[tuple[int, int, SegmentIndex | SegmentBuilder]] = [
+            (segment.base, sequence, segment) for sequence, segment in self._sealed.items()
+        ]
+        by_base += [
+            (info.base, 0, self._builders[info.name])
+            for info in self._infos
+            if info.name in self._builders
+        ]
+        for _, _, source in sorted(by_base, key=lambda entry: entry[:2], reverse=True):
+            yield source
+
+
+def replay_from(layout: Sequence[SegmentInfo]) -> int:
+    """The first record whose placement must be told again after a start."""
+    return min(info.base for info in layout)
+
+
+def rebuild(
+    store: LogStore, info: SegmentInfo, look: Callable[[Record], tuple[Placement | None, bytes]]
+) -> SegmentIndex:
+    """Build the index file of a closed segment again.
+
+    `look` is called with each record in order, and says where the machine placed its batch, if it
+    did, and the key hashes of its messages (as `LogIndex.add_keys`). Runs on the disk thread.
+
+    Raises as `LogStore.read` and `LogStore.seal`.
+    """
+    assert info.last is not None, "the active segment has no index file"
+    builder = SegmentBuilder(info.name)
+    low = info.base
+    while low <= info.last:
+        for record in store.read(low, info.last + 1, _REBUILD_BYTES):
+            placement, key_hashes = look(record)
+            if placement is not None:
+                builder.place(placement, record.timestamp)
+            if key_hashes:
+                builder.add_keys(record.index, key_hashes)
+            low = record.index + 1
+    return store.seal(builder)
+
+
+def _pairs(entries: "array[int]", first: int) -> Iterator[tuple[int, int]]:
+    for at in range(2 * first, len(entries), 2):
+        yield entries[at], entries[at + 1]
+
+
+def _rows(segment: SegmentIndex, queue: int) -> tuple[int, int]:
+    """A queue's rows in a segment: [start, stop)."""
+    queues = segment.column("queues")
+    at = bisect_left(queues, queue)
+    if at == len(queues) or queues[at] != queue:
+        return 0, 0
+    starts = segment.column("starts")
+    return starts[at], starts[at + 1]
+
+
+def _lookup(segment: SegmentIndex, queue: int, offset: int, limit: int) -> list[Placement]:
+    start, stop = _rows(segment, queue)
+    if start == stop:
+        return []
+    bases, counts = segment.column("bases"), segment.column("counts")
+    first = max(bisect_right(bases, offset, start, stop) - 1, start)
+    if bases[first] + counts[first] <= offset:
+        first += 1
+    stop = min(stop, first + limit)
+    ordinals = segment.column("ordinals")[first:stop].tolist()
+    columns = zip(bases[first:stop].tolist(), counts[first:stop].tolist(), ordinals, strict=True)
+    return [Placement(queue, base, count, segment.base + o) for base, count, o in columns]
+
+
+def _end(segment: SegmentIndex, queue: int) -> int | None:
+    start, stop = _rows(segment, queue)
+    if start == stop:
+        return None
+    end: int = segment.column("bases")[stop - 1] + segment.column("counts")[stop - 1]
+    return end
+
+
+def _at_time(segment: SegmentIndex, queue: int, timestamp_ms: int) -> int | None:
+    start, stop = _rows(segment, queue)
+    ordinal = bisect_left(segment.column("timestamps"), timestamp_ms)
+    row = bisect_left(segment.column("ordinals"), ordinal, start, stop)
+    return None if row == stop else int(segment.column("bases")[row])
+
+
+def _find_key(segment: SegmentIndex, key_hash: int) -> list[int]:
+    if key_hash == 0:
+        return []
+    keys = segment.column("keys")
+    start = bisect_left(keys, key_hash)
+    stop = bisect_right(keys, key_hash, start)
+    ordinals = segment.column("key_ordinals")[start:stop].tolist()
+    return [segment.base + ordinal for ordinal in reversed(ordinals)]

@@ -1,0 +1,197 @@
+"""Reading records from segment files, on any thread, while the log grows and shrinks.
+
+The store publishes an immutable `View` after each change; a reader takes the latest one (a single
+reference, so there is nothing to lock) and works with it alone. What keeps that view true:
+
+- bytes in a segment file are never overwritten, and `View.end` says how far they were written;
+- columns of an `Unsealed` only grow; superseding records puts a new one into the next view;
+- a removed file can be read as long as it is open; opened too late, it is gone, and so are its
+  records: `Dropped`.
+
+Invariants:
+- Every record handed out passed its CRC, has the index that was asked for, and within one read
+  chains to the one before.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from raftmq.errors import CorruptRecord
+from raftmq.log.faults import Dropped, RotFound
+from raftmq.log.files import File, FileSystem
+from raftmq.log.index_file import SegmentIndex
+from raftmq.log.record import Record, decode
+from raftmq.log.recovery import Segment
+from raftmq.log.segment import SEGMENT_SUFFIX, file_name
+
+GAP_BYTES_MAX = 32 * 1024
+"""Bytes between two wanted records that are read along rather than skipped by a second call."""
+
+READ_BYTES_MAX = 8 * 1024 * 1024
+"""One call to the disk; bounds the memory of a read beside its result."""
+
+
+class View(NamedTuple):
+    """A log at one moment."""
+
+    segments: tuple[Segment, ...]
+    bases: tuple[int, ...]
+    """The segments' first indexes, rising."""
+    first: int
+    """First record kept."""
+    last: int
+    """Last record."""
+    end: int
+    """Bytes written to the active segment."""
+
+
+class _Place(NamedTuple):
+    """Where consecutive records of one segment are."""
+
+    segment: Segment
+    positions: Sequence[int]
+    record_count: int
+    """Records of the segment in this view."""
+    end: int
+    """Bytes of the segment in this view."""
+
+    def end_of(self, ordinal: int) -> int:
+        """Where a record has surely ended: the next one's position, or the file's end."""
+        return self.positions[ordinal + 1] if ordinal + 1 < self.record_count else self.end
+
+
+def _place(view: View, index: int) -> _Place:
+    at = bisect_right(view.bases, index) - 1
+    segment = view.segments[at]
+    if isinstance(segment, SegmentIndex):
+        positions: Sequence[int] = segment.column("positions")
+        return _Place(segment, positions, segment.count, segment.segment_bytes)
+    if at < len(view.segments) - 1:
+        return _Place(segment, segment.positions, len(segment.positions), segment.end)
+    return _Place(segment, segment.positions, view.last + 1 - segment.base, view.end)
+
+
+def read_range(
+    files: FileSystem, folder: str, view: View, *, low: int, high: int, bytes_max: int
+) -> list[Record]:
+    """See `LogStore.read`."""
+    _check_kept(view, low)
+    assert low <= high <= view.last + 1, f"[{low}, {high}) of a log that ends at {view.last}"
+    records: list[Record] = []
+    while low < high:
+        place = _place(view, low)
+        begin = low - place.segment.base
+        stop = _fit(place, begin, min(high - place.segment.base, place.record_count), bytes_max)
+        start, end = place.positions[begin], place.end_of(stop - 1)
+        if records and end - start > bytes_max:
+            break
+        part = min(end, start + max(READ_BYTES_MAX, place.end_of(begin) - start))
+        if part < end:
+            stop = _fit(place, begin, stop, part - start)
+            end = place.end_of(stop - 1)
+        ordinals = range(begin, stop)
+        records += _decode(files, folder, place, ordinals, start=start, end=end)
+        low = place.segment.base + stop
+        bytes_max -= end - start
+    _check_chain(folder, records)
+    return records
+
+
+def _fit(place: _Place, begin: int, stop: int, bytes_max: int) -> int:
+    """The end of the longest run of records from `begin` within `bytes_max`, at least one."""
+    limit = place.positions[begin] + bytes_max
+    if stop - begin < 2 or place.end_of(stop - 1) <= limit:
+        return stop
+    return max(begin + 1, bisect_right(place.positions, limit, begin + 1, stop) - 1)
+
+
+def read_scattered(
+    files: FileSystem, folder: str, view: View, indexes: Iterable[int], bytes_max: int
+) -> list[Record]:
+    """See `LogStore.read_at`."""
+    records: list[Record] = []
+    place: _Place | None = None
+    ordinals: list[int] = []
+    start = end = 0
+    for index in indexes:
+        _check_kept(view, index)
+        assert index <= view.last, f"{index} of a log that ends at {view.last}"
+        if place is None or not 0 <= index - place.segment.base < place.record_count:
+            if place is not None:
+                records += _decode(files, folder, place, ordinals, start=start, end=end)
+            place, ordinals = _place(view, index), []
+        ordinal = index - place.segment.base
+        position, stop = place.positions[ordinal], place.end_of(ordinal)
+        bytes_max -= stop - position
+        if bytes_max < 0 and (records or ordinals):
+            break
+        if ordinals and not (
+            end <= position <= end + GAP_BYTES_MAX and stop - start <= READ_BYTES_MAX
+        ):
+            records += _decode(files, folder, place, ordinals, start=start, end=end)
+            ordinals = []
+        if not ordinals:
+            start = position
+        ordinals.append(ordinal)
+        end = stop
+    if place is not None and ordinals:
+        records += _decode(files, folder, place, ordinals, start=start, end=end)
+    return records
+
+
+def _check_kept(view: View, index: int) -> None:
+    if index < view.first:
+        raise Dropped(index, first_index=view.first)
+
+
+def _decode(
+    files: FileSystem,
+    folder: str,
+    place: _Place,
+    ordinals: Sequence[int],
+    *,
+    start: int,
+    end: int,
+) -> list[Record]:
+    """Read bytes [start, end) of a segment and check the records at these ordinals in them."""
+    segment, positions = place.segment, place.positions
+    data = _file(files, folder, segment).pread(end - start, start)
+    at, base = start, segment.base
+    records: list[Record] = []
+    add = records.append
+    try:
+        for ordinal in ordinals:
+            at = positions[ordinal]
+            record = decode(data, at - start)
+            if record.index != base + ordinal:
+                message = f"record {record.index} stands where {base + ordinal} should"
+                raise RotFound(message, file=path_of(folder, segment), position=at)
+            add(record)
+    except CorruptRecord as error:
+        message = f"record {base + ordinal} was durable: {error}"
+        raise RotFound(message, file=path_of(folder, segment), position=at) from error
+    return records
+
+
+def _file(files: FileSystem, folder: str, segment: Segment) -> File:
+    if not isinstance(segment, SegmentIndex):
+        return segment.file
+    try:
+        return files.open(path_of(folder, segment))
+    except FileNotFoundError:
+        raise Dropped(segment.base, first_index=segment.last + 1) from None
+
+
+def path_of(folder: str, segment: Segment) -> str:
+    """The path of a segment's file."""
+    return f"{folder}/{file_name(segment.name, SEGMENT_SUFFIX)}"
+
+
+def _check_chain(folder: str, records: list[Record]) -> None:
+    crcs = [record.crc for record in records[:-1]]
+    chains = [record.chain for record in records[1:]]
+    if crcs != chains:
+        broken = next(i for i, crc in enumerate(crcs) if crc != chains[i])
+        message = f"record {records[broken + 1].index} does not chain to the one before it"
+        raise RotFound(message, file=folder, position=0)

@@ -1,0 +1,407 @@
+"""What a log's folder holds, judged: the torn end of a crash is cut, rot is refused.
+
+Recovery reads the headers of all segments, maps the index files of the sealed ones, and scans the
+few that have none, normally the last. It finds the first frame that does not check out and asks
+whether that is the mark of a crash or of rot:
+
+    ... frame | mark | frame | frame | mark | fra???                  torn: nothing vouches for it
+    ... frame | mark | fra???? frame | mark | frame |                 rot: the second mark vouches
+
+A mark says that all before its `durable` byte was synced when it was written. So an invalid frame
+at X is *rot* if a valid mark with `durable` above X stands anywhere behind it, or if X is in a
+segment that is not the last (each is synced before the next begins); such bytes were durable, and
+records in them may have been acknowledged. Otherwise the frame belongs to a write that was never
+synced as far as anyone can tell, none of it was acknowledged, and the file is cut at X.
+
+Steps, in order:
+
+1. names ending in `.new` are removed;
+2. segments that a snapshot replaced, or that retention was removing, are removed for good;
+3. sequences must be gapless, and each segment's first live record must chain to the record before;
+4. the last segment is cut if its end is torn, and synced in any case: what a killed process wrote
+   but did not sync is readable, not durable;
+5. snapshots and index files that belong to no segment are removed.
+
+Invariants:
+- Only step 4 ever shortens a segment, and only the last one, and never below what a mark vouches
+  for. `RotFound` leaves the folder as it was, apart from steps 1 and 2.
+- Recovery is idempotent: a crash inside it, or running it twice, changes nothing of the outcome.
+
+Left out: rot in the last write before a crash, after which no mark stood, is taken for a torn end
+(`LogStore.mark_idle` keeps that window short). A file cut at a frame's border by something other
+than us looks like a shorter log, unless a later segment or a snapshot contradicts.
+
+Sources: Protocol-Aware Recovery (FAST '18) §3.4; etcd's WAL repair.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple, NoReturn
+
+from raftmq.errors import CorruptRecord
+from raftmq.log.faults import RotFound
+from raftmq.log.files import NEW_SUFFIX, FileSystem
+from raftmq.log.index_file import IndexDamaged, SegmentIndex, open_index
+from raftmq.log.segment import (
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    MARK_BYTES,
+    MARK_MAGIC,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    VOID_SUFFIX,
+    HardState,
+    Header,
+    Identity,
+    Link,
+    check_identity,
+    decode_header,
+    decode_mark,
+    file_name,
+    parse_name,
+)
+from raftmq.log.snapshot import SnapshotMeta, open_snapshot
+from raftmq.log.unsealed import CHUNK_BYTES, Damage, Scan, Unsealed, scan
+
+Segment = Unsealed | SegmentIndex
+
+
+class Found(NamedTuple):
+    """A folder's log after recovery."""
+
+    segments: list[Segment]
+    """In log order; the last one is unsealed and active. Empty for a folder without a log."""
+    hard_state: HardState
+    start: Link
+    """The record before the first one kept."""
+    end: Link
+    """The last record."""
+    snapshots: list[SnapshotMeta]
+    """Oldest first."""
+    torn_bytes_cut: int
+    is_marked: bool
+    """Whether a mark at the log's end vouches for all before it."""
+
+
+def recover(files: FileSystem, folder: str, identity: Identity) -> Found:
+    """Bring a folder into order and say what it holds.
+
+    Raises:
+        RotFound: bytes that were durable do not check out.
+        WrongLog, UnsupportedFormat: the folder is not for us.
+        OSError: the disk refused to read, cut or sync.
+    """
+    names = files.list(folder)
+    headers = _headers(files, folder, names, identity)
+    markers = [name for name in names if parse_name(name, VOID_SUFFIX) is not None]
+    removed = [name for name in names if name.endswith(NEW_SUFFIX)]
+    removed += _void(headers, names)
+    _remove(files, folder, removed)
+    _remove(files, folder, markers)
+    names = sorted(set(names) - set(removed) - set(markers))
+    if not headers:
+        return _without_segments(folder, names)
+    _check_sequences(folder, headers)
+    segments, last, torn = _segments(files, folder, headers, set(names))
+    segments = _stitch(folder, segments)
+    hard_state = last.hard_state
+    assert hard_state is not None
+    snapshots = _snapshots(files, folder, names, segments, identity)
+    start = _check_start(folder, segments, snapshots)
+    end = _end(segments, start)
+    if end.index < hard_state.commit:
+        active = segments[-1]
+        assert isinstance(active, Unsealed)
+        raise RotFound(
+            f"the log ends at record {end.index}, but {hard_state.commit} was committed",
+            file=active.path,
+            position=active.end,
+        )
+    _remove_orphans(files, folder, names, segments, snapshots)
+    return Found(segments, hard_state, start, end, snapshots, torn, last.is_marked)
+
+
+def _headers(
+    files: FileSystem, folder: str, names: list[str], identity: Identity
+) -> dict[int, Header]:
+    """The header of each segment by its name."""
+    headers = {}
+    for name in names:
+        first = parse_name(name, SEGMENT_SUFFIX)
+        if first is None:
+            continue
+        path = f"{folder}/{name}"
+        file = files.open(path)
+        header = decode_header(file.pread(HEADER_BYTES, 0))
+        file.close()
+        if header is None:
+            raise RotFound("the segment's header fails its CRC-32C", file=path, position=0)
+        check_identity(header.identity, identity, path)
+        if header.first != first:
+            message = f"the header says that the file is named {header.first}: it was renamed"
+            raise RotFound(message, file=path, position=16)
+        headers[first] = header
+    return headers
+
+
+def _void(headers: dict[int, Header], names: list[str]) -> list[str]:
+    """Take out the segments that were replaced or dropped; returns their files' names."""
+    sequences = {header.sequence for header in headers.values()}
+    marked = {parse_name(name, VOID_SUFFIX) for name in names}
+    replaced = {header.sequence for header in headers.values() if header.replaced}
+    start = max(sequences & (marked | replaced), default=0)
+    void = [first for first, header in headers.items() if header.sequence < start]
+    for first in void:
+        del headers[first]
+    gone = [file_name(first, suffix) for first in void for suffix in (SEGMENT_SUFFIX, INDEX_SUFFIX)]
+    return [name for name in gone if name in names]
+
+
+def _remove(files: FileSystem, folder: str, names: list[str]) -> None:
+    for name in names:
+        files.unlink(f"{folder}/{name}")
+    if names:
+        # Void segments must not come back once the one that voids them is gone.
+        files.sync_folder(folder)
+
+
+def _without_segments(folder: str, names: list[str]) -> Found:
+    for name in names:
+        if parse_name(name, SNAPSHOT_SUFFIX) is not None:
+            message = "a snapshot stands here without any segment: the log was removed"
+            raise RotFound(message, file=f"{folder}/{name}", position=0)
+    return Found([], HardState(), Link(), Link(), [], 0, False)
+
+
+def _check_sequences(folder: str, headers: dict[int, Header]) -> None:
+    ordered = sorted(headers.values(), key=lambda header: header.sequence)
+    for before, header in pairwise(ordered):
+        path = f"{folder}/{file_name(header.first, SEGMENT_SUFFIX)}"
+        if header.sequence != before.sequence + 1 or header.first <= before.first:
+            raise RotFound(
+                f"segment {header.sequence} of the log follows segment {before.sequence} "
+                f"({file_name(before.first, SEGMENT_SUFFIX)}): a file is missing between them",
+                file=path,
+                position=16,
+            )
+
+
+def _segments(
+    files: FileSystem, folder: str, headers: dict[int, Header], names: set[str]
+) -> tuple[list[Segment], Scan, int]:
+    """Map or scan each segment; cut the last one's torn end."""
+    segments: list[Segment] = []
+    ordered = sorted(headers.values(), key=lambda header: header.sequence)
+    for header in ordered[:-1]:
+        path = f"{folder}/{file_name(header.first, SEGMENT_SUFFIX)}"
+        index_name = file_name(header.first, INDEX_SUFFIX)
+        index = None
+        if index_name in names:
+            index = _mapped(files, f"{folder}/{index_name}", path, header)
+        if index is not None:
+            segments.append(index)
+            continue
+        found = scan(files.open(path), path, header)
+        if found.damage is not None:
+            raise RotFound(found.damage.message, file=path, position=found.damage.position)
+        segments.append(found.segment)
+    path = f"{folder}/{file_name(ordered[-1].first, SEGMENT_SUFFIX)}"
+    last, torn = _last(files, path, ordered[-1])
+    return [*segments, last.segment], last, torn
+
+
+def _mapped(files: FileSystem, index_path: str, path: str, header: Header) -> SegmentIndex | None:
+    """The segment's index if it checks out and fits the segment; otherwise it is built anew."""
+    index_file = files.open(index_path)
+    try:
+        index = open_index(index_file)
+        index.verify(keys=False)
+    except IndexDamaged:
+        return None
+    finally:
+        index_file.close()
+    if (index.name, index.sequence, index.seed) != (header.first, header.sequence, header.crc):
+        return None
+    file = files.open(path)
+    size = file.size()
+    file.close()
+    if size != index.segment_bytes:
+        message = f"the file has {size} bytes, its index says {index.segment_bytes}"
+        raise RotFound(message, file=path, position=min(size, index.segment_bytes))
+    return index
+
+
+def _last(files: FileSystem, path: str, header: Header) -> tuple[Scan, int]:
+    """Scan the active segment and cut what a crash left of its last write."""
+    file = files.open(path, writable=True)
+    found = scan(file, path, header)
+    damage, torn = found.damage, 0
+    if found.hard_state is None:
+        message = "the first mark is damaged; it was durable before the file got its name"
+        raise RotFound(message, file=path, position=HEADER_BYTES)
+    if damage is not None:
+        _refuse_rot(found, damage)
+        torn = file.size() - damage.position
+        file.truncate(damage.position)
+    file.datasync()
+    return found, torn
+
+
+def _refuse_rot(found: Scan, damage: Damage) -> None:
+    segment = found.segment
+    proof = _find_proof(segment, damage.position)
+    if proof is not None:
+        message = f"{damage.message}; the mark at byte {proof} says that it was durable"
+        raise RotFound(message, file=segment.path, position=damage.position)
+
+
+def _find_proof(segment: Unsealed, position: int) -> int | None:
+    """Where behind `position` a valid mark says that the byte there was durable."""
+    file, size, start = segment.file, segment.file.size(), position
+    while start < size:
+        data = file.pread(CHUNK_BYTES, start)
+        at = data.find(MARK_MAGIC)
+        while 0 <= at <= len(data) - MARK_BYTES:
+            mark = decode_mark(data, at, seed=segment.seed, position=start + at)
+            if mark is not None and mark.durable > position:
+                return start + at
+            at = data.find(MARK_MAGIC, at + 1)
+        if start + len(data) >= size:
+            break
+        # A mark may lie across the border of two chunks.
+        start += len(data) - MARK_BYTES + 1
+    return None
+
+
+def _stitch(folder: str, segments: list[Segment]) -> list[Segment]:
+    """Let later segments supersede earlier ones, and check that each chains to the one before."""
+    joined: list[Segment] = []
+    for segment in segments:
+        at = len(joined)
+        while at and (joined[at - 1].base > segment.base or joined[at - 1].last >= segment.base):
+            at -= 1
+            _supersede(folder, joined, at, segment)
+        before = joined[-1].last if joined else segment.base - 1
+        if before != segment.base - 1:
+            _refuse_link(
+                folder, segment, f"records {before + 1} to {segment.base - 1} are missing before"
+            )
+        if joined and _holds_records(segment):
+            previous = last_link(joined)
+            if previous is not None and previous.crc != _chain(segment):
+                _refuse_link(folder, segment, f"it does not chain to record {previous.index}")
+            if isinstance(segment, Unsealed) and previous is not None:
+                segment.before = previous
+        joined.append(segment)
+    return joined
+
+
+def _supersede(folder: str, joined: list[Segment], at: int, later: Segment) -> None:
+    earlier = joined[at]
+    if isinstance(earlier, SegmentIndex):
+        _refuse_link(folder, later, f"it supersedes record {later.base}, which was applied")
+    before = later.before if isinstance(later, Unsealed) else Link(later.base - 1)
+    joined[at] = earlier.cut(later.base, before)
+
+
+def _holds_records(segment: Segment) -> bool:
+    return segment.last >= segment.base
+
+
+def last_link(segments: list[Segment]) -> Link | None:
+    """The last record in these segments; None if they hold none."""
+    for segment in reversed(segments):
+        if _holds_records(segment):
+            return segment.tail if isinstance(segment, SegmentIndex) else segment.link(segment.last)
+    return None
+
+
+def _refuse_link(folder: str, segment: Segment, message: str) -> NoReturn:
+    path = f"{folder}/{file_name(segment.name, SEGMENT_SUFFIX)}"
+    raise RotFound(message, file=path, position=HEADER_BYTES)
+
+
+def _snapshots(
+    files: FileSystem, folder: str, names: list[str], segments: list[Segment], identity: Identity
+) -> list[SnapshotMeta]:
+    """The snapshots that stand just before a segment, oldest first.
+
+    A damaged one is left out: the machine can be replayed from an older one. Only the oldest of a
+    log that does not start with record 1 has nothing before it.
+    """
+    borders = _borders(segments)
+    found = []
+    for name in names:
+        index = parse_name(name, SNAPSHOT_SUFFIX)
+        if index is None or index not in borders:
+            continue
+        try:
+            meta = open_snapshot(files, folder, index, identity).meta
+            # A received one whose installation a crash prevented may not fit our log.
+            if borders[index] in (None, meta.crc):
+                found.append(meta)
+        except CorruptRecord as error:
+            if index == segments[0].base - 1:
+                path = f"{folder}/{name}"
+                raise RotFound(str(error), file=path, position=error.position) from error
+    return found
+
+
+def _borders(segments: list[Segment]) -> dict[int, int | None]:
+    """For each segment, the index before it and that record's crc; None before the first."""
+    borders: dict[int, int | None] = {}
+    crc = None
+    for segment in segments:
+        borders.setdefault(segment.base - 1, crc)
+        previous = last_link([segment])
+        crc = previous.crc if previous is not None else crc
+    return borders
+
+
+def _check_start(folder: str, segments: list[Segment], snapshots: list[SnapshotMeta]) -> Link:
+    """The record before the first one kept: of it there must be a snapshot, or it is none."""
+    first = segments[0]
+    if first.base == 1:
+        return Link()
+    path = f"{folder}/{file_name(first.base - 1, SNAPSHOT_SUFFIX)}"
+    if not snapshots or snapshots[0].index != first.base - 1:
+        message = f"the log starts at record {first.base}, and the snapshot before it is missing"
+        raise RotFound(message, file=path, position=0)
+    start = snapshots[0].link
+    holder = next(filter(_holds_records, segments), None)
+    if holder is not None and _chain(holder) != start.crc:
+        raise RotFound("the first record does not chain to the snapshot", file=path, position=64)
+    if isinstance(first, Unsealed):
+        first.before = start
+    return start
+
+
+def _chain(segment: Segment) -> int:
+    """Crc of the record before the first one in this segment, as that one says."""
+    return segment.before.crc if isinstance(segment, Unsealed) else segment.first_chain
+
+
+def _end(segments: list[Segment], start: Link) -> Link:
+    end = last_link(segments) or start
+    for segment in segments:
+        # An empty segment learns here what its first record will follow.
+        if isinstance(segment, Unsealed) and not _holds_records(segment):
+            segment.before = end if segment.base == end.index + 1 else segment.before
+    return end
+
+
+def _remove_orphans(
+    files: FileSystem,
+    folder: str,
+    names: list[str],
+    segments: list[Segment],
+    snapshots: list[SnapshotMeta],
+) -> None:
+    kept = {file_name(meta.index, SNAPSHOT_SUFFIX) for meta in snapshots}
+    kept |= {file_name(s.name, INDEX_SUFFIX) for s in segments if isinstance(s, SegmentIndex)}
+    derived = (SNAPSHOT_SUFFIX, INDEX_SUFFIX)
+    orphans = [
+        name
+        for name in names
+        if name not in kept and any(parse_name(name, suffix) is not None for suffix in derived)
+    ]
+    _remove(files, folder, orphans)

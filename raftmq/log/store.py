@@ -1,0 +1,403 @@
+"""The log of one partition group: append, sync, read, seal, retain, and be replaced.
+
+    store, recovered = LogStore.open(files, folder, LogSettings(), Identity("c", 1, 7))
+    store.append(records, hard_state)       # one write
+    store.sync()                            # one fdatasync: all appended so far is durable
+    store.read(low, high, bytes_max)        # any thread, at any time
+
+After `open`, one thread (the node's disk thread) makes all calls but `read`, `read_at` and
+`statistics`, which any thread may make beside it; why that is safe says `raftmq.log.reading`.
+
+The life of a segment:
+
+    active  --roll-->  closed  --seal-->  sealed  --drop_before-->  gone
+    (written)          (its records are   (index file mapped,
+                        being applied)     nothing in memory)
+
+Invariants:
+- What was appended before a `sync` that returned survives any crash, until it is superseded by an
+  append, dropped by `drop_before`, or replaced by `install_snapshot`.
+- A segment is synced before the next one begins; only the active one can have a torn end.
+- After `WriteFailed` or `FsyncFailed` every call that could write raises the same again.
+- A `DiskFull` append leaves the log as it was before, in memory and on disk.
+- A snapshot stands just before the first kept segment, unless that starts with record 1.
+
+Left out: a process that is started again after a failed sync, without a restart of the machine, may
+read pages from the system's cache that never reached the disk.
+
+Sources: Raft §5.3, §7; etcd's WAL and snapshotter; "Can Applications Recover from fsync Failures?"
+(ATC '20); the commit log and light queue indexes of MetaQ and RocketMQ.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raftmq.log.builder import SegmentBuilder
+from raftmq.log.faults import WriteFailed
+from raftmq.log.files import FileSystem, Lock, publish
+from raftmq.log.index_file import SegmentIndex, encode_index, open_index
+from raftmq.log.reading import read_range, read_scattered
+from raftmq.log.record import Record
+from raftmq.log.recovery import Found, Segment, recover
+from raftmq.log.segment import (
+    INDEX_SUFFIX,
+    PARTIAL_SUFFIX,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    VOID_SUFFIX,
+    HardState,
+    Identity,
+    Link,
+    file_name,
+    parse_name,
+)
+from raftmq.log.snapshot import SnapshotFile, SnapshotMeta, encode_snapshot, open_snapshot
+from raftmq.log.unsealed import Unsealed
+from raftmq.log.writer import LogSettings, LogWriter
+
+__all__ = ["LogSettings", "LogStore", "Recovered", "SegmentSize", "Statistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a log held when it was opened."""
+
+    hard_state: HardState
+    """As last written; `commit` is never above `end.index`, and may lag behind the truth."""
+    start: Link
+    """The record before the first one kept; index 0 for a log that starts with record 1."""
+    end: Link
+    """The last record; `start` if there is none."""
+    terms: list[tuple[int, int]]
+    """Runs of terms over all kept records: (first index, term)."""
+    snapshots: list[SnapshotMeta]
+    """Oldest first. One may be newer than `hard_state.commit`."""
+    torn_bytes_cut: int
+    """Bytes of an unfinished write that were cut off the end."""
+
+    @property
+    def first_index(self) -> int:
+        """First record kept."""
+        return self.start.index + 1
+
+    @property
+    def last_index(self) -> int:
+        """Last record; `first_index - 1` if there is none."""
+        return self.end.index
+
+
+class SegmentSize(NamedTuple):
+    """A segment as retention sees it."""
+
+    base: int
+    """First record."""
+    last: int
+    """Last record."""
+    bytes: int
+    """Size of the segment's file."""
+    last_timestamp: int
+    """Timestamp of the last record in ms; 0 if it holds none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counters of a store since it was opened."""
+
+    segments: int
+    """Segment files."""
+    bytes: int
+    """Their size."""
+    writes: int
+    """Appends and marks written."""
+    bytes_written: int
+    """Bytes of them."""
+    syncs: int
+    """Calls of fdatasync on segments."""
+
+
+class LogStore(LogWriter):
+    """One group's log on disk. Made by `open`."""
+
+    def __init__(
+        self, files: FileSystem, folder: str, settings: LogSettings, identity: Identity, lock: Lock
+    ) -> None:
+        super().__init__(files, folder, settings, identity)
+        self._lock = lock
+        self._snapshots: list[SnapshotMeta] = []
+
+    @classmethod
+    def open(
+        cls, files: FileSystem, folder: str, settings: LogSettings, identity: Identity
+    ) -> tuple["LogStore", Recovered]:
+        """Open a group's folder, or begin a log in an empty or missing one.
+
+        Raises:
+            FolderLocked: another store has it open.
+            RotFound: durable bytes do not check out; nothing was cut.
+            WrongLog, UnsupportedFormat: the folder is not for us.
+            DiskFull, WriteFailed, FsyncFailed: the disk refused.
+        """
+        settings.validate()
+        files.make_folder(folder)
+        lock = files.lock(folder)
+        try:
+            store = cls(files, folder, settings, identity, lock)
+            found = recover(files, folder, identity)
+            store._adopt(found)
+        except OSError as error:
+            lock.close()
+            raise WriteFailed(f"opening {folder} failed: {error}") from error
+        except BaseException:
+            lock.close()
+            raise
+        return store, store._recovered(found)
+
+    def _adopt(self, found: Found) -> None:
+        self._hard_state = found.hard_state
+        self._start = found.start
+        self._snapshots = list(found.snapshots)
+        segments: list[Segment] = list(found.segments)
+        if not segments:
+            segments = [self._begin(Link(), HardState(), sequence=1)]
+        self._publish(segments)
+        self._synced, self._is_marked = self._active.end, found.is_marked
+        self.mark_idle()
+
+    def _recovered(self, found: Found) -> Recovered:
+        terms: list[tuple[int, int]] = []
+        for segment in self._view.segments:
+            runs = segment.terms() if isinstance(segment, SegmentIndex) else segment.runs
+            terms += [run for run in runs if not terms or run[1] != terms[-1][1]]
+        return Recovered(
+            hard_state=found.hard_state,
+            start=found.start,
+            end=found.end,
+            terms=terms,
+            snapshots=list(found.snapshots),
+            torn_bytes_cut=found.torn_bytes_cut,
+        )
+
+    def close(self) -> None:
+        """Sync, leave a closing mark, and give the folder back. Never raises for a failed store."""
+        try:
+            if self._failure is None:
+                self.sync()
+                self.mark_idle()
+                self.sync()
+        finally:
+            for segment in self._view.segments:
+                if isinstance(segment, Unsealed):
+                    segment.file.close()
+            self._lock.close()
+            self._failure = self._failure or WriteFailed(f"{self._folder} was closed")
+
+    # Reading.
+
+    @property
+    def first_index(self) -> int:
+        """First record kept."""
+        return self._view.first
+
+    @property
+    def last_index(self) -> int:
+        """Last record appended; `first_index - 1` if there is none."""
+        return self._view.last
+
+    @property
+    def hard_state(self) -> HardState:
+        """As last appended."""
+        return self._hard_state
+
+    @property
+    def snapshots(self) -> tuple[SnapshotMeta, ...]:
+        """The snapshots kept, oldest first."""
+        return tuple(self._snapshots)
+
+    def read(self, low: int, high: int, bytes_max: int) -> list[Record]:
+        """Records from `low` up to `high` (exclusive), as many as fit in `bytes_max` file bytes.
+
+        At least one if low < high. Any thread; a moment's state of the log is read, however it
+        changes meanwhile. Costs one `pread` for up to 8 MiB.
+
+        Raises:
+            Dropped: `low` is no longer kept.
+            RotFound: a record does not check out; nothing was read.
+            OSError: the disk refused to read.
+        """
+        view = self._view
+        return read_range(self._files, self._folder, view, low=low, high=high, bytes_max=bytes_max)
+
+    def read_at(self, indexes: Iterable[int], bytes_max: int) -> list[Record]:
+        """The records at rising `indexes`, as many of them as fit in `bytes_max`, at least one.
+
+        Neighbours less than 32 KiB apart are read by one call. Otherwise as `read`.
+        """
+        return read_scattered(self._files, self._folder, self._view, indexes, bytes_max)
+
+    def segments(self) -> list[SegmentSize]:
+        """All segments, oldest first, for deciding what to drop."""
+        sizes = []
+        for segment in self._view.segments:
+            if isinstance(segment, SegmentIndex):
+                size, stamp = segment.segment_bytes, segment.tail.timestamp
+            else:
+                size = segment.end
+                stamp = segment.timestamps[-1] if segment.timestamps else 0
+            sizes.append(SegmentSize(segment.base, segment.last, size, stamp))
+        return sizes
+
+    def statistics(self) -> Statistics:
+        """Counters since the log was opened."""
+        sizes = self.segments()
+        return Statistics(
+            segments=len(sizes),
+            bytes=sum(size.bytes for size in sizes),
+            writes=self._writes,
+            bytes_written=self._bytes_written,
+            syncs=self._syncs,
+        )
+
+    # Sealing, snapshots, retention.
+
+    def seal(self, builder: SegmentBuilder) -> SegmentIndex:
+        """Write the index file of the closed segment that `builder` was made for.
+
+        All the segment's records must be applied, and what the machine said of them be in the
+        builder. Positions, timestamps and terms are the log's own.
+
+        Raises:
+            DiskFull: nothing changed; try again later.
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        segments = list(self._view.segments)
+        at = next(i for i, segment in enumerate(segments) if segment.name == builder.name)
+        segment = segments[at]
+        assert isinstance(segment, Unsealed), f"segment {builder.name} is sealed"
+        assert at < len(segments) - 1, f"segment {builder.name} is still written"
+        count = len(segment.positions)
+        columns = builder.columns(base=segment.base, record_count=count)
+        columns["positions"] = segment.positions.tobytes()
+        columns["timestamps"] = segment.timestamps.tobytes()
+        columns["run_firsts"] = b"".join(first.to_bytes(8, "little") for first, _ in segment.runs)
+        columns["run_terms"] = b"".join(term.to_bytes(8, "little") for _, term in segment.runs)
+        parts = encode_index(
+            columns,
+            name=segment.name,
+            sequence=segment.sequence,
+            base=segment.base,
+            segment_bytes=segment.end,
+            first_chain=segment.before.crc if count else 0,
+            seed=segment.seed,
+            tail=segment.link(segment.last) if count else Link(),
+        )
+        name = file_name(segment.name, INDEX_SUFFIX)
+        file = self._create(name, parts)
+        self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
+        sealed = segments[at] = open_index(file)
+        file.close()
+        sealed.verify(keys=True)
+        self._publish(segments)
+        return sealed
+
+    def save_snapshot(self, meta: SnapshotMeta, state: bytes) -> None:
+        """Keep the machine's state after `meta.index`, the last record before some segment.
+
+        Raises:
+            DiskFull: nothing changed; try again later.
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        assert any(segment.base - 1 == meta.index for segment in self._view.segments), (
+            f"{meta.index} is not the last record before a segment"
+        )
+        assert meta.link == self.link(meta.index), f"{meta} is not of this log"
+        if any(kept.index == meta.index for kept in self._snapshots):
+            return
+        name = file_name(meta.index, SNAPSHOT_SUFFIX)
+        self._create(name, encode_snapshot(self._identity, meta, state)).close()
+        self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
+        self._snapshots = sorted([*self._snapshots, meta])
+
+    def open_snapshot(self, index: int) -> SnapshotFile:
+        """A kept snapshot, to be restored or sent; any thread may read it.
+
+        Raises:
+            FileNotFoundError: it is not kept (any more).
+            CorruptRecord: it does not check out.
+        """
+        return open_snapshot(self._files, self._folder, index, self._identity)
+
+    def drop_snapshot(self, index: int) -> None:
+        """Remove a snapshot that is not the one before the first kept record."""
+        self._refuse_if_failed()
+        assert index != self._start.index, "the log stands on this snapshot"
+        if any(kept.index == index for kept in self._snapshots):
+            self._snapshots = [kept for kept in self._snapshots if kept.index != index]
+            self._unlink([file_name(index, SNAPSHOT_SUFFIX)])
+
+    def drop_before(self, index: int) -> Link:
+        """Drop whole segments whose records all lie before `index`; returns the new start.
+
+        The log can only start where a snapshot stands, so fewer may go, or none. A crash meanwhile
+        leaves the old start or the new one.
+
+        Raises:
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        borders = [kept for kept in self._snapshots if self._start.index < kept.index < index]
+        if not borders:
+            return self._start
+        meta = max(borders)
+        segments = list(self._view.segments)
+        gone = [segment for segment in segments[:-1] if segment.last <= meta.index]
+        self._start = meta.link
+        stale = [kept for kept in self._snapshots if kept.index < meta.index]
+        self._snapshots = [kept for kept in self._snapshots if kept.index >= meta.index]
+        self._publish(segments[len(gone) :])
+        # The oldest file, renamed, says what is void: that needs no space on a full disk, and from
+        # then on the others may vanish in any order.
+        oldest, first_kept = file_name(gone[0].name, SEGMENT_SUFFIX), self._view.segments[0]
+        marker = file_name(first_kept.sequence, VOID_SUFFIX)
+        self._final(f"renaming {oldest}", lambda: self._rename(oldest, marker))
+        names = [file_name(segment.name, SEGMENT_SUFFIX) for segment in gone[1:]]
+        names += [file_name(s.name, INDEX_SUFFIX) for s in gone if isinstance(s, SegmentIndex)]
+        self._unlink(names + [file_name(kept.index, SNAPSHOT_SUFFIX) for kept in stale])
+        self._unlink([marker])
+        return self._start
+
+    def install_snapshot(self, index: int, hard_state: HardState) -> SnapshotMeta:
+        """Replace the whole log by the snapshot at `index`, which a `SnapshotReceiver` finished.
+
+        Durable on return, and all or nothing: the new segment's name is what decides, a crash
+        before that leaves the old log, a crash after it the new one.
+
+        Raises:
+            CorruptRecord, FileNotFoundError: there is no such finished snapshot; nothing changed.
+            DiskFull: nothing changed.
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        assert index > self._hard_state.commit, f"{index} is committed here already"
+        partial = file_name(index, PARTIAL_SUFFIX)
+        meta = open_snapshot(self._files, self._folder, index, self._identity, PARTIAL_SUFFIX).meta
+        old_names = self._files.list(self._folder)
+        state = HardState(*hard_state)
+        segment = self._begin(meta.link, state, self._active.sequence + 1, snapshot=partial)
+        self._hard_state = state
+        self._start, self._snapshots = meta.link, [meta]
+        self._publish([segment])
+        self._synced, self._is_dirty, self._is_marked = segment.end, False, True
+        kept = {file_name(index, SNAPSHOT_SUFFIX), file_name(segment.name, SEGMENT_SUFFIX)}
+        suffixes = (SEGMENT_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, PARTIAL_SUFFIX)
+        self._unlink(
+            [
+                name
+                for name in old_names
+                if name not in kept | {partial}
+                and any(parse_name(name, suffix) is not None for suffix in suffixes)
+            ]
+        )
+        return meta

@@ -1,0 +1,325 @@
+"""Writing a group's log: appends, marks, syncs, and the beginning of segments.
+
+The lower half of `raftmq.log.store.LogStore`: all that touches the active segment. Each write is
+`mark | record | record | ...` in one call; nothing is changed in memory before it succeeded.
+
+Invariants:
+- `_view.end` is the active segment's size: a failed write is cut off at once, or is final.
+- A failure that leaves the disk's state unknown is kept and raised again by every later call.
+- Rolling never happens on an append that supersedes: what supersedes stays in the file of the
+  active segment, so a new segment's first record always follows the last one of the log.
+
+Sources: etcd's WAL encoder; "Can Applications Recover from fsync Failures?" (ATC '20).
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from raftmq.log.faults import DiskFull, FsyncFailed, LogFault, WriteFailed
+from raftmq.log.files import File, FileSystem, prepare, publish
+from raftmq.log.index_file import SegmentIndex
+from raftmq.log.reading import View, read_range
+from raftmq.log.record import Record
+from raftmq.log.recovery import Segment
+from raftmq.log.segment import (
+    HEADER_BYTES,
+    MARK_BYTES,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    HardState,
+    Identity,
+    Link,
+    SegmentInfo,
+    encode_header,
+    encode_mark,
+    file_name,
+)
+from raftmq.log.unsealed import POSITION_MAX, Unsealed
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How a log is laid out."""
+
+    segment_bytes: int = 64 * 1024 * 1024
+    """A segment that has reached this size is closed by the next append; appends are not split,
+    so it may end up larger by one of them. From 1 KiB to 1 GiB."""
+
+    def validate(self) -> "LogSettings":
+        """This object. Raises `ValueError` if a value is out of range."""
+        if not 1024 <= self.segment_bytes <= 2**30:
+            raise ValueError(f"segment_bytes ({self.segment_bytes}) must be from 1 KiB to 1 GiB")
+        return self
+
+
+class LogWriter:
+    """The writing half of a `LogStore`."""
+
+    def __init__(
+        self, files: FileSystem, folder: str, settings: LogSettings, identity: Identity
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._settings = settings
+        self._identity = identity
+        self._failure: LogFault | None = None
+        self._hard_state = HardState()
+        self._start = Link()
+        self._view = View((), (), 1, 0, 0)
+        self._synced = 0
+        """Bytes of the active segment that are durable."""
+        self._is_dirty = False
+        self._is_marked = False
+        self._writes = self._bytes_written = self._syncs = 0
+        self.layout: tuple[SegmentInfo, ...] = ()
+        """The segments without an index file, oldest first, the active one last. A new tuple
+        whenever one begins, is sealed, or changes its bounds: for `LogIndex.arrange`."""
+        self.sealed: tuple[SegmentIndex, ...] = ()
+        """The sealed segments, oldest first."""
+
+    def append(self, records: Sequence[Record], hard_state: HardState | None = None) -> None:
+        """Write consecutive records and, if given, a new hard state, in one write.
+
+        What is at or above the first record's index is superseded. Durable after `sync`. Records
+        must chain to each other and to what they follow; the bytes are written as they are.
+
+        Raises:
+            DiskFull: nothing was appended; a later append may succeed.
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        view, state = self._view, self._hard_state
+        if hard_state is not None:
+            state = HardState(*hard_state)
+        first = view.last + 1
+        if records:
+            first = records[0].index
+            self._check_follows(records)
+            if self._active.end >= self._settings.segment_bytes:
+                self._roll(first)
+        active = self._active
+        position = active.end
+        self._write([self._mark(state, first), *[record.encoded for record in records]])
+        self._hard_state = state
+        if first <= view.last:
+            active = self._supersede(first)
+        active.end = position + MARK_BYTES
+        if records:
+            if not active.positions:
+                active.before = self.link(first - 1)
+            active.extend(records, active.end)
+        last = records[-1].index if records else view.last
+        self._view = self._view._replace(last=last, end=active.end)
+        self._is_marked = False
+
+    def sync(self) -> None:
+        """Make all that was appended durable.
+
+        Raises:
+            FsyncFailed: final; nothing since the last sync is known to be durable.
+        """
+        self._refuse_if_failed()
+        if not self._is_dirty:
+            return
+        active = self._active
+        try:
+            active.file.datasync()
+        except OSError as error:
+            raise self._fail(FsyncFailed(f"fdatasync of {active.path} failed: {error}")) from error
+        self._syncs += 1
+        self._synced = active.end
+        self._is_dirty = False
+
+    def mark_idle(self) -> bool:
+        """Write a mark that vouches for the last write, if none does yet; returns whether it did.
+
+        It needs no sync of its own. Called when a log falls idle, so that later damage to the last
+        write is known for what it is. A full disk is no reason to fail here.
+        """
+        self._refuse_if_failed()
+        active = self._active
+        if self._is_dirty or self._is_marked or self._synced != active.end:
+            return False
+        try:
+            self._write([self._mark(self._hard_state, self._view.last + 1)])
+        except DiskFull:
+            return False
+        active.end += MARK_BYTES
+        self._view = self._view._replace(end=active.end)
+        self._is_marked = True
+        return True
+
+    def link(self, index: int) -> Link:
+        """What the successor of the record at `index` depends on; reads the disk if it must.
+
+        `index` is from `first_index - 1` to `last_index`. Raises as `LogStore.read`.
+        """
+        if index == self._start.index:
+            return self._start
+        for segment in reversed(self._view.segments):
+            if isinstance(segment, SegmentIndex):
+                if segment.count and segment.last == index:
+                    return segment.tail
+            elif segment.base <= index <= segment.last:
+                return segment.link(index)
+        (record,) = read_range(
+            self._files, self._folder, self._view, low=index, high=index + 1, bytes_max=1
+        )
+        return Link(record.index, record.term, record.crc, record.timestamp)
+
+    @property
+    def _active(self) -> Unsealed:
+        active = self._view.segments[-1]
+        assert isinstance(active, Unsealed)
+        return active
+
+    def _publish(self, segments: list[Segment]) -> None:
+        """Make these the log's segments."""
+        active = segments[-1]
+        assert isinstance(active, Unsealed)
+        last = max((s.last for s in segments if s.last >= s.base), default=self._start.index)
+        bases = tuple(segment.base for segment in segments)
+        self._view = View(tuple(segments), bases, self._start.index + 1, last, active.end)
+        layout = [
+            SegmentInfo(s.name, s.base, s.last if s is not active else None)
+            for s in segments
+            if isinstance(s, Unsealed)
+        ]
+        if tuple(layout) != self.layout:
+            self.layout = tuple(layout)
+        self.sealed = tuple(s for s in segments if isinstance(s, SegmentIndex))
+
+    def _check_follows(self, records: Sequence[Record]) -> None:
+        # Each of these would be rot to the next recovery, so they stop the node here.
+        first = records[0].index
+        assert self._hard_state.commit < first <= self._view.last + 1, (
+            f"record {first} after {self._view.last}, {self._hard_state.commit} is committed"
+        )
+        assert first > self._start.index, f"record {first} lies before the log"
+        assert records[-1].index == first + len(records) - 1, "records are not consecutive"
+        chains = [record.chain for record in records]
+        crcs = [self.link(first - 1).crc, *[record.crc for record in records[:-1]]]
+        assert chains == crcs, f"records {first} to {records[-1].index} do not chain"
+
+    def _mark(self, state: HardState, first: int) -> bytes:
+        """The mark of a write whose records, if any, begin at `first`."""
+        active = self._active
+        # What this very write commits may be torn off it, or supersede what bore that index.
+        kept = state._replace(commit=min(state.commit, first - 1))
+        return encode_mark(
+            seed=active.seed,
+            position=active.end,
+            durable=self._synced,
+            state=kept,
+            last=self._view.last,
+        )
+
+    def _write(self, buffers: list[bytes]) -> None:
+        active = self._active
+        total = sum(map(len, buffers))
+        assert active.end + total <= POSITION_MAX, f"{active.path} outgrows 32-bit positions"
+        try:
+            active.file.append(buffers)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise self._fail(WriteFailed(f"writing {active.path} failed: {error}")) from error
+            self._final(f"cutting {active.path}", lambda: active.file.truncate(active.end))
+            raise DiskFull(f"no space for {total} bytes in {self._folder}") from error
+        self._writes += 1
+        self._bytes_written += total
+        self._is_dirty = True
+
+    def _roll(self, first: int) -> None:
+        """Begin the next segment, if the log may continue in one."""
+        active = self._active
+        # A name must be above all others, and what supersedes stays with what it supersedes.
+        if first != self._view.last + 1 or first <= active.name:
+            return
+        self.sync()
+        segment = self._begin(self.link(first - 1), self._hard_state, active.sequence + 1)
+        self._publish([*self._view.segments, segment])
+        self._synced = segment.end
+
+    def _begin(
+        self, previous: Link, state: HardState, sequence: int, *, snapshot: str | None = None
+    ) -> Unsealed:
+        """Make the segment after `previous`; with a partial snapshot, one that voids all others."""
+        name = file_name(previous.index + 1, SEGMENT_SUFFIX)
+        header, seed = encode_header(
+            self._identity, sequence=sequence, previous=previous, replaced=snapshot is not None
+        )
+        mark = encode_mark(
+            seed=seed,
+            position=HEADER_BYTES,
+            durable=HEADER_BYTES,
+            state=state._replace(commit=min(state.commit, previous.index)),
+            last=previous.index,
+        )
+        file = self._create(name, [header, mark])
+        if snapshot is not None:
+            final = file_name(previous.index, SNAPSHOT_SUFFIX)
+            self._final(f"renaming {snapshot}", lambda: self._rename(snapshot, final))
+        self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
+        return Unsealed(
+            name=previous.index + 1,
+            sequence=sequence,
+            seed=seed,
+            path=f"{self._folder}/{name}",
+            file=file,
+            base=previous.index + 1,
+            before=previous,
+            end=HEADER_BYTES + MARK_BYTES,
+        )
+
+    def _rename(self, old: str, new: str) -> None:
+        self._files.rename(f"{self._folder}/{old}", f"{self._folder}/{new}")
+        self._files.sync_folder(self._folder)
+
+    def _supersede(self, first: int) -> Unsealed:
+        """Forget the records from `first` on; returns the active segment that goes on."""
+        segments, before = list(self._view.segments), self.link(first - 1)
+        at = len(segments)
+        while at and (segments[at - 1].last >= first or segments[at - 1].base > first):
+            at -= 1
+            segment = segments[at]
+            assert isinstance(segment, Unsealed), f"record {first} was applied"
+            segments[at] = segment.cut(first, before)
+        self._publish(segments)
+        return self._active
+
+    def _create(self, name: str, parts: Sequence[bytes]) -> File:
+        try:
+            return prepare(self._files, self._folder, name, parts)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFull(f"no space for {name} in {self._folder}") from error
+            raise self._fail(WriteFailed(f"writing {name} failed: {error}")) from error
+
+    def _unlink(self, names: Sequence[str]) -> None:
+        def unlink() -> None:
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self._files.unlink(f"{self._folder}/{name}")
+            self._files.sync_folder(self._folder)
+
+        if names:
+            self._final(f"removing {names[0]}", unlink)
+
+    def _final(self, what: str, call: Callable[[], None]) -> None:
+        """Run a call after whose failure nothing can be known."""
+        try:
+            call()
+        except OSError as error:
+            raise self._fail(WriteFailed(f"{what} in {self._folder} failed: {error}")) from error
+
+    def _fail(self, failure: LogFault) -> LogFault:
+        self._failure = failure
+        return failure
+
+    def _refuse_if_failed(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args)
