@@ -19,9 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from raftmq.consensus import HardState, Message
+from raftmq.consensus import Message
 from raftmq.log.faults import DiskFull
-from raftmq.log.record import Record
+from raftmq.log.segment import HardState
+from raftmq.log.store import LogStore
 
 from .group import Group
 from .timers import Timers
@@ -39,8 +40,10 @@ class Write:
     """Whose."""
     messages: list[Message] = field(default_factory=list[Message])
     """The storage messages, in order."""
+    written: int = 0
+    """Messages written so far."""
     full: DiskFull | None = None
-    """Set by the pass if the disk was full: nothing of this was written."""
+    """Set by the pass if the disk was full: the messages from `written` on are not written."""
 
 
 class DiskLoop:
@@ -124,11 +127,26 @@ def _run_pass(writes: list[Write]) -> list[Write]:
 
 
 def _write(write: Write) -> None:
-    records: list[Record] = []
-    hard_state: HardState | None = None
-    for message in write.messages:
-        if message.entries:
-            records.extend(message.entries)
+    """Write a group's storage messages: their records together, a snapshot by itself."""
+    store = write.group.store
+    while write.written < len(write.messages):
+        run = write.messages[write.written :]
+        at = next((n for n, m in enumerate(run) if m.snapshot is not None), len(run))
+        records = [record for message in run[:at] for record in message.entries]
+        if at:
+            store.append(records, _hard_state(run[:at], store))
+            write.written += at
+        if at < len(run):
+            store.sync()
+            snapshot = run[at].snapshot
+            assert snapshot is not None
+            store.install_snapshot(snapshot.meta.index, _hard_state(run[at : at + 1], store))
+            write.written += 1
+
+
+def _hard_state(messages: list[Message], store: LogStore) -> HardState:
+    """The last hard state among the messages; the stored one if there is none."""
+    for message in reversed(messages):
         if message.term:
-            hard_state = HardState(message.term, message.vote, message.commit)
-    write.group.store.append(records, hard_state)
+            return HardState(message.term, message.vote, message.commit)
+    return store.hard_state

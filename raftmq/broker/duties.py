@@ -17,12 +17,14 @@ import trio
 
 from raftmq.consensus import ProgressState
 from raftmq.log.record import Kind
+from raftmq.log.store import SegmentSize
 from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap
 from raftmq.pop.catalog import Node as CatalogNode
-from raftmq.pop.catalog import encode_commands as encode_catalog_commands
-from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim, encode_commands
+from raftmq.pop.commands import encode_commands
+from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
 
 from .group import Group
+from .settings import Log
 from .tickets import Callback
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class Duties:
             return
         nodes = [CatalogNode(peer.id, peer.host, peer.port) for peer in own.peers]
         command = Bootstrap(nodes, own.groups, own.replicas)
-        self._propose("found", self._node.groups[SYSTEM_GROUP], encode_catalog_commands([command]))
+        self._propose("found", self._node.groups[SYSTEM_GROUP], encode_commands([command]))
 
     def _spread(self, group: Group) -> None:
         """Hand over to the group's first member if it does not lead and could."""
@@ -105,10 +107,8 @@ class Duties:
             group.transfer(preferred)
 
     def _retain(self, group: Group) -> None:
-        settings = self._node.settings.log
-        keep_from = group.store.retention_start(
-            older_than=self._node.now_ms() - settings.retention_ms if settings.retention_ms else 0,
-            bytes_max=settings.retention_bytes,
+        keep_from = retention_start(
+            group.store.segments(), self._node.settings.log, now=self._node.now_ms()
         )
         if keep_from > group.machine.log_start:
             self._propose("retain", group, encode_commands([Trim(keep_from)]))
@@ -124,3 +124,20 @@ class Duties:
         if deleted:
             commands: list[Command] = [DropQueues(deleted)]
             self._propose("forget", group, encode_commands(commands))
+
+
+def retention_start(segments: list[SegmentSize], settings: Log, *, now: int) -> int:
+    """The first index that the settings keep, given all segments of a log, oldest first.
+
+    The newest segment always stays. 0 if everything is kept.
+    """
+    kept_bytes = sum(segment.bytes for segment in segments)
+    start = 0
+    for segment in segments[:-1]:
+        is_old = settings.retention_ms and segment.last_timestamp < now - settings.retention_ms
+        is_over = settings.retention_bytes and kept_bytes > settings.retention_bytes
+        if not (is_old or is_over):
+            break
+        kept_bytes -= segment.bytes
+        start = segment.last + 1
+    return start

@@ -16,7 +16,7 @@ from struct import pack as pack_struct
 from typing import NamedTuple, Protocol
 
 from raftmq.errors import CorruptRecord
-from raftmq.log.index import Placement
+from raftmq.log.builder import Placement
 from raftmq.log.record import HEADER_BYTES, Record
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -46,6 +46,11 @@ class Source(NamedTuple):
     """The partition group's replica."""
     end: int
     """The offset after the queue's last message."""
+
+    def earliest(self, queue: int) -> int:
+        """The queue's first kept offset; its end if nothing is kept."""
+        earliest = self.group.index.earliest(queue)
+        return self.end if earliest is None else earliest
 
 
 class Catalogue(Protocol):
@@ -146,7 +151,7 @@ class Fetches:
     def _look_up(
         self, item: FetchFrom, source: Source, found: list[_Found], errors: list[FetchedQueue]
     ) -> None:
-        earliest = source.group.index.earliest(item.queue)
+        earliest = source.earliest(item.queue)
         if not earliest <= item.offset <= source.end:
             message = f"offset {item.offset} is not within {earliest}..{source.end}"
             error = ErrorReply("offset_out_of_range", message, earliest=earliest, end=source.end)
@@ -249,7 +254,7 @@ def _describe(item: _Found, records: list[Record]) -> FetchedQueue:
     bases = [placement.base_offset for placement in item.placements[:count]]
     return FetchedQueue(
         item.queue,
-        item.source.group.index.earliest(item.queue),
+        item.source.earliest(item.queue),
         item.source.end,
         pack_struct(f"<{count}Q", *bases),
         pack_struct(f"<{count}q", *[record.timestamp for record in records]),

@@ -45,6 +45,7 @@ from raftmq.errors import Reason
 from raftmq.log.cache import LogCache
 from raftmq.log.index import LogIndex
 from raftmq.log.record import Kind, Record
+from raftmq.log.segment import Link, SegmentInfo
 from raftmq.log.store import LogStore
 from raftmq.pop.results import Result
 from raftmq.wire.messages import ErrorReply
@@ -77,7 +78,10 @@ class Host(Protocol):
         """Read records back from disk, then call `group.fetched`."""
 
     def applied(self, group: "Group", records: list[Record], results: list[list[Result]]) -> None:
-        """Records were applied: place them, wake who waits for them, think of a snapshot."""
+        """Records were applied: place them, wake who waits for them."""
+
+    def at_border(self, group: "Group", record: Record) -> None:
+        """The machine has just applied the last record before a segment: take a snapshot."""
 
     def restored(self, group: "Group", snapshot: Snapshot) -> None:
         """A snapshot took the place of the log: put its state in place of the machine's."""
@@ -143,7 +147,11 @@ class Group:
         self._reads: dict[int, list[Callable[[ErrorReply | None], None]]] = {}
         self._granted: list[tuple[int, int]] = []
         self._new_reads: list[Callable[[ErrorReply | None], None]] = []
+        self.trimmed = self.machine.log_start
+        """Up to where the log was told to drop segments."""
         self._office = 0
+        self._borders: set[int] = set()
+        self._layout: tuple[SegmentInfo, ...] = self.store.layout
         self.refusal = ""
         """Why this node takes no proposals at the moment (a full disk, a stop); empty: it does."""
 
@@ -195,8 +203,19 @@ class Group:
                 self._host.restored(self, message.snapshot)
             if message.entries:
                 self.cache.append(message.entries)
+        # Before the answers are stepped: they may let the machine pass a new segment's border.
+        if self.store.layout is not self._layout:
+            self._arrange()
+        for message in messages:
             self._respond(message)
         self._host.mark(self)
+
+    def _arrange(self) -> None:
+        """The store began or sealed a segment."""
+        self._layout = self.store.layout
+        self.index.arrange(self._layout)
+        borders = {segment.base - 1 for segment in self._layout}
+        self._borders = {index for index in borders if index > self.machine.applied}
 
     def fetched(self, peer: int, records: list[Record]) -> None:
         """Records that were asked for with `fetch_records` are here."""
@@ -207,6 +226,14 @@ class Group:
     def stop(self, refusal: str) -> None:
         """Take no more proposals; those under way are still answered."""
         self.refusal = refusal
+
+    def replace_machine(self, machine: Machine, meta: SnapshotMeta) -> None:
+        """A snapshot took the place of log and machine."""
+        self.machine = machine
+        self.conf_state = meta.conf_state
+        self.cache.restore(Link(meta.index, meta.term, meta.crc, meta.timestamp))
+        self.index.restore(self.store.layout)
+        self._arrange()
 
     def transfer(self, to: int) -> ErrorReply | None:
         """Start handing the leadership to a member; 0: the voter that is furthest.
@@ -334,6 +361,9 @@ class Group:
                 self._change_membership(record)
             result = self.machine.apply(record)
             results.append(result)
+            if self._borders and record.index in self._borders:
+                self._borders.discard(record.index)
+                self._host.at_border(self, record)
             held = self._tickets.pop(record.index, None)
             if held is not None:
                 self._settle(held, record, result)

@@ -26,12 +26,16 @@ from typing import Any
 import trio
 
 from raftmq import __version__
+from raftmq.batch import peek
 from raftmq.consensus import Message, MessageKind, Snapshot
 from raftmq.errors import Reason
-from raftmq.log.faults import LogFault
-from raftmq.log.index import Placement
-from raftmq.log.record import Kind, Record
+from raftmq.log.builder import Placement, SegmentBuilder
+from raftmq.log.faults import DiskFull, LogFault
+from raftmq.log.index_file import SegmentIndex
+from raftmq.log.record import HEADER_BYTES, Kind, Record
+from raftmq.log.segment import Link
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
+from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Appended, Result
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.codec import pack, unpack
@@ -69,8 +73,9 @@ from .world import World
 
 SOFTWARE = f"raftmq {__version__}"
 
-STOP_SECONDS_MAX = 5.0
-"""How long a stopping node tries to hand over what it leads."""
+STOP_CHECK_SECONDS = 0.05
+STOP_CHECKS_MAX = 100
+"""A stopping node looks so often, at that interval, whether it has handed over what it leads."""
 
 
 class NodeStopped(Exception):
@@ -143,7 +148,12 @@ class Node:
             return ErrorReply("not_leader", message, group=number)
         if not group.is_leader:
             return group.not_leader()
+        assert isinstance(group.machine, PartitionMachine)
         return Source(group, group.machine.ends.get(queue, 0))
+
+    def link_to(self, member: int) -> PeerLink | None:
+        """The connection to the node behind a member of a group."""
+        return self.links.get(node_of(member))
 
     def view(self, topics: list[str] | None) -> ClusterView:
         """The routing table as this node knows it."""
@@ -204,14 +214,14 @@ class Node:
 
         def done(records: list[Record] | None, error: BaseException | None) -> None:
             if error is not None and not isinstance(error, LogFault | OSError):
-                self._fail(error)
+                self.fail(error)
                 return
             group.fetched(peer, records or [])
 
         self._reader.submit(partial(group.store.read, low, high, budget), done)
 
     def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
-        """Records were applied: place them, wake who waits for them, think of a snapshot."""
+        """Records were applied: place them, wake who waits for them."""
         if group.number == SYSTEM_GROUP:
             self._nursery.start_soon(self._catalog_changed)
         place, touched = group.index.place, self._touched
@@ -221,9 +231,53 @@ class Node:
             appended = result[0]
             if isinstance(appended, Appended) and not appended.duplicate:
                 queue, base, count, _, _ = appended
-                place(Placement(queue, base, count, record.index))
+                place(Placement(queue, base, count, record.index), record.timestamp)
                 touched.add(queue)
-        self._snapshots.consider(group, records)
+                head = peek(record.payload)
+                if head.key_hashes_at:
+                    start = HEADER_BYTES + head.key_hashes_at
+                    hashes = record.encoded[start : start + 4 * count]
+                    group.index.add_keys(record.index, hashes)
+        self._keep_house(group)
+
+    def _keep_house(self, group: Group) -> None:
+        """Seal the segments that are applied to their end, drop those that retention lets go."""
+        while (builder := group.index.sealable(group.machine.applied)) is not None:
+            self._disk_worker.submit(
+                partial(group.store.seal, builder), partial(self._sealed, group, builder)
+            )
+        if group.machine.log_start > group.trimmed:
+            group.trimmed = group.machine.log_start
+            self._disk_worker.submit(
+                partial(group.store.drop_before, group.trimmed), partial(self._dropped, group)
+            )
+
+    def _sealed(
+        self,
+        group: Group,
+        builder: SegmentBuilder,
+        sealed: SegmentIndex | None,
+        error: BaseException | None,
+    ) -> None:
+        if sealed is not None:
+            group.index.sealed(sealed)
+        elif isinstance(error, DiskFull):
+            group.index.seal_failed(builder)
+        else:
+            assert error is not None
+            self.fail(error)
+
+    def _dropped(self, group: Group, start: Link | None, error: BaseException | None) -> None:
+        if start is not None:
+            group.cache.drop_before(start)
+            group.index.drop_before(start.index + 1)
+        else:
+            assert error is not None
+            self.fail(error)
+
+    def at_border(self, group: Group, record: Record) -> None:
+        """The machine has just applied the last record before a segment: take a snapshot."""
+        self._snapshots.take(group, record)
 
     def restored(self, group: Group, snapshot: Snapshot) -> None:
         """A snapshot took the place of the log: put its state in place of the machine's."""
@@ -354,10 +408,10 @@ class Node:
         limits = self.settings.limits
         self._disk_worker = self.world.worker(f"raftmq-disk-{self.id}", nursery)
         self._reader = self.world.worker(f"raftmq-read-{self.id}", nursery)
-        self._disk = DiskLoop(self._disk_worker, self.timers, on_fault=self._fail)
+        self._disk = DiskLoop(self._disk_worker, self.timers, on_fault=self.fail)
         self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
         self._requests = Requests(self, fetches=self._fetches, reader=self._reader, limits=limits)
-        self._snapshots = Snapshots(self, disk=self._disk_worker, reader=self._reader)
+        self._snapshots = Snapshots(self, self._disk_worker)
         self._opener = GroupOpener(self)
         self._duties = Duties(self)
 
@@ -458,7 +512,7 @@ class Node:
 
     # The end
 
-    def _fail(self, fault: BaseException) -> None:
+    def fail(self, fault: BaseException) -> None:
         """A fault that this node must not live on with."""
         if self._fault is None:
             self._fault = fault
@@ -469,14 +523,18 @@ class Node:
             group.stop("this node is stopping")
             if group.is_leader:
                 group.transfer(0)
-        with trio.move_on_after(STOP_SECONDS_MAX):
-            while not self._disk.is_idle or any(
-                group.is_leader and len(group.conf_state.voters) > 1
-                for group in self.groups.values()
-            ):
-                await trio.sleep(0.02)  # noqa: ASYNC110 - once in a node's life
-            # A moment for the answers that became ready last.
-            await trio.sleep(0.05)
+        for _ in range(STOP_CHECKS_MAX):
+            if self._is_handed_over():
+                break
+            await trio.sleep(STOP_CHECK_SECONDS)
+        # A moment for the answers that became ready last.
+        await trio.sleep(STOP_CHECK_SECONDS)
+
+    def _is_handed_over(self) -> bool:
+        leads = any(
+            group.is_leader and len(group.conf_state.voters) > 1 for group in self.groups.values()
+        )
+        return self._disk.is_idle and not leads
 
     def _close(self) -> None:
         self._is_serving = False

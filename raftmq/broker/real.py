@@ -69,7 +69,7 @@ class RealWorld:
     async def listen(self, host: str, port: int) -> trio.abc.Listener[trio.abc.Stream]:
         """Listen on a TCP port of one address."""
         (listener,) = await trio.open_tcp_listeners(port, host=host, backlog=1024)
-        return listener  # type: ignore[return-value] # a SocketListener is one of SocketStreams
+        return listener
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
         """Open a TCP connection that sends small frames at once."""

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from raftmq.batch import key_hash, verify
+from raftmq.batch import key_hash, peek, verify
 from raftmq.errors import CorruptRecord, Reason
-from raftmq.log.record import HEADER_BYTES, Kind
+from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.pop import catalog as catalog_commands
 from raftmq.pop import machine as machine_commands
-from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
+from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog
+from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Appended, Changed, Refused, Result
 from raftmq.wire.codec import pack, unpack
@@ -61,8 +62,9 @@ KEY_BATCHES_MAX = 1000
 class Service(Protocol):
     """What the handlers need of the node."""
 
-    catalog: Catalog
-    """The system group's machine."""
+    @property
+    def catalog(self) -> Catalog:
+        """The system group's machine."""
 
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
@@ -174,7 +176,7 @@ class Requests:
             [item.queue for item in request.offsets],
             [item.offset for item in request.offsets],
         )
-        payload = machine_commands.encode_commands([command])
+        payload = encode_commands([command])
         self._propose_commands(connection, frame, group, payload, lambda _: OffsetsCommitted())
 
     def _propose_commands(
@@ -252,14 +254,15 @@ class Requests:
             if isinstance(source, ErrorReply):
                 connection.refuse(frame.correlation, source)
                 return
-            earliest = source.group.index.earliest(item.queue)
+            earliest = source.earliest(item.queue)
             match item.at:
                 case _ if item.at == EARLIEST:
                     offset = earliest
                 case _ if item.at == LATEST:
                     offset = source.end
                 case at:
-                    offset = source.group.index.at_time(item.queue, at)
+                    at_time = source.group.index.at_time(item.queue, at)
+                    offset = source.end if at_time is None else at_time
             found.append(FoundOffset(item.queue, offset, earliest, source.end))
         connection.reply(frame.kind, frame.correlation, pack(FoundOffsets(found)))
 
@@ -277,32 +280,18 @@ class Requests:
         self, connection: Connection, frame: Frame, request: FindKey, group: Group
     ) -> None:
         limit = max(1, min(request.limit, KEY_BATCHES_MAX))
-        placements = [
-            placement
-            for placement in group.index.find_key(key_hash(request.key), request.since, limit)
-            if placement.queue >> catalog_commands.QUEUE_BITS == request.topic
-        ]
-        budget = self._limits.fetch_bytes_max
+        indexes = group.index.find_key(key_hash(request.key), limit=limit)
 
-        def done(records: Any, error: BaseException | None) -> None:
-            if error is not None:
+        def done(records: list[Record] | None, error: BaseException | None) -> None:
+            if records is None:
                 reply = ErrorReply("unavailable", f"the log cannot be read here: {error}")
                 connection.refuse(frame.correlation, reply)
                 return
-            batches = [
-                FoundBatch(
-                    placement.queue,
-                    placement.base_offset,
-                    record.timestamp,
-                    len(record.encoded) - HEADER_BYTES,
-                )
-                for placement, record in zip(placements, records, strict=False)
-            ]
-            body = [record.encoded[HEADER_BYTES:] for record in records]
+            batches, body = _found_batches(group, request, records)
             connection.reply(frame.kind, frame.correlation, pack(FoundKey(batches)), body)
 
-        wanted = [placement.index for placement in placements]
-        self._reader.submit(partial(group.store.read_at, wanted, budget), done)
+        budget = self._limits.fetch_bytes_max
+        self._reader.submit(partial(group.store.read_at, sorted(indexes), budget), done)
 
     def _admin(self, connection: Connection, frame: Frame) -> None:
         request = unpack(Admin, frame.header)
@@ -316,7 +305,7 @@ class Requests:
         if group is None:
             connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
             return
-        payload = catalog_commands.encode_commands([command])
+        payload = encode_commands([command])
         self._propose_commands(connection, frame, group, payload, AdminDone)
 
     def _status(self, connection: Connection, frame: Frame) -> None:
@@ -344,6 +333,39 @@ def _committed_offsets(machine: Any, consumer_group: str | None) -> list[Committ
         for name in names
         for queue, (offset, timestamp) in machine.committed.get(name, {}).items()
     ]
+
+
+def _found_batches(
+    group: Group, request: FindKey, records: list[Record]
+) -> tuple[list[FoundBatch], list[bytes]]:
+    """What to answer to a search for a key, given records that may hold it; newest first."""
+    batches, body = [], []
+    for record in reversed(records):
+        payload = record.encoded[HEADER_BYTES:]
+        queue = peek(payload).queue
+        if queue >> QUEUE_BITS != request.topic or record.timestamp < request.since:
+            continue
+        base = _base_offset(group, queue, record.index)
+        if base is not None:
+            batches.append(FoundBatch(queue, base, record.timestamp, len(payload)))
+            body.append(payload)
+    return batches, body
+
+
+def _base_offset(group: Group, queue: int, index: int) -> int | None:
+    """The offset that a record's batch got, by bisection: offsets grow with the index."""
+    assert isinstance(group.machine, PartitionMachine)
+    low, high = group.index.earliest(queue) or 0, group.machine.ends.get(queue, 0)
+    while low < high:
+        middle = (low + high) // 2
+        (placement,) = group.index.lookup(queue, middle, 1)
+        if placement.index == index:
+            return placement.base_offset
+        if placement.index < index:
+            low = placement.base_offset + placement.count
+        else:
+            high = placement.base_offset
+    return None
 
 
 def _refused(result: Refused) -> ErrorReply:

@@ -30,6 +30,7 @@ import msgspec
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 
+from .commands import decode_commands
 from .results import Changed, Refused, Result, UnsupportedVersion
 
 VERSION = 1
@@ -148,18 +149,14 @@ class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topi
 Command = Bootstrap | PutNode | RemoveNode | PutGroup | CreateTopic | AlterTopic | DeleteTopic
 
 
-def encode_commands(commands: list[Command]) -> bytes:
-    """The payload of a COMMANDS record."""
-    return cbor2.dumps(msgspec.to_builtins(commands))
-
-
 def parse_command(values: list[Any]) -> Command:
     """The command of a positional array, as it came over the wire.
 
     Raises:
         msgspec.ValidationError: no command looks like this; the message says what is wrong.
     """
-    return msgspec.convert(values, Command)
+    command: Command = msgspec.convert(values, Command)
+    return command
 
 
 class Catalog:
@@ -216,10 +213,9 @@ class Catalog:
         return results
 
     def _run(self, payload: bytes, record: Record) -> list[Result]:
-        try:
-            commands = msgspec.convert(cbor2.loads(payload), list[Command])
-        except (ValueError, msgspec.ValidationError) as error:
-            return [Refused(Reason.BAD_ARGUMENT, f"commands cannot be read: {error}")]
+        commands = decode_commands(payload, list[Command])
+        if isinstance(commands, Refused):
+            return [commands]
         results = [self._run_one(command, record.timestamp) for command in commands]
         self.version = record.index
         return results

@@ -30,6 +30,7 @@ from raftmq.batch import peek
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.log.record import Kind, Record
 
+from .commands import decode_commands
 from .producers import Producers
 from .results import Appended, Changed, Refused, Result, UnsupportedVersion
 
@@ -66,11 +67,6 @@ class DropQueues(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
 
 
 Command = CommitOffsets | Trim | DropQueues
-
-
-def encode_commands(commands: list[Command]) -> bytes:
-    """The payload of a COMMANDS record."""
-    return cbor2.dumps(msgspec.to_builtins(commands))
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -152,10 +148,9 @@ class PartitionMachine:
         return verdict
 
     def _run(self, payload: bytes, now: int) -> list[Result]:
-        try:
-            commands = msgspec.convert(cbor2.loads(payload), list[Command])
-        except (ValueError, msgspec.ValidationError) as error:
-            return [Refused(Reason.BAD_ARGUMENT, f"commands cannot be read: {error}")]
+        commands = decode_commands(payload, list[Command])
+        if isinstance(commands, Refused):
+            return [commands]
         return [self._run_one(command, now) for command in commands]
 
     def _run_one(self, command: Command, now: int) -> Result:

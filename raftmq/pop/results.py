@@ -12,7 +12,7 @@ class Appended(NamedTuple):
     """The queue's number."""
     base_offset: int
     """Offset of the batch's first message."""
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     """Messages in the batch."""
     timestamp: int
     """The leader's stamp in milliseconds; for a duplicate that of the attempt that repeats it."""

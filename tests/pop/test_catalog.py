@@ -17,8 +17,8 @@ from raftmq.pop.catalog import (
     PutGroup,
     PutNode,
     RemoveNode,
-    encode_commands,
 )
+from raftmq.pop.commands import encode_commands
 from raftmq.pop.results import Changed, Refused, Result
 
 NODES = [Node(1, "a", 1), Node(2, "b", 2), Node(3, "c", 3)]

@@ -8,13 +8,13 @@ from raftmq.batch import encode
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
+from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import (
     CommitOffsets,
     DropQueues,
     Limits,
     PartitionMachine,
     Trim,
-    encode_commands,
 )
 from raftmq.pop.results import Appended, Changed, Refused, Result, UnsupportedVersion
 
@@ -39,9 +39,8 @@ class Log:
         self, first: int, count: int = 1, *, queue: int = 7, producer: int = 1, epoch: int = 0,
         now: int = 0,
     ) -> Result:  # fmt: skip
-        payload = encode(
-            [b"x"] * count, queue=queue, producer=producer, epoch=epoch, first_sequence=first
-        )
+        sealed = encode([b"x"] * count)
+        payload = sealed.to_bytes(queue=queue, producer=producer, epoch=epoch, first_sequence=first)
         (result,) = self.add(Kind.BATCH, payload, now=now)
         return result
 

@@ -1,0 +1,199 @@
+"""Opening a replica: from a folder to a `Group`, or from nothing to a founding one.
+
+    <data>/groups/00003/      the log, snapshots and indexes of partition group 3
+
+A founding replica begins with a snapshot at index 1 that holds the founding membership and an empty
+machine, the same bytes on each founder. So the log never begins at 1, and a member that is added
+later cannot be fed from there: it always gets a snapshot first, and the membership with it.
+
+After a restart the machine is restored from the newest snapshot before the unsealed segments, and
+consensus hands out again what was committed after it, read from disk: the same way through the same
+code as when it was new.
+
+Invariants:
+- A replica whose folder holds nothing and which is not a founder has no members, so it never
+  campaigns; it waits for a leader that was told to add it.
+"""
+
+from typing import TYPE_CHECKING
+
+import cbor2
+
+from raftmq.consensus import Config, ConfState, HardState, Raft, Snapshot
+from raftmq.consensus import SnapshotMeta as ConsensusMeta
+from raftmq.log.cache import LogCache
+from raftmq.log.index import LogIndex, replay_from
+from raftmq.log.segment import Identity
+from raftmq.log.snapshot import SnapshotMeta, SnapshotReceiver, encode_snapshot
+from raftmq.log.store import LogSettings, LogStore, Recovered
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
+from raftmq.pop.machine import PartitionMachine
+
+from .group import Group, Machine, Parts
+from .storage import GroupStorage
+
+if TYPE_CHECKING:
+    from .node import Node
+
+FOUNDING_INDEX = 1
+"""Where a founding replica's log stands: see the module heading."""
+
+
+class GroupOpener:
+    """Opens the replicas of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        node.world.files.make_folder(_groups_folder(node))
+
+    def numbers_on_disk(self) -> list[int]:
+        """The partition groups that have a folder."""
+        names = self._node.world.files.list(_groups_folder(self._node))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def open(self, number: int, founders: list[int]) -> Group:
+        """Open a replica; `founders` are its first members if its folder is new and it is one.
+
+        Blocks on the disk, for about as long as reading one segment takes. Raises the faults of
+        `LogStore.open`.
+        """
+        node = self._node
+        identity = log_identity(node, number)
+        settings = LogSettings(segment_bytes=node.settings.log.segment_bytes)
+        folder = group_folder(node, number)
+        store, recovered = LogStore.open(node.world.files, folder, settings, identity)
+        if founders and recovered.last_index == 0:
+            _found(node, store, identity, founders)
+            store.close()
+            store, recovered = LogStore.open(node.world.files, folder, settings, identity)
+        machine, conf_state = _restored(number, store)
+        return self._assemble(number, store, recovered, machine, conf_state)
+
+    def _assemble(
+        self,
+        number: int,
+        store: LogStore,
+        recovered: Recovered,
+        machine: Machine,
+        conf_state: ConfState,
+    ) -> Group:
+        node, pace = self._node, self._node.settings.raft
+        cache = LogCache(
+            start=recovered.start,
+            last=recovered.end,
+            terms=recovered.terms,
+            bytes_max=node.settings.log.cache_bytes,
+        )
+        term, vote, commit = recovered.hard_state
+        hard_state = HardState(term, vote, max(commit, machine.applied))
+        storage = GroupStorage(cache, hard_state, conf_state, lambda: oldest_snapshot(store))
+        raft = Raft(
+            Config(
+                id=node.id,
+                election_ticks=pace.election_ticks,
+                heartbeat_ticks=pace.heartbeat_ticks,
+                applied=machine.applied,
+                inflight_messages_max=pace.inflight_messages_max,
+                inflight_bytes_max=pace.inflight_bytes_max,
+                message_bytes_max=pace.message_bytes_max,
+                uncommitted_bytes_max=pace.uncommitted_bytes_max,
+                committed_bytes_max=pace.committed_bytes_max,
+                async_storage_writes=True,
+                draw=node.world.random.randrange,
+            ),
+            storage,
+        )
+        index = LogIndex(store.sealed, store.layout, applied=machine.applied)
+        parts = Parts(
+            raft=raft,
+            storage=storage,
+            cache=cache,
+            store=store,
+            index=index,
+            machine=machine,
+            conf_state=conf_state,
+        )
+        return Group(number, parts, node)
+
+
+def oldest_snapshot(store: LogStore) -> Snapshot:
+    """What a member far behind gets: after it comes all that is kept."""
+    return Snapshot(consensus_meta(store.snapshots[0]))
+
+
+def restore_machine(number: int, state: bytes) -> Machine:
+    """The machine of a group, from a snapshot of its state."""
+    if number == SYSTEM_GROUP:
+        return Catalog.restore(state)
+    return PartitionMachine.restore(state)
+
+
+def encode_conf_state(conf: ConfState) -> bytes:
+    """A membership as snapshots keep it: the fields of `ConfState`, as CBOR."""
+    return cbor2.dumps([list(part) if isinstance(part, tuple) else part for part in conf])
+
+
+def decode_conf_state(data: bytes) -> ConfState:
+    """The reverse of `encode_conf_state`."""
+    if not data:
+        return ConfState()
+    voters, learners, outgoing, learners_next, auto_leave = cbor2.loads(data)
+    return ConfState(
+        tuple(voters), tuple(learners), tuple(outgoing), tuple(learners_next), auto_leave
+    )
+
+
+def log_meta(meta: ConsensusMeta) -> SnapshotMeta:
+    """Where a snapshot stands, as the log writes it down."""
+    conf_state = encode_conf_state(meta.conf_state)
+    return SnapshotMeta(meta.index, meta.term, meta.crc, meta.timestamp, conf_state)
+
+
+def consensus_meta(meta: SnapshotMeta) -> ConsensusMeta:
+    """Where a snapshot stands, as consensus speaks of it."""
+    conf_state = decode_conf_state(meta.conf_state)
+    return ConsensusMeta(meta.index, meta.term, conf_state, meta.crc, meta.timestamp)
+
+
+def group_folder(node: "Node", number: int) -> str:
+    """Where a group's log is kept."""
+    return f"{_groups_folder(node)}/{number:05d}"
+
+
+def _groups_folder(node: "Node") -> str:
+    return f"{node.settings.node.data}/groups"
+
+
+def log_identity(node: "Node", number: int) -> Identity:
+    """Whose log a group's folder holds."""
+    return Identity(node.settings.node.cluster, node.id, number)
+
+
+def _found(node: "Node", store: LogStore, identity: Identity, founders: list[int]) -> None:
+    """Begin a log with the founding snapshot."""
+    conf_state = ConfState(voters=tuple(sorted(founders)))
+    machine: Machine = Catalog() if identity.group == SYSTEM_GROUP else PartitionMachine()
+    machine.applied = FOUNDING_INDEX
+    meta = log_meta(ConsensusMeta(FOUNDING_INDEX, 1, conf_state, 0, 0))
+    data = b"".join(encode_snapshot(identity, meta, machine.snapshot()))
+    receiver = SnapshotReceiver(
+        node.world.files,
+        group_folder(node, identity.group),
+        identity,
+        index=FOUNDING_INDEX,
+        bytes_total=len(data),
+    )
+    receiver.write(receiver.received, data[receiver.received :])
+    receiver.finish()
+    store.install_snapshot(FOUNDING_INDEX, store.hard_state)
+
+
+def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
+    if not store.snapshots:
+        machine: Machine = Catalog() if number == SYSTEM_GROUP else PartitionMachine()
+        return machine, ConfState()
+    # What stands in segments without an index file must be applied again, to be placed again.
+    low = replay_from(store.layout)
+    newest = max(meta for meta in store.snapshots if meta.index < low)
+    state = store.open_snapshot(newest.index).state()
+    return restore_machine(number, state), decode_conf_state(newest.conf_state)
