@@ -143,8 +143,8 @@ def cells(row: Row) -> tuple[str, ...]:
     ratio = row["ratio_to_floor"]
     return (
         row["system"],
-        f"{row['messages_per_s']:,.0f}",
-        f"{row['mb_per_s']:,.1f}",
+        _rate(row["messages_per_s"], digits=0),
+        _rate(row["mb_per_s"], digits=1),
         _milliseconds(row["p50_ms"]),
         _milliseconds(row["p99_ms"]),
         "-" if ratio is None else f"{ratio:.3f}",
@@ -211,6 +211,10 @@ def _line(row: Row) -> str:
     name, *figures = cells(row)
     name = f"**{name}**" if name == "raftmq" else name
     return "| " + " | ".join((name, *figures)) + " |"
+
+
+def _rate(value: float, *, digits: int) -> str:
+    return f"{value:,.{digits if value >= 10 else 2}f}"
 
 
 def _milliseconds(value: float | None) -> str:

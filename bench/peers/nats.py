@@ -10,7 +10,8 @@ Two systems come out of this file:
 `sync_interval: always` exists since nats-server 2.10; 2.9 (Debian bookworm) refuses it as an
 unknown field. There the nearest thing is used: the store's folder carries ext4's synchronous-write
 attribute (what `chattr +S` sets), which files made in it inherit, so that each write of the
-server's Raft log returns after it reached the disk. The row's settings say which of the two ran.
+server's Raft log returns after it reached the disk. Its small state files pay for it as well, so
+this is a lower bound of what the real setting reaches. The row's settings say which of the two ran.
 
 JetStream has no batches: each message is published and acknowledged by itself, and `window`
 batches of `batch` messages are that many single messages in flight. The load publishes with a
