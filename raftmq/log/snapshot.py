@@ -92,8 +92,8 @@ def encode_snapshot(identity: Identity, meta: SnapshotMeta, state: bytes) -> lis
 class SnapshotFile:
     """A snapshot file, open for reading: to restore a machine, or to send it on."""
 
-    def __init__(self, file: File, identity: Identity, path: str) -> None:
-        """Read and check the header.
+    def __init__(self, file: File, identity: Identity | None, path: str) -> None:
+        """Read and check the header; without an identity, anyone's will do.
 
         Raises:
             CorruptRecord: the header does not check out, or the file has another size than it says.
@@ -116,7 +116,7 @@ class SnapshotFile:
             raise CorruptRecord(f"{path}: the header fails its CRC-32C", position=0)
         if version != FORMAT_VERSION:
             raise UnsupportedFormat(f"{path}: snapshot format {version}, {FORMAT_VERSION} is known")
-        if (cluster, group) != (identity.cluster_hash(), identity.group):
+        if identity and (cluster, group) != (identity.cluster_hash(), identity.group):
             raise WrongLog(f"{path} belongs to another cluster or group ({group})")
         self._state_start = HEADER_BYTES + conf_bytes
         self._state_crc: int = state_crc
