@@ -10,7 +10,7 @@ from .compression import Compression
 from .encode import Sealed, as_bytes, check_time, seal
 from .layout import HEAD_BYTES, Limits
 from .properties import PropertyTable, Row
-from .refusals import bad_argument, utf8
+from .refusals import bad_argument, utf8, utf8_key
 
 _DEFAULT_LIMITS = Limits()
 _FIXED_BYTES = HEAD_BYTES + 8 * HEAD_BYTES_MAX
@@ -94,12 +94,12 @@ class BatchBuilder:
         content, each = self._content_bytes + len(body), self._each_bytes
         encoded_key = encoded_tag = None
         if key is not None:
-            encoded_key = utf8(key, "a key", limits.key_bytes_max)
+            encoded_key = utf8_key(key, limits.key_bytes_max)
             content += len(encoded_key)
             each += 0 if self._keys else _KEY_BYTES
         if tag is not None:
             each += 0 if self._tags else _CODE_BYTES
-            if tag not in self._tags:
+            if not isinstance(tag, str) or tag not in self._tags:
                 encoded_tag = utf8(tag, "a tag", limits.tag_bytes_max)
                 content += len(encoded_tag) + _LENGTH_BYTES
         if deliver_at_ms:

@@ -37,7 +37,7 @@ from .layout import (
     key_hashes_at,
 )
 from .properties import PropertyTable, Row
-from .refusals import bad_argument, too_large, utf8
+from .refusals import bad_argument, too_large, utf8, utf8_key
 
 _DEFAULT_LIMITS = Limits()
 
@@ -248,7 +248,7 @@ def _utf8_keys(keys: Sequence[str | bytes | None], limits: Limits) -> Sequence[b
         if encoded and max(map(len, encoded)) <= limits.key_bytes_max:
             return encoded
     # Slower, and finds what is wrong.
-    return [None if key is None else utf8(key, "a key", limits.key_bytes_max) for key in keys]
+    return [None if key is None else utf8_key(key, limits.key_bytes_max) for key in keys]
 
 
 def _key_columns(keys: Sequence[bytes | None], lengths: bytes) -> list[bytes]:

@@ -160,7 +160,8 @@ class PropertyTable:
                 raise bad_argument(
                     f"a batch has {len(self._columns)} property columns (names and kinds) at most"
                 )
-            gathered = self._columns[name, kind] = _Gathered(name, kind)
+            # A plain string, whatever subclass the name was.
+            gathered = self._columns[name, kind] = _Gathered(encoded.decode(), kind)
             self._name_bytes += len(encoded)
         self._by_type[name, type(value)] = gathered
         return gathered

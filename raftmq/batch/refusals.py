@@ -14,21 +14,31 @@ def too_large(what: str, size: int, limit: int) -> Rejected:
 
 
 def utf8(text: object, what: str, bytes_max: int) -> bytes:
-    """The UTF-8 of a string, or of bytes that hold it.
+    """The UTF-8 of a string.
 
     Raises:
         Rejected: `text` is something else, not Unicode, or too long; `what` names it.
     """
+    if not isinstance(text, str):
+        raise bad_argument(f"{what} must be text, not {type(text).__name__}")
     try:
-        if isinstance(text, str):
-            encoded = text.encode()
-        elif isinstance(text, bytes):
-            text.decode()
-            encoded = text
-        else:
-            raise bad_argument(f"{what} must be text, not {type(text).__name__}")
+        encoded = text.encode()
     except UnicodeError as error:
         raise bad_argument(f"{what} is not Unicode text: {error}") from None
     if len(encoded) > bytes_max:
         raise too_large(what, len(encoded), bytes_max)
     return encoded
+
+
+def utf8_key(key: object, bytes_max: int) -> bytes:
+    """The UTF-8 of a key, which may be given as bytes that are UTF-8 already.
+
+    Raises:
+        Rejected: as `utf8`.
+    """
+    if isinstance(key, bytes):
+        try:
+            key = key.decode()
+        except UnicodeError as error:
+            raise bad_argument(f"a key given as bytes is not UTF-8: {error}") from None
+    return utf8(key, "a key", bytes_max)
