@@ -37,7 +37,7 @@ def node_status(node: "Node") -> dict[str, Any]:
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),
         "groups": [_group_status(group) for _, group in sorted(node.groups.items())],
         "links": {
-            peer: {"connected": link.is_connected, "last_error": link.last_error}
+            str(peer): {"connected": link.is_connected, "last_error": link.last_error}
             for peer, link in sorted(node.links.items())
         },
     }
@@ -60,7 +60,7 @@ def _group_status(group: Group) -> dict[str, Any]:
         "refusal": group.refusal,
         "cache_bytes": group.cache.memory_bytes(),
         "progress": {
-            member: {"match": progress.match, "state": progress.state.name.lower()}
+            str(member): {"match": progress.match, "state": progress.state.name.lower()}
             for member, progress in status.progress.items()
         },
     }

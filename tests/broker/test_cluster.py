@@ -37,3 +37,9 @@ def test_three_nodes_found_a_cluster_and_carry_messages() -> None:
     for _leader, base, end, body in seen:
         assert (base, end) == (0, 2)
         assert b"a" in body
+
+
+def test_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    first = run(produce_and_fetch, 3, seed=3)
+    assert run(produce_and_fetch, 3, seed=3) == first
+    assert run(produce_and_fetch, 4, seed=4)[-1] != first[-1]
