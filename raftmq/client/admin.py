@@ -3,9 +3,35 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from raftmq.wire.messages import ClusterView
+import msgspec
 
-from .consumer import Start
+from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.pop.catalog import AlterTopic, Command, CreateTopic, DeleteTopic
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.messages import (
+    EARLIEST,
+    LATEST,
+    AdminDone,
+    ChangeMember,
+    ClusterView,
+    FrameKind,
+    NodeStatus,
+    Status,
+    TopicView,
+    Transfer,
+)
+from raftmq.wire.messages import (
+    Admin as AdminMessage,
+)
+
+from .connection import Lost
+from .consumer import Exactly, Start, start_of
+from .message import QUEUE_BITS
+from .offsets import by_partition, commit_offsets, committed_of, committed_offsets, find_offsets
+from .refusals import exception_of, refusal_of
+from .router import SYSTEM_GROUP, Router
+
+_MASK = (1 << QUEUE_BITS) - 1
 
 
 class TopicInfo(NamedTuple):
@@ -101,6 +127,9 @@ class Admin:
     done or not done.
     """
 
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
     async def create_topic(
         self, name: str, queues: int = 8, *, timeout: float | None = None
     ) -> TopicInfo:
@@ -109,11 +138,13 @@ class Admin:
         Raises:
             Rejected: `TOPIC_EXISTS` with another number of queues, `BAD_NAME`, `BAD_ARGUMENT`.
         """
-        raise NotImplementedError
+        await self._change(CreateTopic(name, queues), timeout)
+        return _info(await self._topic(name, timeout))
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """All topics by name."""
-        raise NotImplementedError
+        view = await self.cluster(timeout=timeout)
+        return sorted(_info(topic) for topic in view.topics)
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
         """A topic's queues: who leads them, and what they hold.
@@ -121,7 +152,18 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
         """
-        raise NotImplementedError
+        view = await self._topic(name, timeout)
+        groups = _queues_of(view)
+        first = await find_offsets(self._router, groups, EARLIEST, timeout)
+        queues = []
+        for number, group in groups.items():
+            known = self._router.groups.get(group)
+            leader = known.leader if known is not None else 0
+            found = first[number]
+            queues.append(
+                QueueDescription(number & _MASK, group, leader, found.earliest, found.end)
+            )
+        return TopicDescription(view.name, view.id, queues)
 
     async def alter_topic(
         self, name: str, queues: int, *, timeout: float | None = None
@@ -131,7 +173,8 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`, or `BAD_ARGUMENT` for fewer queues than it has.
         """
-        raise NotImplementedError
+        await self._change(AlterTopic(name, queues), timeout)
+        return _info(await self._topic(name, timeout))
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic; nobody can reach its messages any more.
@@ -139,13 +182,23 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
         """
-        raise NotImplementedError
+        await self._change(DeleteTopic(name), timeout)
+        self._router.topics.pop(name, None)
 
     async def list_groups(
         self, *, topic: str | None = None, timeout: float | None = None
     ) -> list[ConsumerGroup]:
         """All consumer groups with committed offsets and lag, by name; of one topic, or of all."""
-        raise NotImplementedError
+        view = await self.cluster(timeout=timeout)
+        groups: dict[int, int] = {}
+        names: dict[int, str] = {}
+        for found in view.topics:
+            if topic is None or found.name == topic:
+                groups |= _queues_of(found)
+                names[found.id] = found.name
+        if topic is not None and not groups:
+            raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {topic!r}")
+        return await self._groups_on(groups, names, None, timeout)
 
     async def describe_group(self, name: str, *, timeout: float | None = None) -> ConsumerGroup:
         """One consumer group.
@@ -153,7 +206,14 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_GROUP`, it has committed nothing.
         """
-        raise NotImplementedError
+        view = await self.cluster(timeout=timeout)
+        groups = {number: g for topic in view.topics for number, g in _queues_of(topic).items()}
+        names = {topic.id: topic.name for topic in view.topics}
+        found = await self._groups_on(groups, names, name, timeout)
+        if not found:
+            message = f"consumer group {name!r} has committed nothing"
+            raise Rejected(Reason.UNKNOWN_GROUP, message)
+        return found[0]
 
     async def reset_group(
         self,
@@ -176,7 +236,15 @@ class Admin:
             dry_run: change nothing and return what would be done.
             timeout: seconds; None: the client's default.
         """
-        raise NotImplementedError
+        view = await self._topic(topic, timeout)
+        groups = _queues_of(view, queues)
+        before = await committed_offsets(self._router, groups, name, timeout)
+        after = await self._offsets_at(groups, to, timeout)
+        if not dry_run:
+            for group, numbers in by_partition(groups).items():
+                offsets = {number: after[number] for number in numbers}
+                await commit_offsets(self._router, group, name, offsets, timeout)
+        return [OffsetChange(n & _MASK, before.get(n), after[n]) for n in groups]
 
     async def find_offsets(
         self,
@@ -187,11 +255,14 @@ class Admin:
         timeout: float | None = None,
     ) -> dict[int, int]:
         """Queue → offset for a time or an end; an offset is cut to what the queue holds."""
-        raise NotImplementedError
+        groups = _queues_of(await self._topic(topic, timeout), queues)
+        found = await self._offsets_at(groups, at, timeout)
+        return {number & _MASK: offset for number, offset in found.items()}
 
     async def cluster(self, *, timeout: float | None = None) -> ClusterView:
         """Nodes, partition groups with their leaders, and all topics."""
-        raise NotImplementedError
+        asking = self._router.ask_system_leader(None)
+        return await self._router.within(timeout, asking, "reading the routing table")
 
     async def status(self, node: int, *, timeout: float | None = None) -> dict[str, Any]:
         """A node's picture of itself; see `raftmq.broker.status`.
@@ -200,26 +271,103 @@ class Admin:
             Rejected: `UNKNOWN_NODE`.
             Unavailable: the node does not answer.
         """
-        raise NotImplementedError
+        asking = self._status(node)
+        return await self._router.within(timeout, asking, f"the status of node {node}")
 
     async def transfer(
         self, partition_group: int, *, to: int = 0, timeout: float | None = None
     ) -> None:
         """Hand the leadership of a partition group to node `to`; 0: to any that is caught up."""
-        raise NotImplementedError
+        message = Transfer(partition_group, to)
+        await self._router.call_leader(
+            partition_group, FrameKind.TRANSFER, message, timeout=timeout, is_change=True
+        )
 
     async def add_node(
         self, node: int, host: str, port: int, *, timeout: float | None = None
     ) -> None:
         """Make a node, running or to be started with `join`, a member of the cluster."""
-        raise NotImplementedError
+        await self._member(ChangeMember("add", node, host, port), timeout)
 
     async def remove_node(self, node: int, *, timeout: float | None = None) -> None:
         """Take a node out of the cluster."""
-        raise NotImplementedError
+        await self._member(ChangeMember("remove", node), timeout)
 
     async def replace_node(
         self, node: int, host: str = "", port: int = 0, *, timeout: float | None = None
     ) -> None:
         """Let an empty data folder take the place of a node that lost its own."""
-        raise NotImplementedError
+        await self._member(ChangeMember("replace", node, host, port), timeout)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _change(self, command: Command, timeout: float | None) -> None:
+        message = AdminMessage(msgspec.to_builtins(command))
+        frame = await self._router.call_leader(
+            SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
+        )
+        unpack(AdminDone, frame.header)
+
+    async def _member(self, change: ChangeMember, timeout: float | None) -> None:
+        await self._router.call_leader(
+            SYSTEM_GROUP, FrameKind.MEMBER, change, timeout=timeout, is_change=True
+        )
+
+    async def _topic(self, name: str, timeout: float | None) -> TopicView:
+        looking = self._router.topic(name, is_fresh=True)
+        return await self._router.within(timeout, looking, f"looking up topic {name!r}")
+
+    async def _status(self, node: int) -> dict[str, Any]:
+        connection = await self._router.node(node)
+        answer = await connection.call(FrameKind.STATUS, pack(Status()))
+        if isinstance(answer, Lost):
+            raise Unavailable(answer.why)
+        refusal = refusal_of(answer)
+        if refusal is not None:
+            raise exception_of(refusal)
+        return unpack(NodeStatus, answer.header).status
+
+    async def _offsets_at(
+        self, groups: dict[int, int], at: Start, timeout: float | None
+    ) -> dict[int, int]:
+        where = start_of(at)
+        if not isinstance(where, Exactly):
+            found = await find_offsets(self._router, groups, where, timeout)
+            return {number: reply.offset for number, reply in found.items()}
+        found = await find_offsets(self._router, groups, LATEST, timeout)
+        return {n: min(max(where.offset, found[n].earliest), found[n].end) for n in groups}
+
+    async def _groups_on(
+        self, groups: dict[int, int], names: dict[int, str], only: str | None, timeout: float | None
+    ) -> list[ConsumerGroup]:
+        """Consumer groups with what they committed on these queues."""
+        ends = await find_offsets(self._router, groups, LATEST, timeout) if groups else {}
+        by_name: dict[str, list[GroupOffset]] = {}
+        for partition_group in by_partition(groups):
+            for entry in await committed_of(self._router, partition_group, only, timeout):
+                end = ends.get(entry.queue)
+                if end is not None:
+                    offset = GroupOffset(
+                        names[entry.queue >> QUEUE_BITS],
+                        entry.queue & _MASK,
+                        entry.offset,
+                        end.earliest,
+                        end.end,
+                        entry.timestamp,
+                    )
+                    by_name.setdefault(entry.consumer_group, []).append(offset)
+        return [ConsumerGroup(name, sorted(by_name[name])) for name in sorted(by_name)]
+
+
+def _info(view: TopicView) -> TopicInfo:
+    return TopicInfo(view.name, view.id, len(view.groups))
+
+
+def _queues_of(view: TopicView, queues: Sequence[int] | None = None) -> dict[int, int]:
+    """Queue number → partition group, of all queues or of those named."""
+    for queue in queues or ():
+        if not 0 <= queue < len(view.groups):
+            message = f"topic {view.name!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+    wanted = range(len(view.groups)) if queues is None else queues
+    return {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in wanted}

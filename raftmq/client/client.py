@@ -1,18 +1,30 @@
-"""The client: one object for a cluster, which owns connections and background tasks."""
+"""The client: one object for a cluster, which owns connections and background tasks.
+
+`connect` opens one task group in the application's task. All background work of the client, its
+producers and consumers lives there (`supervisor`), and ends with the block. The block raises what
+its body raised, unwrapped: the task group never sees the body's exception.
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
 
 from raftmq.batch import Compression
+from raftmq.errors import RaftmqError, Reason, Rejected
 
+from .address import parse_url
 from .admin import Admin
-from .consumer import Consumer, OnTrimmed, Start
+from .consumer import Consumer, ConsumerSettings, OnTrimmed, Start
+from .lookup import find_by_key, get_message
 from .message import Message
-from .producer import Producer
-from .world import ClientWorld
+from .producer import Producer, ProducerSettings
+from .router import Router
+from .supervisor import Supervisor
+from .world import ClientWorld, RealWorld
 
 
 class Client:
@@ -20,6 +32,12 @@ class Client:
 
     admin: Admin
     """Topics, consumer groups, nodes."""
+
+    def __init__(self, router: Router, supervisor: Supervisor, world: ClientWorld) -> None:
+        self._router = router
+        self._supervisor = supervisor
+        self._world = world
+        self.admin = Admin(router)
 
     def producer(
         self,
@@ -43,7 +61,12 @@ class Client:
             buffer_messages: likewise for the number of messages.
             compression: of the bodies.
         """
-        raise NotImplementedError
+        settings = ProducerSettings(
+            linger, batch_bytes, batch_messages, buffer_bytes, buffer_messages, compression
+        )
+        return Producer(
+            topic, settings, router=self._router, supervisor=self._supervisor, world=self._world
+        )
 
     def consumer(
         self,
@@ -74,7 +97,18 @@ class Client:
         Raises:
             Rejected: `BAD_ARGUMENT`, another mode or value; the message names what exists.
         """
-        raise NotImplementedError
+        if mode != "pull":
+            message = f"mode {mode!r} does not exist: the only mode is 'pull'"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        settings = ConsumerSettings(
+            group,
+            None if queues is None else tuple(queues),
+            start,
+            on_trimmed,
+            auto_commit,
+            prefetch_bytes,
+        )
+        return Consumer(topic, settings, router=self._router, supervisor=self._supervisor)
 
     async def get(self, message_id: str, *, timeout: float | None = None) -> Message:
         """The message of this id. Cancelling leaves nothing behind.
@@ -84,7 +118,7 @@ class Client:
                 there is no such message (any more) (`OFFSET_OUT_OF_RANGE`).
             Unavailable: the leader was not found in time.
         """
-        raise NotImplementedError
+        return await get_message(self._router, message_id, timeout)
 
     async def find(
         self,
@@ -108,12 +142,34 @@ class Client:
             Rejected: `UNKNOWN_TOPIC`.
             Unavailable: a leader was not found in time.
         """
-        raise NotImplementedError
+        return await find_by_key(
+            self._router, topic, key=key, since=since, limit=limit, timeout=timeout
+        )
 
 
 class _Connecting(AbstractAsyncContextManager[Client]):
+    """What `connect` gives."""
+
+    def __init__(self, router: Router, world: ClientWorld) -> None:
+        self._router = router
+        self._world = world
+        self._tasks: TaskGroup | None = None
+        self._supervisor: Supervisor | None = None
+
     async def __aenter__(self) -> Client:
-        raise NotImplementedError
+        if self._tasks is not None:
+            raise RaftmqError("a connection is used once: call connect() again")
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        try:
+            supervisor = self._supervisor = Supervisor(self._tasks)
+            self._router.start(supervisor.nest(lambda _: self._router.close()))
+            contact = self._router.first_contact()
+            await self._router.within(None, contact, "a first contact with the cluster")
+        except BaseException:
+            await self._end(self._tasks)
+            raise
+        return Client(self._router, supervisor, self._world)
 
     async def __aexit__(
         self,
@@ -121,7 +177,16 @@ class _Connecting(AbstractAsyncContextManager[Client]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        raise NotImplementedError
+        assert self._tasks is not None
+        await self._end(self._tasks)
+
+    async def _end(self, tasks: TaskGroup) -> None:
+        """End all background tasks. The body's exception stays outside, or it would be wrapped."""
+        if self._supervisor is not None:
+            self._supervisor.close()
+        self._router.close()
+        tasks.cancel_scope.cancel()
+        await tasks.__aexit__(None, None, None)
 
 
 def connect(
@@ -144,7 +209,6 @@ def connect(
         Rejected: the URL is wrong (`BAD_ARGUMENT`), or it is another cluster (`WRONG_CLUSTER`).
         Unavailable: no node answered in time.
     """
-    raise NotImplementedError
-
-
-_Self = Self
+    world = world or RealWorld()
+    router = Router(world, parse_url(url), cluster=cluster, seconds_max=timeout)
+    return _Connecting(router, world)

@@ -1,11 +1,29 @@
-"""The pull consumer: read a topic by offset, and remember how far."""
+"""The pull consumer: read a topic by offset, and remember how far.
 
-from collections.abc import AsyncIterator, Mapping
+`fetching` reads ahead; the consumer hands out, and asks the leaders where to begin and what was
+committed (`offsets`).
+
+Left out: a commit that was lost on its way and arrives after a later one sets the offset back, so
+the messages between are read again by whoever starts there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
-from .message import Message, Messages
+import anyio
+import anyio.lowlevel
+
+from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
+from raftmq.wire.messages import EARLIEST, LATEST, TopicView
+
+from .fetching import Cursor, Fetcher
+from .message import QUEUE_BITS, Message, Messages
+from .offsets import commit_offsets, committed_offsets, find_offsets, time_ms
+from .router import Router
+from .supervisor import Nest, Supervisor
 
 Start = Literal["earliest", "latest"] | datetime | int
 """Where to begin: an end of the queue, the first message stored at or after a time (with a time
@@ -13,6 +31,34 @@ zone), or an offset."""
 
 OnTrimmed = Literal["error", "earliest", "latest"]
 """What to do where retention has dropped the messages that would come next."""
+
+
+_CHECKPOINT_MESSAGES = 64
+"""`async for` lets other tasks run after so many messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """See `Client.consumer`."""
+
+    group: str | None
+    queues: tuple[int, ...] | None
+    start: Start
+    on_trimmed: OnTrimmed
+    auto_commit: float | None
+    prefetch_bytes: int
+
+    def validate(self) -> Self:
+        """This object, or `Rejected`."""
+        _require(self.group != "", "a group has a name, or is None")
+        start_of(self.start)
+        trims = ("error", "earliest", "latest")
+        _require(self.on_trimmed in trims, f"on_trimmed is one of {trims}")
+        _require(self.auto_commit is None or self.auto_commit > 0, "auto_commit must be positive")
+        _require(self.auto_commit is None or self.group is not None, "auto_commit needs a group")
+        _require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
+        _require(self.queues is None or len(self.queues) > 0, "queues is empty: None means all")
+        return self
 
 
 class Consumer:
@@ -26,6 +72,24 @@ class Consumer:
     that was handed before the present message or batch (what `auto_commit` commits).
     """
 
+    def __init__(
+        self, topic: str, settings: ConsumerSettings, *, router: Router, supervisor: Supervisor
+    ) -> None:
+        self._settings = settings.validate()
+        self._router = router
+        self._supervisor = supervisor
+        self._nest: Nest | None = None
+        self._fetcher: Fetcher | None = None
+        self._view: TopicView | None = None
+        self._touched: list[Cursor] = []
+        self._since_checkpoint = 0
+        self._growing = False
+        self._commit_error: RaftmqError | None = None
+        self.topic = topic
+        """The topic's name."""
+        self.group = settings.group
+        """The consumer group; None: nothing is remembered."""
+
     async def __aenter__(self) -> Self:
         """Find the committed offsets, or where to start, and begin to fetch.
 
@@ -35,7 +99,20 @@ class Consumer:
             Rejected: `UNKNOWN_TOPIC`, or a queue that the topic does not have.
             Unavailable: a leader was not found in time.
         """
-        raise NotImplementedError
+        cursors = await self._router.within(None, self._first_cursors(), f"to open {self.topic!r}")
+        self._nest = self._supervisor.nest(self._fail)
+        self._fetcher = Fetcher(
+            self._router,
+            self._nest,
+            topic=self.topic,
+            bytes_max=self._settings.prefetch_bytes,
+            on_trimmed=self._settings.on_trimmed,
+        )
+        self._fetcher.add(cursors)
+        self._router.watch(self._follow_topic)
+        if self._settings.auto_commit is not None:
+            self._nest.start(self._auto_commit)
+        return self
 
     async def __aexit__(
         self,
@@ -47,11 +124,40 @@ class Consumer:
 
         Without it nothing is committed that `commit` did not commit.
         """
-        raise NotImplementedError
+        if error is None:
+            await self.aclose()
+            return
+        try:
+            if isinstance(error, Exception) and self._settings.auto_commit is not None:
+                await self._commit_done()
+        except RaftmqError as failed:
+            error.add_note(f"while the consumer was closed: {failed}")
+        finally:
+            self._end()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> Self:
         """Messages one by one, without an end: `break` when you have enough."""
-        raise NotImplementedError
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message, however long it takes. Cancelling loses nothing.
+
+        Raises:
+            As `fetch`.
+        """
+        while True:
+            self._since_checkpoint += 1
+            if self._since_checkpoint >= _CHECKPOINT_MESSAGES:
+                self._since_checkpoint = 0
+                await anyio.lowlevel.checkpoint()
+            fetcher = self._opened()
+            self._finish_touched()
+            slices = fetcher.take(1)
+            if slices:
+                batch, start, _, queue_number = slices[0]
+                self._touched.append(fetcher.cursors[queue_number])
+                return Message(batch, start, queue_number, self.topic)
+            await self._wait(fetcher, float("inf"))
 
     async def fetch(self, count: int = 500, *, wait: float = 1.0) -> Messages:
         """Up to `count` messages: what is there, at once; else what comes first within `wait`.
@@ -72,7 +178,17 @@ class Consumer:
             Unavailable: nothing is there and a queue could not be reached for the client's
                 default timeout. Calling again goes on.
         """
-        raise NotImplementedError
+        _require(count > 0, "count must be positive")
+        await anyio.lowlevel.checkpoint()
+        deadline = anyio.current_time() + wait
+        while True:
+            fetcher = self._opened()
+            self._finish_touched()
+            slices = fetcher.take(count)
+            if slices or anyio.current_time() >= deadline:
+                self._touched += [fetcher.cursors[part.queue_number] for part in slices]
+                return Messages(slices, self.topic)
+            await self._wait(fetcher, deadline)
 
     async def commit(
         self, offsets: Mapping[int, int] | None = None, *, timeout: float | None = None
@@ -90,7 +206,12 @@ class Consumer:
             Rejected: the consumer has no group; an offset is outside of its queue.
             Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.
         """
-        raise NotImplementedError
+        fetcher = self._opened(check=False)
+        if offsets is None:
+            wanted = {cursor: cursor.handed for cursor in fetcher.cursors.values()}
+        else:
+            wanted = {self._cursor(queue): offset for queue, offset in offsets.items()}
+        await self._commit(wanted, timeout)
 
     async def seek(
         self,
@@ -116,12 +237,25 @@ class Consumer:
             Rejected: the arguments contradict each other, or the queue is not read here.
             Unavailable: the leader was not found in time.
         """
-        raise NotImplementedError
+        fetcher = self._opened(check=False)
+        given = [value for value in (offset, time, to) if value is not None]
+        _require(len(given) == 1, "seek needs exactly one of offset=, time= and to=")
+        cursors = list(fetcher.cursors.values()) if queue is None else [self._cursor(queue)]
+        where = start_of(given[0])
+        if isinstance(where, Exactly):
+            found = dict.fromkeys((cursor.queue_number for cursor in cursors), where.offset)
+        else:
+            groups = {cursor.queue_number: cursor.group for cursor in cursors}
+            replies = await find_offsets(self._router, groups, where, timeout)
+            found = {number: reply.offset for number, reply in replies.items()}
+        for cursor in cursors:
+            fetcher.move(cursor, found[cursor.queue_number])
 
     @property
     def position(self) -> dict[int, int]:
         """Queue → the offset after the last message that was handed to the application."""
-        raise NotImplementedError
+        fetcher = self._opened(check=False)
+        return {cursor.queue: cursor.handed for cursor in fetcher.cursors.values()}
 
     async def committed(self, *, timeout: float | None = None) -> dict[int, int]:
         """Queue → committed offset of this group; queues without one are left out. Linearizable.
@@ -129,8 +263,192 @@ class Consumer:
         Raises:
             Unavailable: a leader was not found in time.
         """
-        raise NotImplementedError
+        fetcher = self._opened(check=False)
+        groups = {cursor.queue_number: cursor.group for cursor in fetcher.cursors.values()}
+        found = await committed_offsets(self._router, groups, self._group(), timeout)
+        return {number & ((1 << QUEUE_BITS) - 1): offset for number, offset in found.items()}
 
     async def aclose(self, *, timeout: float | None = None) -> None:
         """End as if the body had not raised. A second call does nothing."""
-        raise NotImplementedError
+        if self._nest is None or self._nest.is_closed:
+            return
+        try:
+            if self._settings.auto_commit is not None:
+                await self.commit(timeout=timeout)
+        finally:
+            self._end()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _first_cursors(self) -> list[Cursor]:
+        self._view = view = await self._router.topic(self.topic)
+        queues = self._settings.queues
+        if queues is None:
+            queues = tuple(range(len(view.groups)))
+        for queue in queues:
+            if not 0 <= queue < len(view.groups):
+                message = f"topic {self.topic!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
+                raise Rejected(Reason.BAD_ARGUMENT, message)
+        return await self._cursors_at(view, queues, start_of(self._settings.start))
+
+    async def _cursors_at(
+        self, view: TopicView, queues: tuple[int, ...], start: "int | Exactly"
+    ) -> list[Cursor]:
+        """Cursors at the committed offsets, and at `start` where nothing was committed."""
+        groups = {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in queues}
+        found: dict[int, int] = {}
+        if self.group is not None:
+            found = await committed_offsets(self._router, groups, self.group)
+        missing = {number: group for number, group in groups.items() if number not in found}
+        if isinstance(start, Exactly):
+            found |= dict.fromkeys(missing, start.offset)
+        elif missing:
+            replies = await find_offsets(self._router, missing, start)
+            found |= {number: reply.offset for number, reply in replies.items()}
+        return [
+            Cursor(queue_number=number, group=group, offset=found[number])
+            for number, group in groups.items()
+        ]
+
+    async def _wait(self, fetcher: Fetcher, deadline: float) -> None:
+        """Wait for news until `deadline`; raise if a leader has been lost for too long."""
+        lost = fetcher.lost_since()
+        seconds = self._router.seconds_max
+        until = deadline if lost is None else min(deadline, lost + seconds)
+        with anyio.move_on_after(until - anyio.current_time()):
+            await fetcher.wait_news()
+            return
+        lost = fetcher.lost_since()
+        if lost is not None and anyio.current_time() >= lost + seconds:
+            fetcher.forgive()
+            raise Unavailable(
+                f"a leader of topic {self.topic!r} has not been found for {seconds:g} s: "
+                f"{self._router.last_error}"
+            )
+
+    def _finish_touched(self) -> None:
+        """The application came back: it is done with what it was handed."""
+        for cursor in self._touched:
+            cursor.done = cursor.handed
+        self._touched.clear()
+
+    async def _auto_commit(self) -> None:
+        assert self._settings.auto_commit is not None
+        while True:
+            await anyio.sleep(self._settings.auto_commit)
+            try:
+                await self._commit_done()
+            except Rejected as error:
+                self._commit_error = error
+            except RaftmqError as error:
+                # The next round commits more; what is lost is told by calls that need a leader.
+                self._router.last_error = str(error)
+
+    async def _commit_done(self) -> None:
+        if self._fetcher is not None:
+            wanted = {cursor: cursor.done for cursor in self._fetcher.cursors.values()}
+            await self._commit(wanted, None)
+
+    async def _commit(self, wanted: dict[Cursor, int], timeout: float | None) -> None:
+        group = self._group()
+        changed = {c: offset for c, offset in wanted.items() if c.committed != offset}
+        by_partition: dict[int, dict[Cursor, int]] = {}
+        for cursor, offset in changed.items():
+            by_partition.setdefault(cursor.group, {})[cursor] = offset
+        for partition_group, part in by_partition.items():
+            offsets = {cursor.queue_number: offset for cursor, offset in part.items()}
+            await commit_offsets(self._router, partition_group, group, offsets, timeout)
+            for cursor, offset in part.items():
+                cursor.committed = offset
+
+    def _follow_topic(self) -> None:
+        """The topic may have got more queues; all of them are read unless some were named."""
+        view = self._router.topics.get(self.topic)
+        if view is None or self._view is None or view.id != self._view.id:
+            return
+        is_grown = len(view.groups) > len(self._view.groups)
+        if is_grown and self._settings.queues is None and not self._growing and self._nest:
+            self._growing = True
+            self._nest.start(self._add_queues)
+
+    async def _add_queues(self) -> None:
+        assert self._view is not None
+        assert self._fetcher is not None
+        view = self._router.topics[self.topic]
+        added = tuple(range(len(self._view.groups), len(view.groups)))
+        try:
+            # Whatever `start` says: a queue that is new has nothing that is too old.
+            self._fetcher.add(await self._cursors_at(view, added, EARLIEST))
+            self._view = view
+        except RaftmqError as error:
+            # The next refresh of the routing table comes back to it.
+            self._router.last_error = str(error)
+        finally:
+            self._growing = False
+
+    def _cursor(self, queue: int) -> Cursor:
+        assert self._view is not None
+        assert self._fetcher is not None
+        cursor = self._fetcher.cursors.get(self._view.id << QUEUE_BITS | queue)
+        if cursor is None:
+            raise Rejected(Reason.BAD_ARGUMENT, f"queue {queue} is not read by this consumer")
+        return cursor
+
+    def _group(self) -> str:
+        if self.group is None:
+            message = "this consumer has no group: give group= to remember offsets"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        return self.group
+
+    def _opened(self, *, check: bool = True) -> Fetcher:
+        if self._nest is None or self._fetcher is None:
+            raise RaftmqError("the consumer is not open: use it as `async with`")
+        self._nest.check()
+        if check:
+            error, self._commit_error = self._commit_error, None
+            if error is not None:
+                raise error
+            self._fetcher.check()
+        return self._fetcher
+
+    def _fail(self, _: RaftmqError) -> None:
+        """The client failed inside: whoever waits finds out."""
+        if self._fetcher is not None:
+            self._fetcher.tell()
+
+    def _end(self) -> None:
+        if self._nest is not None and not self._nest.is_closed:
+            self._nest.cancel()
+            self._router.unwatch(self._follow_topic)
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Exactly:
+    """A start at an offset, not at something to be looked up."""
+
+    offset: int
+
+
+def start_of(start: Start) -> int | Exactly:
+    """What to ask the leaders (`FindOffset.at`), or an offset.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, it is no place to start.
+    """
+    if start == "earliest":
+        return EARLIEST
+    if start == "latest":
+        return LATEST
+    if isinstance(start, datetime):
+        return time_ms(start)
+    is_offset = isinstance(start, int) and start >= 0
+    _require(is_offset, f"{start!r} is no 'earliest', 'latest', datetime, or offset from 0")
+    assert isinstance(start, int)
+    return Exactly(start)
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise Rejected(Reason.BAD_ARGUMENT, message)

@@ -1,15 +1,102 @@
-"""What is under way: one message (`PendingSend`), one batch (`Parcel`)."""
+"""What is under way: entries (what a call is waiting for) and parcels (what a frame carries).
 
-from .receipts import Receipt
+An *entry* is one message of `send` or `send_nowait` (`PendingSend`), or the share of a `send_many`
+in one batch (`PendingPart`). A *parcel* is one batch on its way:
+
+    draft ── seal ──> waiting ── first write ──> numbered: in flight, refused, in doubt ──> settled
+
+As a draft it gathers entries, and entries can be taken back. It gets its sequence number when it
+is first written, so what was never written leaves no gap.
+"""
+
+from collections.abc import Mapping
+
+import anyio
+
+from raftmq.batch import BatchBuilder, Compression, Limits, Sealed, Value
+from raftmq.errors import OutcomeUnknown, RaftmqError, Rejected
+from raftmq.wire.messages import ErrorReply
+
+from .connection import Request
+from .receipts import PendingMany, Receipt, SentRange
+
+__all__ = ["Entry", "Parcel", "PendingMany", "PendingPart", "PendingSend"]
+
+Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | None] | None]
 
 
-class PendingSend:
+class Entry:
+    """What somebody waits for: settled or failed once, then for ever."""
+
+    __slots__ = (
+        "_event",
+        "base_offset",
+        "count",
+        "deadline",
+        "error",
+        "is_done",
+        "is_duplicate",
+        "is_heard",
+        "queue_number",
+        "size",
+        "timestamp",
+    )
+
+    def __init__(self, *, queue_number: int, count: int, size: int, deadline: float) -> None:
+        self._event: anyio.Event | None = None
+        self.queue_number = queue_number
+        self.count = count
+        self.size = size
+        """Bytes it takes of the buffer."""
+        self.deadline = deadline
+        """By the event loop's clock: then whoever waits is told what is known."""
+        self.is_done = False
+        self.error: RaftmqError | None = None
+        self.base_offset: int | None = None
+        self.timestamp = 0
+        self.is_duplicate = False
+        self.is_heard = False
+        """True once somebody waits for it; an error that nobody hears is raised by `flush`."""
+
+    def settle(self, base_offset: int | None, timestamp: int, is_duplicate: bool) -> None:
+        """It is stored."""
+        self.base_offset = base_offset
+        self.timestamp = timestamp
+        self.is_duplicate = is_duplicate
+        self.is_done = True
+        if self._event is not None:
+            self._event.set()
+
+    def fail(self, error: RaftmqError) -> None:
+        """It is not stored, or nobody knows."""
+        self.error = error
+        self.is_done = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait_done(self) -> None:
+        """Wait until it is settled or failed, and hear its error. Cancelling changes nothing."""
+        self.is_heard = True
+        await self.wait_unheard()
+
+    async def wait_unheard(self) -> None:
+        """As `wait_done`, but its error stays to be raised by somebody else."""
+        if not self.is_done:
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+
+
+class PendingSend(Entry):
     """A message that `send_nowait` took."""
 
-    @property
-    def is_done(self) -> bool:
-        """True once it is known what became of the message."""
-        raise NotImplementedError
+    __slots__ = ("_arguments",)
+
+    def __init__(
+        self, *, queue_number: int, size: int, deadline: float, arguments: Arguments
+    ) -> None:
+        super().__init__(queue_number=queue_number, count=1, size=size, deadline=deadline)
+        self._arguments: Arguments | None = arguments
 
     async def wait(self, timeout: float | None = None) -> Receipt:
         """Wait until it is known what became of the message. It may be called again.
@@ -20,4 +107,183 @@ class PendingSend:
             Unavailable, OutcomeUnknown, Rejected: as `Producer.send`.
             OutcomeUnknown: `timeout` seconds were over; the message stays under way.
         """
-        raise NotImplementedError
+        if timeout is None:
+            await self.wait_done()
+        else:
+            with anyio.move_on_after(timeout):
+                await self.wait_done()
+        return self.receipt()
+
+    def receipt(self) -> Receipt:
+        """The receipt, without waiting; raises as `wait`."""
+        if self.error is not None:
+            raise self.error
+        if not self.is_done:
+            raise OutcomeUnknown("the message is still under way: wait again")
+        return Receipt(self.queue_number, self.base_offset, self.timestamp, self.is_duplicate)
+
+    def append_to(self, builder: BatchBuilder) -> None:
+        """Add the message to a batch."""
+        assert self._arguments is not None
+        body, key, tag, props = self._arguments
+        builder.append(body, key=key, tag=tag, props=props)
+
+    def drop_arguments(self) -> None:
+        """The batch holds the message now."""
+        self._arguments = None
+
+
+class PendingPart(Entry):
+    """One batch of a `send_many`."""
+
+    __slots__ = ()
+
+    def as_range(self, positions: range | list[int]) -> SentRange:
+        """What became of it."""
+        return SentRange(
+            positions,
+            self.queue_number,
+            self.base_offset,
+            self.timestamp,
+            self.is_duplicate,
+            self.error,
+        )
+
+
+class Parcel:
+    """One batch on its way to one queue."""
+
+    __slots__ = (
+        "_builder",
+        "_limits",
+        "count",
+        "deadline",
+        "entries",
+        "first_sequence",
+        "is_closed",
+        "is_doubtful",
+        "is_settled",
+        "refusal",
+        "request",
+        "sealed",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._builder: BatchBuilder | None = None
+        self._limits = limits
+        self.entries: list[PendingSend] | list[PendingPart] = []
+        self.count = 0
+        """Messages, those that were taken back not counted."""
+        self.deadline = float("inf")
+        """The earliest of the entries that are not done."""
+        self.first_sequence = -1
+        """The number of its first message; -1: never written (in this epoch)."""
+        self.is_closed = False
+        """True: it is to go out; nothing is added any more."""
+        self.is_doubtful = False
+        """True if an attempt was written and not answered for certain: it may be stored."""
+        self.is_settled = False
+        """True once it is known to be stored."""
+        self.refusal: ErrorReply | None = None
+        """The answer to the last attempt, if it was refused."""
+        self.request: Request | None = None
+        """The attempt under way."""
+        self.sealed: Sealed | None = None
+        """The encoded batch."""
+
+    @classmethod
+    def of_part(cls, part: PendingPart, sealed: Sealed, limits: Limits) -> "Parcel":
+        """The parcel of a batch that is encoded already."""
+        parcel = cls(limits)
+        parcel.entries = [part]
+        parcel.count = part.count
+        parcel.deadline = part.deadline
+        parcel.is_closed = True
+        parcel.sealed = sealed
+        return parcel
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch; of a draft an upper bound."""
+        if self.sealed is not None:
+            return self.sealed.size
+        return self._builder.size if self._builder is not None else 0
+
+    @property
+    def is_told(self) -> bool:
+        """True if nobody waits for it any more."""
+        return all(entry.is_done for entry in self.entries)
+
+    def append(self, entry: PendingSend) -> None:
+        """Add a message to a draft.
+
+        Raises:
+            Rejected: the message cannot be encoded; the draft is as before.
+        """
+        assert not self.is_closed
+        entry.append_to(self._built())
+        self.entries.append(entry)  # type: ignore[arg-type]
+        self.count += 1
+        self.deadline = min(self.deadline, entry.deadline)
+
+    def try_append(self, entry: PendingSend) -> bool:
+        """As `append`; False if the message does not fit in with the others."""
+        if self.size + entry.size > self._limits.batch_bytes_max:
+            return False
+        try:
+            self.append(entry)
+        except Rejected:
+            return False
+        return True
+
+    def take_back(self, entry: Entry) -> None:
+        """Take an entry out of a parcel that has no number."""
+        assert self.first_sequence < 0
+        self.entries.remove(entry)  # type: ignore[arg-type]
+        self.count -= entry.count
+        # The builder still holds the message; another one is made without it when needed.
+        self._builder = None
+
+    def seal(self, *, base_ms: int, compression: Compression) -> None:
+        """Encode the draft, once."""
+        if self.sealed is not None:
+            return
+        self.sealed = self._built().seal(base_ms=base_ms, compression=compression)
+        self._builder = None
+        self.is_closed = True
+        for entry in self.entries:
+            assert isinstance(entry, PendingSend)
+            entry.drop_arguments()
+
+    def _built(self) -> BatchBuilder:
+        if self._builder is None:
+            self._builder = BatchBuilder(self._limits)
+            for entry in self.entries:
+                assert isinstance(entry, PendingSend)
+                entry.append_to(self._builder)
+        return self._builder
+
+    def settle(self, base_offset: int | None, timestamp: int, is_duplicate: bool) -> None:
+        """It is stored; None: nobody remembers where."""
+        at = base_offset
+        for entry in self.entries:
+            if not entry.is_done:
+                entry.settle(at, timestamp, is_duplicate)
+            if at is not None:
+                at += entry.count
+        self.deadline = float("inf")
+
+    def tell(self, error: RaftmqError, *, until: float = float("inf")) -> list[Entry]:
+        """Fail the entries whose deadline is not after `until`, and return them."""
+        told: list[Entry] = []
+        left = float("inf")
+        for entry in self.entries:
+            if entry.is_done:
+                continue
+            if entry.deadline <= until:
+                entry.fail(error)
+                told.append(entry)
+            else:
+                left = min(left, entry.deadline)
+        self.deadline = left
+        return told

@@ -1,14 +1,71 @@
-"""The producer: `send`, `send_nowait` and `flush`, `send_many`."""
+"""The producer: `send`, `send_nowait` and `flush`, `send_many`.
 
-from collections.abc import Iterable, Mapping, Sequence
+The producer picks the queue and bounds the buffer; a `lane` for each queue does the sending. One
+task watches all deadlines; it sleeps until the next one, so it costs nothing while all goes well.
+
+Sources: Nagle (RFC 896) for the gathering; Kafka's sticky partitioner (KIP-480).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from raftmq.batch import Compression, Value
+import anyio
+import anyio.lowlevel
 
-from .message import Message
-from .parcel import PendingSend
+from raftmq.batch import MESSAGES_MAX, Compression, Limits, Sealed, Value, queue_of
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.wire.messages import TopicView
+
+from .columns import Columns, Positions
+from .lane import Lane, LaneHost
+from .message import QUEUE_BITS, Message
+from .parcel import Entry, Parcel, PendingPart, PendingSend
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
+from .room import Room
+from .router import Router
+from .supervisor import Nest, Supervisor
+from .world import ClientWorld
+
+_MESSAGE_BYTES = 200
+"""What a message takes of the buffer beside its body: roughly what Python needs for it."""
+_FAILED_MAX = 1_000
+"""Errors kept for `flush`; more than one are counted, not raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """See `Client.producer`."""
+
+    linger: float | None
+    batch_bytes: int
+    batch_messages: int
+    buffer_bytes: int
+    buffer_messages: int
+    compression: Compression
+
+    def validate(self) -> Self:
+        """This object, or `Rejected`."""
+        _require(self.linger is None or self.linger >= 0, "linger must not be negative")
+        _require(self.batch_bytes > 0, "batch_bytes must be positive")
+        _require(
+            0 < self.batch_messages <= MESSAGES_MAX, f"batch_messages must be 1 to {MESSAGES_MAX}"
+        )
+        _require(self.buffer_bytes > 0, "buffer_bytes must be positive")
+        _require(self.buffer_messages > 0, "buffer_messages must be positive")
+        return self
+
+
+class ProducerStatistics(NamedTuple):
+    """A producer at this moment."""
+
+    buffer_bytes: int
+    """Bytes that wait for their answer."""
+    buffer_messages: int
+    """Messages that wait for their answer."""
+    lanes: int
+    """Queues it has sent to."""
 
 
 class Producer:
@@ -29,6 +86,33 @@ class Producer:
     *Bounds.* At most `buffer_bytes` and `buffer_messages` wait for their answer.
     """
 
+    def __init__(
+        self,
+        topic: str,
+        settings: ProducerSettings,
+        *,
+        router: Router,
+        supervisor: Supervisor,
+        world: ClientWorld,
+    ) -> None:
+        self._settings = settings.validate()
+        self._router = router
+        self._supervisor = supervisor
+        self._world = world
+        self._nest: Nest | None = None
+        self._host: LaneHost | None = None
+        self._view: TopicView | None = None
+        self._lanes: dict[int, Lane] = {}
+        self._room = Room(bytes_max=settings.buffer_bytes, messages_max=settings.buffer_messages)
+        self._turn = 0
+        self._failed: list[Entry] = []
+        self._dirty: dict[Lane, None] = {}
+        self._dirt = anyio.Event()
+        self._next_deadline = float("inf")
+        self._deadline_moved = anyio.Event()
+        self.topic = topic
+        """The topic's name."""
+
     async def __aenter__(self) -> Self:
         """Look the topic up. Cancelling leaves nothing behind.
 
@@ -36,7 +120,31 @@ class Producer:
             Rejected: `UNKNOWN_TOPIC`.
             Unavailable: no node answered in time.
         """
-        raise NotImplementedError
+        router = self._router
+        looking = router.topic(self.topic)
+        self._view = await router.within(None, looking, f"looking up topic {self.topic!r}")
+        self._turn = self._world.random.randrange(len(self._view.groups))
+        self._nest = self._supervisor.nest(self._end)
+        welcomes = [connection.welcome for connection in router.connections.values()]
+        self._host = LaneHost(
+            topic=self.topic,
+            router=router,
+            nest=self._nest,
+            random=self._world.random,
+            now_ms=self._world.now_ms,
+            limits=Limits(batch_bytes_max=min(w.batch_bytes_max for w in welcomes)),
+            batch_bytes=self._settings.batch_bytes,
+            batch_messages=self._settings.batch_messages,
+            compression=self._settings.compression,
+            is_lingering=self._settings.linger is not None,
+            give_back=lambda entry: self._room.give(entry.size, entry.count),
+            failed=self._take_failed,
+            sealed=self._take_turn,
+        )
+        router.watch(self._follow_topic)
+        self._nest.start(self._watch_deadlines)
+        self._nest.start(self._pump_dirty)
+        return self
 
     async def __aexit__(
         self,
@@ -45,7 +153,15 @@ class Producer:
         traceback: TracebackType | None,
     ) -> None:
         """Close: flush first, and raise what `flush` raises, unless the body already raised."""
-        raise NotImplementedError
+        if error is None:
+            await self.aclose()
+        elif isinstance(error, Exception):
+            try:
+                await self.aclose()
+            except RaftmqError as failed:
+                error.add_note(f"while the producer was closed: {failed}")
+        else:
+            self._end()
 
     async def send(
         self,
@@ -78,7 +194,18 @@ class Producer:
             Rejected: the message is too large, has a value that no column can hold, or the topic
                 is gone.
         """
-        raise NotImplementedError
+        size = self._size_of(body, props)
+        deadline = self._deadline(timeout)
+        if not self._room.take_nowait(size, 1):
+            await self._wait_room(size, 1, deadline)
+        lane, entry = self._append(size, deadline, body, key, tag, props, queue)
+        lane.pump()
+        try:
+            await entry.wait_done()
+        except BaseException:
+            lane.take_back(entry)
+            raise
+        return entry.receipt()
 
     def send_nowait(
         self,
@@ -98,7 +225,14 @@ class Producer:
             Unavailable: the buffer is full: `await flush()` first. The message was not taken.
             Rejected: as `send`.
         """
-        raise NotImplementedError
+        size = self._size_of(body, props)
+        if not self._room.take_nowait(size, 1):
+            raise Unavailable(self._full())
+        lane, entry = self._append(size, self._deadline(timeout), body, key, tag, props, queue)
+        if lane not in self._dirty:
+            self._dirty[lane] = None
+            self._dirt.set()
+        return entry
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Send all that waits, without lingering, and wait until what became of it is known.
@@ -110,7 +244,19 @@ class Producer:
                 call since the last flush whose `wait` was not called.
             OutcomeUnknown: the time ran out; the messages stay under way.
         """
-        raise NotImplementedError
+        self._check()
+        waited: list[Entry] = []
+        for lane in self._lanes.values():
+            lane.pump(is_flush=True)
+            waited += [entry for parcel in lane.parcels for entry in parcel.entries]
+        with anyio.move_on_after(self._seconds(timeout)) as scope:
+            for entry in waited:
+                await entry.wait_unheard()
+        await anyio.lowlevel.checkpoint()
+        if scope.cancelled_caught:
+            count = sum(entry.count for entry in waited if not entry.is_done)
+            raise OutcomeUnknown(f"{count} messages are still under way: flush again")
+        self._raise_failed()
 
     async def send_many(
         self,
@@ -138,7 +284,19 @@ class Producer:
                 `check=False` it is returned instead, errors and all.
             Rejected: a message cannot be encoded; nothing was sent.
         """
-        raise NotImplementedError
+        deadline = self._deadline(timeout)
+        batches = []
+        for batch in self._batches(_columns(messages, bodies, keys, tags, props), queue, deadline):
+            batches.append(batch)
+            await anyio.lowlevel.checkpoint()
+        pending = PendingMany([(batch.part, batch.positions) for batch in batches])
+        try:
+            await self._put_all(batches, deadline)
+            return await pending.wait(check=check)
+        except anyio.get_cancelled_exc_class():
+            for batch in batches:
+                batch.lane.take_back(batch.part)
+            raise
 
     def send_many_nowait(
         self,
@@ -157,7 +315,14 @@ class Producer:
             Unavailable: the buffer has no room for all of them; none was taken.
             Rejected: a message cannot be encoded; none was taken.
         """
-        raise NotImplementedError
+        columns = _columns(messages, bodies, keys, tags, props)
+        batches = list(self._batches(columns, queue, self._deadline(timeout)))
+        size = sum(batch.part.size for batch in batches)
+        if not self._room.take_nowait(size, len(columns.bodies)):
+            raise Unavailable(self._full())
+        for batch in batches:
+            self._put(batch)
+        return PendingMany([(batch.part, batch.positions) for batch in batches])
 
     async def aclose(self, *, timeout: float | None = None) -> None:
         """Flush and end. A second call does nothing. Cancelling ends it without waiting.
@@ -165,7 +330,250 @@ class Producer:
         Raises:
             As `flush`.
         """
-        raise NotImplementedError
+        if self._nest is None or self._nest.is_closed:
+            return
+        try:
+            await self.flush(timeout=timeout)
+        finally:
+            self._end()
+
+    def statistics(self) -> ProducerStatistics:
+        """What is under way now."""
+        room = self._room
+        return ProducerStatistics(room.bytes_used, room.messages_used, len(self._lanes))
+
+    # -- taking messages -------------------------------------------------------------------------
+
+    def _append(
+        self,
+        size: int,
+        deadline: float,
+        body: bytes,
+        key: str | bytes | None,
+        tag: str | None,
+        props: Mapping[str, Value | None] | None,
+        queue: int | None,
+    ) -> tuple[Lane, PendingSend]:
+        """Put a message in its lane; its room is taken already, and given back on an error."""
+        try:
+            lane = self._lane(self._pick_queue(key, queue))
+            entry = PendingSend(
+                queue_number=lane.queue_number,
+                size=size,
+                deadline=deadline,
+                arguments=(body, key, tag, props),
+            )
+            lane.append(entry)
+        except BaseException:
+            self._room.give(size, 1)
+            raise
+        self._wake_at(deadline)
+        if self._settings.linger is not None and lane not in self._dirty:
+            self._dirty[lane] = None
+            self._dirt.set()
+        return lane, entry
+
+    def _batches(self, columns: Columns, queue: int | None, deadline: float) -> Iterator["_Batch"]:
+        """Encode batch after batch."""
+        self._check()
+        if queue is not None:
+            self._pick_queue(None, queue)
+        columns.check()
+        assert self._view is not None
+        assert self._host is not None
+        now_ms = self._world.now_ms()
+        for cut in columns.cut(
+            queues=len(self._view.groups),
+            queue=queue,
+            next_queue=self._next_queue,
+            bytes_max=self._settings.batch_bytes,
+            messages_max=self._settings.batch_messages,
+        ):
+            sealed = columns.encode(
+                cut.positions,
+                base_ms=now_ms,
+                compression=self._settings.compression,
+                limits=self._host.limits,
+            )
+            lane = self._lane(cut.queue)
+            part = PendingPart(
+                queue_number=lane.queue_number,
+                count=sealed.count,
+                size=sealed.size + _MESSAGE_BYTES,
+                deadline=deadline,
+            )
+            yield _Batch(lane, part, sealed, cut.positions)
+
+    async def _put_all(self, batches: "list[_Batch]", deadline: float) -> None:
+        """Put batches in their lanes as room comes; those that find none in time fail."""
+        for number, batch in enumerate(batches):
+            try:
+                if not self._room.take_nowait(batch.part.size, batch.part.count):
+                    await self._wait_room(batch.part.size, batch.part.count, deadline)
+            except Unavailable as error:
+                for late in batches[number:]:
+                    late.part.fail(error)
+                return
+            self._put(batch)
+
+    def _put(self, batch: "_Batch") -> None:
+        assert self._host is not None
+        batch.lane.put(Parcel.of_part(batch.part, batch.sealed, self._host.limits))
+        self._wake_at(batch.part.deadline)
+        batch.lane.pump()
+
+    async def _wait_room(self, size: int, count: int, deadline: float) -> None:
+        for lane in self._lanes.values():
+            lane.pump(is_flush=True)
+        with anyio.move_on_after(deadline - anyio.current_time()):
+            await self._room.take(size, count)
+            if self._nest is None or self._nest.is_closed:
+                self._room.give(size, count)
+                self._check()
+            return
+        raise Unavailable(f"{self._full()}; there was no room in time")
+
+    def _pick_queue(self, key: str | bytes | None, queue: int | None) -> int:
+        assert self._view is not None
+        queues = len(self._view.groups)
+        if queue is not None:
+            if not 0 <= queue < queues:
+                message = f"topic {self.topic!r} has queues 0 to {queues - 1}, no {queue}"
+                raise Rejected(Reason.BAD_ARGUMENT, message)
+            return queue
+        if key is None:
+            return self._turn % queues
+        try:
+            return queue_of(key, queues)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise Rejected(Reason.BAD_ARGUMENT, f"a key is text or bytes: {error}") from None
+
+    def _next_queue(self) -> int:
+        """The queue for one batch without keys; the next batch gets the next one."""
+        assert self._view is not None
+        self._turn += 1
+        return (self._turn - 1) % len(self._view.groups)
+
+    def _take_turn(self, lane: Lane) -> None:
+        assert self._view is not None
+        mask = (1 << QUEUE_BITS) - 1
+        if lane.queue_number & mask == self._turn % len(self._view.groups):
+            self._turn += 1
+
+    def _lane(self, queue: int) -> Lane:
+        lane = self._lanes.get(queue)
+        if lane is None:
+            assert self._view is not None
+            assert self._host is not None
+            number = self._view.id << QUEUE_BITS | queue
+            group = self._view.groups[queue]
+            lane = self._lanes[queue] = Lane(self._host, queue_number=number, group=group)
+        return lane
+
+    def _size_of(self, body: bytes, props: Mapping[str, Value | None] | None) -> int:
+        self._check()
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise Rejected(Reason.BAD_ARGUMENT, f"a body is bytes, not {type(body).__name__}")
+        return len(body) + _MESSAGE_BYTES * (1 + len(props or ()))
+
+    # -- background ------------------------------------------------------------------------------
+
+    async def _pump_dirty(self) -> None:
+        """Send what `send_nowait` took since the last time, or what has lingered enough."""
+        linger = self._settings.linger
+        while True:
+            await self._dirt.wait()
+            if linger:
+                await anyio.sleep(linger)
+            self._dirt = anyio.Event()
+            dirty, self._dirty = self._dirty, {}
+            for lane in dirty:
+                lane.pump(is_flush=linger is not None)
+
+    async def _watch_deadlines(self) -> None:
+        while True:
+            with anyio.move_on_after(self._next_deadline - anyio.current_time()):
+                await self._deadline_moved.wait()
+            self._deadline_moved = anyio.Event()
+            now = anyio.current_time()
+            if now >= self._next_deadline:
+                deadlines = [lane.expire(now) for lane in list(self._lanes.values())]
+                self._next_deadline = min(deadlines, default=float("inf"))
+
+    def _wake_at(self, deadline: float) -> None:
+        if deadline < self._next_deadline:
+            self._next_deadline = deadline
+            self._deadline_moved.set()
+
+    def _follow_topic(self) -> None:
+        """The topic may have got more queues."""
+        view = self._router.topics.get(self.topic)
+        if view is not None and self._view is not None and view.id == self._view.id:
+            self._view = view
+
+    def _take_failed(self, entry: Entry) -> None:
+        if len(self._failed) < _FAILED_MAX:
+            self._failed.append(entry)
+
+    def _raise_failed(self) -> None:
+        failed, self._failed = self._failed, []
+        unheard = [entry.error for entry in failed if not entry.is_heard and entry.error]
+        if unheard:
+            if len(unheard) > 1:
+                unheard[0].add_note(f"and {len(unheard) - 1} more messages or batches failed")
+            raise unheard[0]
+
+    def _end(self, error: RaftmqError | None = None) -> None:
+        if self._nest is None or self._nest.is_closed:
+            return
+        self._nest.cancel()
+        self._router.unwatch(self._follow_topic)
+        for lane in self._lanes.values():
+            lane.close(error)
+
+    def _check(self) -> None:
+        if self._nest is None:
+            raise RaftmqError("the producer is not open: use it as `async with`")
+        self._nest.check()
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._router.seconds_max if timeout is None else timeout
+
+    def _deadline(self, timeout: float | None) -> float:
+        return anyio.current_time() + self._seconds(timeout)
+
+    def _full(self) -> str:
+        room = self._room
+        return (
+            f"the buffer is full ({room.messages_used} messages, {room.bytes_used} bytes): "
+            "await flush() first"
+        )
 
 
-_ = Compression
+class _Batch(NamedTuple):
+    """One encoded batch of a `send_many`."""
+
+    lane: Lane
+    part: PendingPart
+    sealed: Sealed
+    positions: Positions
+
+
+def _columns(
+    messages: Iterable[bytes | Outgoing | Message],
+    bodies: Sequence[bytes] | None,
+    keys: Sequence[str | bytes | None] | None,
+    tags: Sequence[str | None] | None,
+    props: Sequence[Mapping[str, Value | None] | None] | None,
+) -> Columns:
+    if bodies is not None:
+        _require(messages == (), "give either messages or bodies=, not both")
+        return Columns(bodies, keys, tags, props)
+    is_alone = keys is None and tags is None and props is None
+    _require(is_alone, "keys=, tags= and props= go with bodies=")
+    return Columns.of(messages)
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise Rejected(Reason.BAD_ARGUMENT, message)

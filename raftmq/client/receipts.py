@@ -6,12 +6,15 @@ objects and not 100,000.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from raftmq.batch import Value
 from raftmq.errors import RaftmqError
 
 from .message import QUEUE_BITS, format_id
+
+if TYPE_CHECKING:
+    from .parcel import PendingPart
 
 _MASK = (1 << QUEUE_BITS) - 1
 
@@ -176,10 +179,13 @@ class SomeUnsent(RaftmqError):
 class PendingMany:
     """Messages that `send_many_nowait` took."""
 
+    def __init__(self, parts: "list[tuple[PendingPart, range | list[int]]]") -> None:
+        self._parts = parts
+
     @property
     def is_done(self) -> bool:
         """True once it is known what became of each message."""
-        raise NotImplementedError
+        return all(part.is_done for part, _ in self._parts)
 
     async def wait(self, *, check: bool = True) -> SentMany:
         """Wait until it is known what became of each message. It may be called again.
@@ -189,4 +195,9 @@ class PendingMany:
         Raises:
             SomeUnsent: not all were stored; not with `check=False`.
         """
-        raise NotImplementedError
+        for part, _ in self._parts:
+            await part.wait_done()
+        sent = SentMany([part.as_range(positions) for part, positions in self._parts])
+        if check:
+            sent.check()
+        return sent

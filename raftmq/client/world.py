@@ -4,8 +4,14 @@ As the broker's `World`, and for the same reason: the client that applications u
 made-up world, on a seeded scheduler, where a test decides what breaks and when.
 """
 
-from random import Random
+import time
+from random import Random, SystemRandom
+from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Protocol
+
+import anyio
+import trio
+from anyio.abc import SocketAttribute
 
 
 class Stream(Protocol):
@@ -32,3 +38,52 @@ class ClientWorld(Protocol):
 
     async def connect(self, host: str, port: int) -> Stream:
         """Open a connection. Raises `OSError` if nobody answers."""
+
+
+class RealWorld:
+    """Sockets, the system's clock and randomness; on trio and asyncio alike."""
+
+    def __init__(self) -> None:
+        self.random = Random(SystemRandom().getrandbits(64))
+
+    def now_ms(self) -> int:
+        """The system's wall clock in milliseconds."""
+        return time.time_ns() // 1_000_000
+
+    async def connect(self, host: str, port: int) -> Stream:
+        """Open a TCP connection that sends small frames at once."""
+        stream = await anyio.connect_tcp(host, port)
+        stream.extra(SocketAttribute.raw_socket).setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        return stream
+
+
+class TrioStream:
+    """A trio stream behind the face that the client uses: for worlds made of trio streams."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def send(self, item: bytes) -> None:
+        """Send all of it."""
+        try:
+            await self._stream.send_all(item)
+        except trio.BrokenResourceError as error:
+            raise anyio.BrokenResourceError from error
+        except trio.ClosedResourceError as error:
+            raise anyio.ClosedResourceError from error
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        """At least one byte."""
+        try:
+            data = await self._stream.receive_some(max_bytes)
+        except trio.BrokenResourceError as error:
+            raise anyio.BrokenResourceError from error
+        except trio.ClosedResourceError as error:
+            raise anyio.ClosedResourceError from error
+        if not data:
+            raise anyio.EndOfStream
+        return bytes(data)
+
+    async def aclose(self) -> None:
+        """Close it at once."""
+        await trio.aclose_forcefully(self._stream)

@@ -1,0 +1,59 @@
+"""The URL of a cluster: `raftmq://host:port[,host:port...]`, any of its nodes."""
+
+from typing import NamedTuple
+
+from raftmq.errors import Reason, Rejected
+
+PORT_DEFAULT = 7400
+"""The native port where a URL names none."""
+_SCHEME = "raftmq://"
+
+
+class Address(NamedTuple):
+    """Where a node is reached."""
+
+    host: str
+    """A name or an IP address."""
+    port: int
+    """The native port."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_url(url: str) -> list[Address]:
+    """The addresses in a URL, in its order.
+
+    >>> parse_url("raftmq://10.0.0.1:7400,[::1]:7401,db")
+    [Address(host='10.0.0.1', port=7400), Address(host='::1', port=7401), Address(host='db', \
+port=7400)]
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, it is no such URL.
+    """
+    if not url.startswith(_SCHEME):
+        raise _wrong(url, "it does not begin with raftmq://")
+    parts = url.removeprefix(_SCHEME).rstrip("/").split(",")
+    return [_parse_one(part.strip(), url) for part in parts]
+
+
+def _parse_one(text: str, url: str) -> Address:
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise _wrong(url, f"{text!r} is no [address]:port")
+        port = rest[1:]
+    else:
+        host, _, port = text.partition(":")
+    if not host or set(host) & set("/@?#"):
+        raise _wrong(url, f"{text!r} is no host:port")
+    if not port:
+        return Address(host, PORT_DEFAULT)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise _wrong(url, f"{port!r} is no port")
+    return Address(host, int(port))
+
+
+def _wrong(url: str, why: str) -> Rejected:
+    message = f"{url[:200]!r} is no cluster URL: {why}; write raftmq://host:port[,host:port...]"
+    return Rejected(Reason.BAD_ARGUMENT, message)

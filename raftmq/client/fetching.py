@@ -1,0 +1,400 @@
+"""Reading ahead: one long-polling `FETCH` at each leader, for all queues that it leads.
+
+Each queue has a cursor: the next offset to fetch. An answer is checked (structure and CRC-32C of
+each batch, its queue, no gap, nothing twice), its batches are buffered, the cursors move, and the
+next request leaves at once, as long as the buffer is below its bound. When something else is wanted
+from a node than what it was asked (after a seek, or when a queue comes to it) its request is
+forgotten and another is sent.
+
+    answer, seek, leader found, room ──> kick(): for each leader that is not being asked, ask
+
+Invariants:
+- A batch enters the buffer only if it continues its cursor, so a change of leader, an answer that
+  was late or one that was sent twice can neither repeat nor skip a message.
+- The buffer holds `bytes_max` and one answer a node at most.
+- A queue with an error is not asked for until it is moved.
+
+Sources: Kafka's fetch sessions (one request a broker for all its partitions), without the session.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+
+import anyio
+
+from raftmq.batch import Batch
+from raftmq.errors import CorruptRecord, ProtocolError, RaftmqError, Reason, Rejected
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.messages import (
+    REPLY,
+    ErrorReply,
+    Fetch,
+    Fetched,
+    FetchedQueue,
+    FetchFrom,
+    FrameKind,
+)
+
+from .connection import Answer, Connection, Lost, Request
+from .message import QUEUE_BITS, Slice
+from .refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
+from .router import Router
+from .supervisor import Nest
+
+FETCH_BYTES = 1024 * 1024
+"""Asked of a node at once: large enough that the work for a request does not show."""
+POLL_MS = 5_000
+"""How long a node waits for messages before it answers that there are none."""
+
+_TRIMMED = Reason.OFFSET_OUT_OF_RANGE.value
+_UNKNOWN_TOPIC = Reason.UNKNOWN_TOPIC.value
+
+
+class Cursor:
+    """Where one queue is being read."""
+
+    __slots__ = (
+        "committed",
+        "done",
+        "error",
+        "fetched",
+        "group",
+        "handed",
+        "queue_number",
+        "version",
+    )
+
+    def __init__(self, *, queue_number: int, group: int, offset: int) -> None:
+        self.queue_number = queue_number
+        """The cluster-wide number of the queue."""
+        self.group = group
+        """Its partition group."""
+        self.version = 0
+        """Grows with each move: an answer to an earlier question is dropped."""
+        self.fetched = offset
+        """The next offset to fetch."""
+        self.handed = offset
+        """The offset after the last message that was handed out."""
+        self.done = offset
+        """The offset after the last message that the application is done with."""
+        self.committed: int | None = None
+        """What was committed last by this consumer."""
+        self.error: RaftmqError | None = None
+        """Why it stands still."""
+
+    @property
+    def queue(self) -> int:
+        """The queue within the topic, from 0."""
+        return self.queue_number & ((1 << QUEUE_BITS) - 1)
+
+    def move(self, offset: int) -> None:
+        """Go on from `offset`."""
+        self.version += 1
+        self.fetched = self.handed = self.done = offset
+        self.error = None
+
+
+class _Chunk:
+    """A batch in the buffer, from `start` on."""
+
+    __slots__ = ("batch", "cursor", "size", "start")
+
+    def __init__(self, cursor: Cursor, batch: Batch, start: int, size: int) -> None:
+        self.cursor = cursor
+        self.batch = batch
+        self.start = start
+        self.size = size
+
+
+class _Flight:
+    """A request under way: which cursors, and their versions."""
+
+    __slots__ = ("asked", "request")
+
+    def __init__(self, asked: dict[int, tuple[Cursor, int]]) -> None:
+        self.asked = asked
+        self.request: Request | None = None
+
+    def covers(self, cursors: list[Cursor]) -> bool:
+        """Does it ask for just what is wanted now?"""
+        return len(cursors) == len(self.asked) and all(
+            self.asked.get(cursor.queue_number) == (cursor, cursor.version) for cursor in cursors
+        )
+
+
+class Fetcher:
+    """Reads ahead for one consumer."""
+
+    def __init__(
+        self, router: Router, nest: Nest, *, topic: str, bytes_max: int, on_trimmed: str
+    ) -> None:
+        self._router = router
+        self._nest = nest
+        self._topic = topic
+        self._bytes_max = bytes_max
+        self._on_trimmed = on_trimmed
+        self._buffer: deque[_Chunk] = deque()
+        self._buffered_bytes = 0
+        self._flights: dict[Connection, _Flight] = {}
+        # Partition group → since when its leader is looked for.
+        self._lost: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
+        self._news = anyio.Event()
+        self._is_changed = False
+        self.cursors: dict[int, Cursor] = {}
+        """Queue number → its cursor."""
+
+    # -- for the consumer ------------------------------------------------------------------------
+
+    def add(self, cursors: Iterable[Cursor]) -> None:
+        """Read these queues too."""
+        for cursor in cursors:
+            self.cursors[cursor.queue_number] = cursor
+        self._is_changed = True
+        self.kick()
+
+    def move(self, cursor: Cursor, offset: int) -> None:
+        """Go on reading a queue from elsewhere; what is buffered of it is dropped."""
+        cursor.move(offset)
+        kept = [chunk for chunk in self._buffer if chunk.cursor is not cursor]
+        self._buffer = deque(kept)
+        self._buffered_bytes = sum(chunk.size for chunk in kept)
+        self._is_changed = True
+        self.kick()
+
+    def check(self) -> None:
+        """Raise why a queue stands still, if one does."""
+        for cursor in self.cursors.values():
+            if cursor.error is not None:
+                raise cursor.error
+
+    def take(self, count: int) -> list[Slice]:
+        """Hand out up to `count` messages that were fetched."""
+        slices: list[Slice] = []
+        was_full = self._buffered_bytes >= self._bytes_max
+        buffer = self._buffer
+        while buffer and count > 0:
+            chunk = buffer[0]
+            cursor, batch, start = chunk.cursor, chunk.batch, chunk.start
+            stop = min(len(batch), start + count)
+            slices.append(Slice(batch, start, stop, cursor.queue_number))
+            cursor.handed = batch.base_offset + stop
+            count -= stop - start
+            if stop == len(batch):
+                buffer.popleft()
+                self._buffered_bytes -= chunk.size
+            else:
+                chunk.start = stop
+        if was_full and self._buffered_bytes < self._bytes_max:
+            self.kick()
+        return slices
+
+    async def wait_news(self) -> None:
+        """Wait until something was fetched or went wrong. Cancelling changes nothing."""
+        await self._news.wait()
+
+    def lost_since(self) -> float | None:
+        """Since when the leader of any queue is looked for, by the event loop's clock."""
+        return min(self._lost.values(), default=None)
+
+    def forgive(self) -> None:
+        """Count the time of lost leaders from now."""
+        now = anyio.current_time()
+        self._lost = dict.fromkeys(self._lost, now)
+
+    def close(self) -> None:
+        """Forget all requests."""
+        for connection, flight in self._flights.items():
+            if flight.request is not None:
+                connection.forget(flight.request)
+        self._flights.clear()
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake who waits in `wait_news`."""
+        self._news.set()
+        self._news = anyio.Event()
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Ask each leader that should be asked and is not."""
+        if self._buffered_bytes >= self._bytes_max or self._nest.is_closed:
+            return
+        wanted: dict[Connection, list[Cursor]] = {}
+        for cursor in self.cursors.values():
+            if cursor.error is not None or cursor.group in self._lost:
+                continue
+            connection = self._router.open_leader(cursor.group)
+            if connection is None:
+                self._find_leader(cursor.group)
+            else:
+                wanted.setdefault(connection, []).append(cursor)
+        for connection, cursors in wanted.items():
+            flight = self._flights.get(connection)
+            if flight is None:
+                self._ask(connection, cursors)
+            elif self._is_changed and not flight.covers(cursors):
+                assert flight.request is not None
+                connection.forget(flight.request)
+                self._ask(connection, cursors)
+        self._is_changed = False
+
+    def _ask(self, connection: Connection, cursors: list[Cursor]) -> None:
+        flight = _Flight({c.queue_number: (c, c.version) for c in cursors})
+        queues = [FetchFrom(cursor.queue_number, cursor.fetched) for cursor in cursors]
+        header = pack(Fetch(queues, POLL_MS, FETCH_BYTES))
+        self._flights[connection] = flight
+        flight.request = connection.post(
+            FrameKind.FETCH, header, (), lambda answer: self._answered(connection, flight, answer)
+        )
+
+    def _find_leader(self, group: int, retry_ms: int = 0) -> None:
+        """Look for the group's leader in the background; then its queues are asked for again."""
+        if group in self._lost or self._nest.is_closed:
+            return
+        self._lost[group] = anyio.current_time()
+        failures = self._failures[group] = self._failures.get(group, 0) + 1
+
+        async def find() -> None:
+            if failures > 1 or retry_ms:
+                await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
+            await self._router.leader(group)
+            self._lost.pop(group, None)
+            self._is_changed = True
+            self.kick()
+
+        self._nest.start(find)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, connection: Connection, flight: _Flight, answer: Answer) -> None:
+        if self._flights.get(connection) is not flight:
+            return
+        del self._flights[connection]
+        if not isinstance(answer, Lost):
+            try:
+                self._take_answer(connection, flight, answer)
+            except ProtocolError as error:
+                connection.close(f"node {connection.node} at {connection.address}: {error}")
+        self.kick()
+
+    def _take_answer(self, connection: Connection, flight: _Flight, answer: Answer) -> None:
+        assert not isinstance(answer, Lost)
+        refusal = refusal_of(answer)
+        if refusal is not None:
+            for cursor, version in flight.asked.values():
+                if refusal.group in {-1, cursor.group} and cursor.version == version:
+                    self._refused(connection, cursor, refusal)
+            return
+        if answer.kind != FrameKind.FETCH | REPLY:
+            raise ProtocolError(f"a fetch was answered by a frame of kind {answer.kind}")
+        fetched = unpack(Fetched, answer.header)
+        view = memoryview(answer.body)
+        position = 0
+        for queue in fetched.queues:
+            sizes = vector(queue.sizes, "I")
+            stop = position + sum(sizes)
+            asked = flight.asked.get(queue.queue)
+            if asked is not None and asked[0].version == asked[1]:
+                if queue.error is not None:
+                    self._refused(connection, asked[0], queue.error)
+                else:
+                    self._read_queue(asked[0], queue, sizes, view[position:stop])
+            position = stop
+        for cursor, _ in flight.asked.values():
+            if cursor.group not in self._lost:
+                self._failures.pop(cursor.group, None)
+        if position != len(view):
+            raise ProtocolError(f"a fetch of {position} bytes came with {len(view)}")
+        self.tell()
+
+    def _read_queue(
+        self, cursor: Cursor, queue: FetchedQueue, sizes: tuple[int, ...], view: memoryview
+    ) -> None:
+        bases, timestamps = vector(queue.bases, "Q"), vector(queue.timestamps, "q")
+        if not len(bases) == len(timestamps) == len(sizes) or sum(sizes) != len(view):
+            raise ProtocolError(f"the vectors of queue {queue.queue} do not fit each other")
+        position = 0
+        for base, timestamp, size in zip(bases, timestamps, sizes, strict=True):
+            payload = view[position : position + size]
+            position += size
+            try:
+                batch = Batch.decode(payload, base_offset=base, timestamp=timestamp)
+            except CorruptRecord as error:
+                message = f"{self._name(cursor)}, batch at offset {base}: {error}"
+                cursor.error = CorruptRecord(message, position=error.position)
+                return
+            if batch.head.queue != cursor.queue_number or base > cursor.fetched:
+                raise ProtocolError(
+                    f"{self._name(cursor)} at offset {cursor.fetched} was answered with a batch of "
+                    f"queue {batch.head.queue} at offset {base}"
+                )
+            end = base + len(batch)
+            if end > cursor.fetched:
+                self._buffer.append(_Chunk(cursor, batch, cursor.fetched - base, size))
+                self._buffered_bytes += size
+                cursor.fetched = end
+
+    def _refused(self, connection: Connection, cursor: Cursor, refusal: ErrorReply) -> None:
+        code = refusal.code
+        if code == NOT_LEADER:
+            self._router.not_leader(cursor.group, connection.node, refusal.leader)
+            self._find_leader(cursor.group, refusal.retry_ms)
+        elif code in RETRIED or code == "protocol":
+            self._find_leader(cursor.group, refusal.retry_ms)
+        elif code == _UNKNOWN_TOPIC:
+            self._confirm_topic(cursor, refusal)
+        elif code == _TRIMMED:
+            self._trimmed(cursor, refusal)
+        else:
+            cursor.error = exception_of(refusal)
+            self.tell()
+
+    def _trimmed(self, cursor: Cursor, refusal: ErrorReply) -> None:
+        if refusal.earliest >= 0 and self._on_trimmed != "error":
+            # What was fetched before stays: it is in order.
+            at = refusal.earliest if self._on_trimmed == "earliest" else refusal.end
+            cursor.version += 1
+            cursor.fetched = at
+            return
+        cursor.error = Rejected(
+            Reason.OFFSET_OUT_OF_RANGE,
+            f"{self._name(cursor)} holds offsets {refusal.earliest} to {refusal.end - 1}, and "
+            f"{cursor.fetched} is wanted: seek, or set on_trimmed to 'earliest' or 'latest'",
+        )
+        self.tell()
+
+    def _confirm_topic(self, cursor: Cursor, refusal: ErrorReply) -> None:
+        """A node may not know a new topic yet: only the system group's leader is believed."""
+        if cursor.group in self._lost or self._nest.is_closed:
+            return
+        self._lost[cursor.group] = anyio.current_time()
+
+        async def confirm() -> None:
+            try:
+                topic = await self._router.topic(self._topic, is_fresh=True)
+            except Rejected as error:
+                cursor.error = error
+            else:
+                if topic.id != cursor.queue_number >> QUEUE_BITS:
+                    cursor.error = exception_of(refusal)
+            await anyio.sleep(self._router.delay(3))
+            self._lost.pop(cursor.group, None)
+            self._is_changed = True
+            self.tell()
+            self.kick()
+
+        self._nest.start(confirm)
+
+    def _name(self, cursor: Cursor) -> str:
+        return f"queue {cursor.queue} of topic {self._topic!r}"
+
+
+def vector(data: bytes, item: str) -> tuple[int, ...]:
+    """A vector of little-endian integers of a `struct` type."""
+    size = struct.calcsize(item)
+    if len(data) % size:
+        raise ProtocolError(f"a vector of {size}-byte integers has {len(data)} bytes")
+    return struct.unpack(f"<{len(data) // size}{item}", data)

@@ -1,0 +1,481 @@
+"""A lane: the batches of one producer on their way to one queue, in order through every fault.
+
+The broker stores a batch only if its sequence number is the next one of (producer, queue, epoch),
+answers a repeat with the first one's offset, and refuses what comes after a gap
+(`raftmq.pop.producers`). So the lane may send many batches ahead, and after any fault it sends all
+that are not settled again, in order, with the same bytes and numbers:
+
+| the answer | the batch is | the lane |
+|---|---|---|
+| stored, or `duplicate` | settled | goes on |
+| `not_leader`, `busy`, `unavailable` | not stored by this attempt | resends all, from the first |
+| `out_of_order` | not stored: one before it is missing | likewise |
+| `outcome_unknown`, connection lost | in doubt | likewise |
+| another refusal, of the first batch | refused; if in doubt, unknown | closes the gap |
+
+A lane resends only when each attempt has been answered or its connection is gone.
+
+*Closing a gap.* If a numbered batch will never be sent again, those after it would be refused for
+ever. The first batch of which every attempt was refused for certain is stored nowhere, and so is
+everything after it, as the broker stores nothing after a gap. Those batches get new numbers from 0
+in the next epoch. What stands before it is in doubt, and is told so. The first batch of a new epoch
+makes the broker refuse all that may still be on its way from the old one.
+
+*Deadlines.* Who waits is told at the deadline: `Unavailable` if the batch was never written, and
+then it is taken out of the lane; `OutcomeUnknown` if it was. Such a batch keeps its place and is
+resent, since later ones count on its number, until it is settled or nobody waits for any batch in
+flight. Then all are abandoned and the next batch begins a new epoch: what was abandoned is in the
+log before that batch, or never. So an expired batch neither breaks the sequence nor changes the
+order.
+
+Invariants:
+- Batches leave in the order in which they were put, and are stored in that order, each once.
+- A batch told `Unavailable` or `Rejected` is not stored, and never will be.
+- At most `FLIGHTS_MAX` batches are in flight: the broker remembers where so many went.
+
+Left out: a batch whose only answer was lost and which is resent after the broker dropped its
+session (idle for a week, or pushed out by 65,536 newer ones) is reported as `OutcomeUnknown`,
+except the very first of a session, which cannot be told from a new one and is stored again.
+
+Sources: Kafka's idempotent producer (KIP-98, KIP-360 for the epoch); Raft thesis §6.3.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import anyio
+
+from raftmq.batch import Compression, Limits
+from raftmq.errors import (
+    OutcomeUnknown,
+    ProtocolError,
+    RaftmqError,
+    Reason,
+    Rejected,
+    Unavailable,
+)
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Produced
+
+from .connection import Answer, Connection, Lost
+from .message import QUEUE_BITS
+from .parcel import Entry, Parcel, PendingSend
+from .refusals import NOT_LEADER, NOTHING_HAPPENED, OUTCOME_UNKNOWN, exception_of, refusal_of
+from .router import Router
+from .supervisor import Nest
+
+FLIGHTS_MAX = 64
+"""Batches in flight to one queue: `raftmq.pop.producers.RUNS_MAX`."""
+STRIKES_MAX = 3
+"""So often may the first batch be refused as out of order before its session counts as lost."""
+
+_PRODUCED = FrameKind.PRODUCE | REPLY
+_IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
+_OUT_OF_ORDER = Reason.OUT_OF_ORDER.value
+_UNKNOWN_PRODUCER = Reason.UNKNOWN_PRODUCER.value
+_UNKNOWN_TOPIC = Reason.UNKNOWN_TOPIC.value
+_DUPLICATE = Reason.DUPLICATE.value
+_FENCED = Reason.FENCED.value
+
+
+@dataclass(frozen=True, slots=True)
+class LaneHost:
+    """What the lanes of a producer share."""
+
+    topic: str
+    """The topic's name."""
+    router: Router
+    """Finds leaders."""
+    nest: Nest
+    """Runs the recovery of lanes."""
+    random: Random
+    """Producer ids and jitter."""
+    now_ms: Callable[[], int]
+    """The wall clock, for the batches' base time."""
+    limits: Limits
+    """What a batch may hold."""
+    batch_bytes: int
+    """A draft of this size goes out."""
+    batch_messages: int
+    """A draft of so many messages goes out."""
+    compression: Compression
+    """Of the bodies."""
+    is_lingering: bool
+    """True: drafts wait until `pump` is told to send them."""
+    give_back: Callable[[Entry], None]
+    """Called once for each entry that takes no memory any more."""
+    failed: Callable[[Entry], None]
+    """Called for each entry that failed."""
+    sealed: Callable[["Lane"], None]
+    """Called when a draft went out."""
+
+
+class _Recovery:
+    """One run of a lane's recovery; a lane that has another one, or none, ignores it."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self) -> None:
+        self.scope: anyio.CancelScope | None = None
+
+
+class Lane:
+    """The way to one queue."""
+
+    def __init__(self, host: LaneHost, *, queue_number: int, group: int) -> None:
+        self._host = host
+        self._group = group
+        self._producer = _producer_id(host.random)
+        self._epoch = 0
+        self._next_sequence = 0
+        self._flights: deque[Parcel] = deque()
+        self._waiting: deque[Parcel] = deque()
+        self._open = 0
+        self._none_open = anyio.Event()
+        self._connection: Connection | None = None
+        self._recovery: _Recovery | None = None
+        self._failures = 0
+        self._strikes = 0
+        self.queue_number = queue_number
+        """The cluster-wide number of the queue."""
+
+    @property
+    def parcels(self) -> list[Parcel]:
+        """All that is under way, in order."""
+        return [*self._flights, *self._waiting]
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is under way."""
+        return not self._flights and not self._waiting
+
+    # -- putting in and taking out ---------------------------------------------------------------
+
+    def append(self, entry: PendingSend) -> None:
+        """Add a message to the draft at the end of the lane. `pump` sends it.
+
+        Raises:
+            Rejected: it cannot be encoded; nothing changed.
+        """
+        draft = self._waiting[-1] if self._waiting else None
+        if draft is None or draft.is_closed or not draft.try_append(entry):
+            # What does not fit into a batch with others may fit into its own.
+            fresh = Parcel(self._host.limits)
+            fresh.append(entry)
+            if draft is not None:
+                draft.is_closed = True
+            self._waiting.append(fresh)
+            draft = fresh
+        if draft.size >= self._host.batch_bytes or draft.count >= self._host.batch_messages:
+            draft.is_closed = True
+
+    def put(self, parcel: Parcel) -> None:
+        """Add an encoded batch at the end of the lane. `pump` sends it."""
+        if self._waiting:
+            self._waiting[-1].is_closed = True
+        self._waiting.append(parcel)
+
+    def take_back(self, entry: Entry) -> bool:
+        """Take out an entry that was never written. False: it was, or is done."""
+        for parcel in self._waiting:
+            if entry in parcel.entries and (parcel.sealed is None or len(parcel.entries) == 1):
+                parcel.take_back(entry)
+                if not parcel.entries:
+                    self._waiting.remove(parcel)
+                self._host.give_back(entry)
+                self._stop_if_idle()
+                return True
+        return False
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def pump(self, *, is_flush: bool = False) -> None:
+        """Send what is ready; with `is_flush` also the draft at the end."""
+        if is_flush and self._waiting:
+            self._waiting[-1].is_closed = True
+        if self._recovery is not None or not self._waiting:
+            return
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            connection = self._host.router.open_leader(self._group)
+            if connection is None or self._flights:
+                self._recover()
+                return
+            self._connection = connection
+        while self._waiting and len(self._flights) < FLIGHTS_MAX:
+            parcel = self._waiting[0]
+            if not parcel.is_closed and (self._flights or self._host.is_lingering):
+                return
+            if not connection.has_room:
+                connection.when_room(self.pump)
+                return
+            self._waiting.popleft()
+            self._launch(parcel, connection)
+
+    def _launch(self, parcel: Parcel, connection: Connection) -> None:
+        if parcel.sealed is None:
+            parcel.is_closed = True
+            self._host.sealed(self)
+            try:
+                parcel.seal(base_ms=self._host.now_ms(), compression=self._host.compression)
+            except Rejected as error:
+                self._fail(parcel, error)
+                return
+        parcel.first_sequence = self._next_sequence
+        self._next_sequence += parcel.count
+        self._flights.append(parcel)
+        self._write(parcel, connection)
+
+    def _write(self, parcel: Parcel, connection: Connection) -> None:
+        assert parcel.sealed is not None
+        body = parcel.sealed.stamp(
+            queue=self.queue_number,
+            producer=self._producer,
+            epoch=self._epoch,
+            first_sequence=parcel.first_sequence,
+        )
+        parcel.refusal = None
+        self._open += 1
+        parcel.request = connection.post(
+            FrameKind.PRODUCE, b"", body, lambda answer: self._answered(parcel, connection, answer)
+        )
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, parcel: Parcel, connection: Connection, answer: Answer) -> None:
+        self._open -= 1
+        parcel.request = None
+        if isinstance(answer, Lost):
+            parcel.is_doubtful |= answer.was_written
+        elif not self._read_answer(parcel, connection, answer):
+            connection.close(f"node {connection.node} sent an answer that cannot be read")
+        if not self._open:
+            self._none_open.set()
+        self._stop_if_idle()
+        if self._recovery is None:
+            if parcel.is_settled:
+                self.pump()
+            else:
+                self._recover()
+
+    def _read_answer(self, parcel: Parcel, connection: Connection, answer: Answer) -> bool:
+        assert not isinstance(answer, Lost)
+        try:
+            if answer.kind == _PRODUCED:
+                done = unpack(Produced, answer.header)
+                self._settle(parcel, done.base_offset, done.timestamp, done.duplicate)
+                return True
+            refusal = refusal_of(answer)
+        except ProtocolError:
+            refusal = None
+        if refusal is None or refusal.code in _IN_DOUBT:
+            parcel.is_doubtful = True
+            return refusal is not None
+        if refusal.code == _DUPLICATE:
+            self._settle(parcel, None, 0, True)
+            return True
+        parcel.refusal = refusal
+        if refusal.code == NOT_LEADER:
+            self._host.router.not_leader(self._group, connection.node, refusal.leader)
+        return True
+
+    def _settle(
+        self, parcel: Parcel, base_offset: int | None, timestamp: int, is_duplicate: bool
+    ) -> None:
+        if self._flights and self._flights[0] is parcel:
+            self._flights.popleft()
+        else:
+            self._flights.remove(parcel)
+        parcel.is_settled = True
+        parcel.settle(base_offset, timestamp, is_duplicate)
+        self._failures = self._strikes = 0
+        self._release(parcel)
+
+    def _release(self, parcel: Parcel) -> None:
+        for entry in parcel.entries:
+            self._host.give_back(entry)
+
+    # -- recovery --------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        assert self._recovery is None
+        if not self._host.nest.is_closed:
+            recovery = self._recovery = _Recovery()
+            recovery.scope = self._host.nest.start(lambda: self._run_recovery(recovery))
+
+    async def _run_recovery(self, recovery: _Recovery) -> None:
+        """Wait until nothing is open, find the leader, and send everything again in order."""
+        while self._open:
+            self._none_open = anyio.Event()
+            await self._none_open.wait()
+        retry_ms = max((p.refusal.retry_ms for p in self._flights if p.refusal), default=0)
+        await self._judge_first(recovery)
+        self._failures += 1
+        if self._failures > 1 or retry_ms:
+            # The first retry goes at once: most often the hint of a new leader is right.
+            await anyio.sleep(max(retry_ms / 1000, self._host.router.delay(self._failures)))
+        connection = await self._host.router.leader(self._group)
+        if self._recovery is not recovery:
+            return
+        # From here on nothing waits: the lane goes back to work in one step.
+        self._connection = connection
+        self._recovery = None
+        if self._connection.is_open:
+            for parcel in self._flights:
+                self._write(parcel, self._connection)
+        self.pump()
+
+    async def _judge_first(self, recovery: _Recovery) -> None:
+        """Decide on the first batch if its refusal is final; those after it wait for it."""
+        while self._flights and (refusal := self._flights[0].refusal) is not None:
+            code = refusal.code
+            if code in NOTHING_HAPPENED:
+                return
+            if code == _OUT_OF_ORDER:
+                self._strikes += 1
+                if self._strikes < STRIKES_MAX:
+                    return
+            if code == _UNKNOWN_TOPIC:
+                is_known = await self._has_topic()
+                if is_known or self._recovery is not recovery:
+                    return  # a node that does not know it yet
+            if code == _FENCED:
+                self._producer = _producer_id(self._host.random)
+            elif code not in {_OUT_OF_ORDER, _UNKNOWN_PRODUCER}:
+                self._drop_refused(self._flights[0], refusal)
+            self._close_gap()
+            self._stop_if_idle()
+
+    async def _has_topic(self) -> bool:
+        try:
+            topic = await self._host.router.topic(self._host.topic, is_fresh=True)
+        except Rejected:
+            return False
+        return topic.id == self.queue_number >> QUEUE_BITS
+
+    def _drop_refused(self, parcel: Parcel, refusal: ErrorReply) -> None:
+        """The first batch is refused for good. If it is in doubt, `_close_gap` tells so."""
+        if parcel.is_doubtful:
+            return
+        self._flights.popleft()
+        self._fail(parcel, exception_of(refusal))
+
+    def _close_gap(self) -> None:
+        """Give up what is in doubt, and number all after it anew, in the next epoch."""
+        assert not self._open
+        flights = list(self._flights)
+        self._begin_epoch()
+        while flights and flights[0].is_doubtful:
+            self._fail(flights.pop(0), OutcomeUnknown(_FORGOTTEN))
+        for parcel in reversed(flights):
+            if parcel.is_told:
+                self._release(parcel)
+                continue
+            parcel.first_sequence = -1
+            parcel.is_doubtful = False
+            parcel.refusal = None
+            self._waiting.appendleft(parcel)
+
+    def _begin_epoch(self) -> None:
+        self._flights.clear()
+        self._epoch += 1
+        self._next_sequence = 0
+        self._strikes = 0
+
+    def _fail(self, parcel: Parcel, error: RaftmqError) -> None:
+        for entry in parcel.tell(error):
+            self._host.failed(entry)
+        self._release(parcel)
+
+    # -- deadlines and the end -------------------------------------------------------------------
+
+    def expire(self, now: float) -> float:
+        """Tell those whose deadline is not after `now`; the next deadline in the lane."""
+        for parcel in list(self._waiting):
+            if parcel.deadline <= now:
+                self._expire_waiting(parcel, now)
+        if self._flights and all(
+            entry.is_done or entry.deadline <= now for p in self._flights for entry in p.entries
+        ):
+            self._abandon(_TOO_LATE)
+        for parcel in self._flights:
+            if parcel.deadline <= now:
+                for entry in parcel.tell(OutcomeUnknown(self._unknown()), until=now):
+                    self._host.failed(entry)
+        self._stop_if_idle()
+        self.pump()
+        return min((parcel.deadline for parcel in self.parcels), default=float("inf"))
+
+    def _expire_waiting(self, parcel: Parcel, now: float) -> None:
+        if parcel.sealed is not None and any(e.deadline > now for e in parcel.entries):
+            # Encoded for an earlier epoch, and others in it still wait: it will be sent.
+            for entry in parcel.tell(OutcomeUnknown(self._unknown()), until=now):
+                self._host.failed(entry)
+            return
+        for entry in parcel.tell(Unavailable(self._unsent()), until=now):
+            self._host.failed(entry)
+            self.take_back(entry)
+        if parcel in self._waiting and parcel.is_told:
+            self._waiting.remove(parcel)
+            self._release(parcel)
+
+    def _abandon(self, why: str) -> None:
+        """Nobody waits for what is in flight, or may any longer: begin a new epoch."""
+        is_stored_perhaps = True
+        for parcel in self._flights:
+            withdrawn = True
+            if parcel.request is not None and self._connection is not None:
+                withdrawn = self._connection.forget(parcel.request)
+                parcel.request = None
+            # What stands after a batch that is stored nowhere is stored nowhere.
+            is_stored_perhaps &= parcel.is_doubtful or not withdrawn
+            if is_stored_perhaps:
+                self._fail(parcel, OutcomeUnknown(f"{why}; {self._unknown()}"))
+            else:
+                self._fail(parcel, Unavailable(f"{why}: {self._unsent()}"))
+        self._begin_epoch()
+        self._open = 0
+        self._none_open.set()
+
+    def close(self, error: RaftmqError | None = None) -> None:
+        """Give up everything; `error`: told to all instead of what is known of each."""
+        waiting, self._waiting = self._waiting, deque()
+        for parcel in waiting:
+            self._fail(parcel, error or Unavailable("the producer was closed before it was sent"))
+        if error is not None:
+            for parcel in self._flights:
+                parcel.tell(error)
+        self._abandon("the producer was closed")
+        self._stop_if_idle()
+
+    def _stop_if_idle(self) -> None:
+        if self._recovery is not None and self.is_idle:
+            if self._recovery.scope is not None:
+                self._recovery.scope.cancel()
+            self._recovery = None
+
+    def _unknown(self) -> str:
+        return (
+            f"it was written to {self._whom()} and not answered: it may be stored, or will be "
+            "until the next message of its queue is"
+        )
+
+    def _unsent(self) -> str:
+        return f"nothing was stored; the last trouble: {self._host.router.last_error}"
+
+    def _whom(self) -> str:
+        return f"node {self._connection.node}" if self._connection is not None else "a node"
+
+
+_TOO_LATE = "the time ran out"
+_FORGOTTEN = (
+    "the broker has no memory of this producer any more, so nobody knows whether an earlier "
+    "attempt was stored"
+)
+
+
+def _producer_id(random: Random) -> int:
+    """63 random bits, never 0, which means none."""
+    return random.getrandbits(63) or 1

@@ -1,0 +1,84 @@
+"""Finding single messages: by id, and by key."""
+
+from datetime import datetime
+
+from raftmq.batch import Batch
+from raftmq.errors import ProtocolError, Reason, Rejected
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import (
+    Fetch,
+    Fetched,
+    FetchFrom,
+    FindKey,
+    FoundKey,
+    FrameKind,
+)
+
+from .fetching import vector
+from .message import QUEUE_BITS, Message, parse_id
+from .offsets import time_ms
+from .refusals import exception_of
+from .router import Router
+
+
+async def get_message(router: Router, message_id: str, timeout: float | None) -> Message:
+    """See `Client.get`."""
+    queue_number, offset = parse_id(message_id)
+    looking = router.topic_of(queue_number)
+    topic = await router.within(timeout, looking, f"looking up the topic of {message_id}")
+    queue = queue_number & ((1 << QUEUE_BITS) - 1)
+    if queue >= len(topic.groups):
+        message = f"topic {topic.name!r} has {len(topic.groups)} queues, and no queue {queue}"
+        raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
+    request = Fetch([FetchFrom(queue_number, offset)], wait_ms=0, bytes_max=1)
+    group = topic.groups[queue]
+    frame = await router.call_leader(group, FrameKind.FETCH, request, timeout=timeout)
+    for part in unpack(Fetched, frame.header).queues:
+        if part.error is not None:
+            raise exception_of(part.error)
+        for base, timestamp, size in zip(
+            vector(part.bases, "Q"), vector(part.timestamps, "q"), vector(part.sizes, "I"),
+            strict=True,
+        ):  # fmt: skip
+            batch = Batch.decode(frame.body[:size], base_offset=base, timestamp=timestamp)
+            if 0 <= offset - base < len(batch):
+                return Message(batch, offset - base, queue_number, topic.name)
+            break
+    message = f"queue {queue} of topic {topic.name!r} holds no message at offset {offset} yet"
+    raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
+
+
+async def find_by_key(
+    router: Router,
+    topic_name: str,
+    *,
+    key: str,
+    since: datetime | None,
+    limit: int,
+    timeout: float | None,
+) -> list[Message]:
+    """See `Client.find`."""
+    since_ms = 0 if since is None else time_ms(since)
+    if limit < 1:
+        raise Rejected(Reason.BAD_ARGUMENT, "limit must be positive")
+    looking = router.topic(topic_name)
+    topic = await router.within(timeout, looking, f"looking up topic {topic_name!r}")
+    found: list[Message] = []
+    # The key may be in any queue: queues may have been added, or named by the producer.
+    for group in sorted(set(topic.groups)):
+        request = FindKey(group, topic.id, key.encode(), since_ms, limit)
+        frame = await router.call_leader(group, FrameKind.KEY, request, timeout=timeout)
+        position = 0
+        for entry in unpack(FoundKey, frame.header).batches:
+            payload = frame.body[position : position + entry.size]
+            position += entry.size
+            if len(payload) != entry.size:
+                raise ProtocolError("the batches of a search are cut")
+            batch = Batch.decode(payload, base_offset=entry.base_offset, timestamp=entry.timestamp)
+            found += [
+                Message(batch, at, entry.queue, topic_name)
+                for at, other in enumerate(batch.keys)
+                if other == key and entry.timestamp >= since_ms
+            ]
+    found.sort(key=lambda message: (message.timestamp, message.queue, message.offset), reverse=True)
+    return found[:limit]

@@ -1,0 +1,97 @@
+"""Offsets, asked of and told to the leaders of partition groups."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from raftmq.errors import Reason, Rejected
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import (
+    CommitOffsets,
+    Committed,
+    CommittedOffset,
+    CommittedOffsets,
+    FindOffset,
+    FindOffsets,
+    FoundOffset,
+    FoundOffsets,
+    FrameKind,
+    QueueOffset,
+)
+
+from .router import Router
+
+
+def time_ms(time: datetime) -> int:
+    """Milliseconds since 1970.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the time has no time zone.
+    """
+    if time.tzinfo is None:
+        message = f"{time} has no time zone: add tzinfo=datetime.UTC, or use .astimezone()"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    return max(0, int(time.timestamp() * 1000))
+
+
+def by_partition(groups: Mapping[int, int]) -> dict[int, list[int]]:
+    """Partition group → its queues, of queue → partition group."""
+    queues: dict[int, list[int]] = {}
+    for queue_number, group in groups.items():
+        queues.setdefault(group, []).append(queue_number)
+    return queues
+
+
+async def find_offsets(
+    router: Router, groups: Mapping[int, int], at: int, timeout: float | None = None
+) -> dict[int, FoundOffset]:
+    """Queue number → what its leader says about `at` (see `FindOffset.at`).
+
+    Args:
+        router: finds the leaders.
+        groups: queue number → its partition group.
+        at: a time in milliseconds, `EARLIEST` or `LATEST`.
+        timeout: seconds for each partition group; None: the default.
+    """
+    found: dict[int, FoundOffset] = {}
+    for group, queues in by_partition(groups).items():
+        question = FindOffsets([FindOffset(queue, at) for queue in queues])
+        frame = await router.call_leader(group, FrameKind.OFFSETS, question, timeout=timeout)
+        found |= {reply.queue: reply for reply in unpack(FoundOffsets, frame.header).queues}
+    return found
+
+
+async def committed_of(
+    router: Router, partition_group: int, name: str | None, timeout: float | None = None
+) -> list[CommittedOffset]:
+    """What a consumer group (None: each) has committed in a partition group."""
+    question = Committed(partition_group, name)
+    frame = await router.call_leader(
+        partition_group, FrameKind.COMMITTED, question, timeout=timeout
+    )
+    return unpack(CommittedOffsets, frame.header).offsets
+
+
+async def committed_offsets(
+    router: Router, groups: Mapping[int, int], name: str, timeout: float | None = None
+) -> dict[int, int]:
+    """Queue number → what a consumer group has committed; queues without are left out."""
+    found: dict[int, int] = {}
+    for group in by_partition(groups):
+        for offset in await committed_of(router, group, name, timeout):
+            if offset.queue in groups:
+                found[offset.queue] = offset.offset
+    return found
+
+
+async def commit_offsets(
+    router: Router,
+    partition_group: int,
+    name: str,
+    offsets: Mapping[int, int],
+    timeout: float | None = None,
+) -> None:
+    """Commit offsets of queues of one partition group."""
+    message = CommitOffsets(name, [QueueOffset(*pair) for pair in offsets.items()])
+    await router.call_leader(
+        partition_group, FrameKind.COMMIT, message, timeout=timeout, is_change=True
+    )

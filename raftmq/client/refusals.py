@@ -1,0 +1,30 @@
+"""What an `ErrorReply` means to a client: try again, or which exception to raise."""
+
+from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.wire.codec import unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FrameKind
+
+NOT_LEADER = "not_leader"
+OUTCOME_UNKNOWN = "outcome_unknown"
+NOTHING_HAPPENED = frozenset({NOT_LEADER, "unavailable", "busy"})
+"""Codes that say: not done, and worth another try."""
+RETRIED = NOTHING_HAPPENED | {OUTCOME_UNKNOWN}
+"""Codes after which an idempotent request is sent again."""
+
+
+def refusal_of(frame: Frame) -> ErrorReply | None:
+    """The refusal in an answer; None if it is no refusal."""
+    return unpack(ErrorReply, frame.header) if frame.kind == FrameKind.ERROR else None
+
+
+def exception_of(error: ErrorReply) -> RaftmqError:
+    """The exception to raise for a refusal that is not tried again."""
+    if error.code in RETRIED:
+        return Unavailable(error.message)
+    if error.code == "protocol":
+        return ProtocolError(error.message)
+    try:
+        return Rejected(Reason(error.code), error.message)
+    except ValueError:
+        return ProtocolError(f"refused for a reason unknown here, {error.code!r}: {error.message}")

@@ -1,0 +1,503 @@
+"""Who leads what: the routing table, and one connection a node.
+
+Any node can tell the table (`METADATA`). It is asked for when something is missing or turned out
+wrong, and once in a while. Of two opinions about a partition group the one with the higher term
+wins; a node that refuses as "not leader" names the leader if it knows it, and is believed first.
+
+| what happened | what is done |
+|---|---|
+| refused as not leader, with a hint | go to the hinted node at once |
+| refused, no hint; or the connection broke | ask any node, in turn; wait a little; again |
+| a node cannot be reached, or is silent | it is *suspect* for a second: others are asked instead |
+| no known node can be reached | the addresses of the URL in turn |
+
+Invariants:
+- Only one question for the table is under way at a time, and one attempt to connect to a node;
+  whoever needs the answer waits for the same.
+- Waiting grows with the attempts, up to half a second, and is random, so that the clients of a
+  failed leader do not come back in step.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import anyio
+import msgspec
+
+from raftmq.errors import (
+    OutcomeUnknown,
+    ProtocolError,
+    RaftmqError,
+    Reason,
+    Rejected,
+    Unavailable,
+)
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    REPLY,
+    ClusterView,
+    ErrorReply,
+    FrameKind,
+    GroupView,
+    Metadata,
+    NodeView,
+    TopicView,
+)
+
+from .address import Address
+from .connection import Answer, Connection, Lost, open_connection
+from .message import QUEUE_BITS
+from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, refusal_of
+from .supervisor import Nest
+from .world import ClientWorld
+
+T = TypeVar("T")
+
+SYSTEM_GROUP = 0
+"""The partition group whose leader changes the catalog."""
+SUSPECT_SECONDS = 1.0
+"""A node that could not be reached is not tried again for so long."""
+METADATA_SECONDS_MAX = 2.0
+"""To answer a question for the table; then another node is asked."""
+REFRESH_SECONDS = 30.0
+"""The table is asked for so often in any case: topics grow."""
+
+
+class _Attempt:
+    """A connection that is being opened."""
+
+    __slots__ = ("connection", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.connection: Connection | None = None
+        self.error: Exception | None = None
+
+
+class Router:
+    """The routing table of one client, and its connections."""
+
+    def __init__(
+        self, world: ClientWorld, addresses: list[Address], *, cluster: str, seconds_max: float
+    ) -> None:
+        self._world = world
+        self._bootstrap = list(addresses)
+        self._attempts: dict[Address, _Attempt] = {}
+        self._suspect_until: dict[int, float] = {}
+        self._refreshing: anyio.Event | None = None
+        self._turn = 0
+        self._nest: Nest | None = None
+        self._watchers: list[Callable[[], None]] = []
+        self.cluster = cluster
+        """The cluster's id; empty until the first answer, unless a certain one is wanted."""
+        self.seconds_max = seconds_max
+        """The default time limit of calls."""
+        self.nodes: dict[int, NodeView] = {}
+        """All nodes."""
+        self.groups: dict[int, GroupView] = {}
+        """All partition groups."""
+        self.topics: dict[str, TopicView] = {}
+        """The topics in use."""
+        self.connections: dict[int, Connection] = {}
+        """Node → its connection, open or not."""
+        self.last_error = "no node was asked yet"
+        """What went wrong last, for messages."""
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self, nest: Nest) -> None:
+        """Begin to work; connections and refreshes run in `nest`."""
+        self._nest = nest
+        nest.start(self._refresh_sometimes)
+
+    def check(self) -> None:
+        """Raise what ended the client, if anything did."""
+        if self._nest is None:
+            raise RaftmqError("the client is not open: use it inside `async with connect(...)`")
+        self._nest.check()
+
+    def close(self) -> None:
+        """Close all connections, for ever."""
+        if self._nest is not None and not self._nest.is_closed:
+            self._nest.cancel()
+        for connection in self.connections.values():
+            connection.close("the client was closed")
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """Call after each change of the table."""
+        self._watchers.append(call)
+
+    def unwatch(self, call: Callable[[], None]) -> None:
+        """The reverse of `watch`."""
+        self._watchers.remove(call)
+
+    def delay(self, attempt: int) -> float:
+        """Seconds to wait before the nth attempt, from 0: random, and growing up to 0.5."""
+        longest: float = min(0.5, 0.01 * 2.0 ** min(attempt, 10))
+        return longest * self._world.random.uniform(0.5, 1.0)
+
+    async def _refresh_sometimes(self) -> None:
+        while True:
+            await anyio.sleep(REFRESH_SECONDS)
+            await self.refresh()
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def open_leader(self, group: int) -> Connection | None:
+        """The connection to the group's leader if it is known and open: the fast path."""
+        view = self.groups.get(group)
+        connection = self.connections.get(view.leader) if view is not None else None
+        return connection if connection is not None and connection.is_open else None
+
+    async def leader(self, group: int) -> Connection:
+        """An open connection to the group's leader, however long it takes; give it a deadline.
+
+        Cancelling leaves nothing behind but better knowledge.
+        """
+        attempt = 0
+        while True:
+            self.check()
+            connection = self.open_leader(group)
+            if connection is None:
+                connection = await self._connect_leader(group)
+            if connection is not None:
+                return connection
+            before = self._leader_of(group)
+            await self.refresh()
+            now = self._leader_of(group)
+            if not now or now == before or self._is_suspect(now):
+                await anyio.sleep(self.delay(attempt))
+                attempt += 1
+
+    async def node(self, node: int) -> Connection:
+        """An open connection to this node.
+
+        Raises:
+            Rejected: `UNKNOWN_NODE`.
+            Unavailable: it cannot be reached.
+        """
+        connection = self.connections.get(node)
+        if connection is not None and connection.is_open:
+            return connection
+        if node not in self.nodes:
+            await self.refresh()
+        view = self.nodes.get(node)
+        if view is None:
+            message = f"node {node} does not belong to the cluster, which has {sorted(self.nodes)}"
+            raise Rejected(Reason.UNKNOWN_NODE, message)
+        return await self._open(Address(view.host, view.port), node)
+
+    def not_leader(self, group: int, node: int, hint: int) -> None:
+        """`node` has refused as not being the leader of `group`; `hint`: who is, or 0."""
+        view = self.groups.get(group)
+        if view is not None and (view.leader == node or hint):
+            leader = hint if hint != node else 0
+            self.groups[group] = msgspec.structs.replace(view, leader=leader)
+
+    def _leader_of(self, group: int) -> int:
+        view = self.groups.get(group)
+        return view.leader if view is not None else 0
+
+    def _is_suspect(self, node: int) -> bool:
+        connection = self.connections.get(node)
+        if connection is not None and not connection.is_open and connection.was_silent:
+            # Found out by the connection's watch: count from when we first look.
+            connection.was_silent = False
+            self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
+        return anyio.current_time() < self._suspect_until.get(node, 0.0)
+
+    async def _connect_leader(self, group: int) -> Connection | None:
+        leader = self._leader_of(group)
+        view = self.nodes.get(leader)
+        if view is None or self._is_suspect(leader):
+            return None
+        try:
+            return await self._open(Address(view.host, view.port), leader)
+        except RaftmqError as error:
+            self.last_error = str(error)
+            return None
+
+    async def _open(self, address: Address, node: int = 0) -> Connection:
+        """Connect once for all who want it. Cancelling a waiter does not stop the attempt.
+
+        Raises:
+            Unavailable: it failed.
+            Rejected: `WRONG_CLUSTER`.
+        """
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            self.check()
+            assert self._nest is not None
+            attempt = self._attempts[address] = _Attempt()
+            self._nest.start(lambda: self._run_connection(address, node, attempt))
+        await attempt.done.wait()
+        if attempt.connection is not None:
+            return attempt.connection
+        if isinstance(attempt.error, Rejected):
+            raise attempt.error
+        reason = str(attempt.error) or "no answer in time"
+        raise Unavailable(f"{address} cannot be reached: {reason}") from attempt.error
+
+    async def _run_connection(self, address: Address, node: int, attempt: _Attempt) -> None:
+        try:
+            connection = await open_connection(self._world, address, cluster=self.cluster)
+        except (OSError, RaftmqError) as error:  # a TimeoutError is an OSError
+            attempt.error = error
+            if node:
+                self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
+            return
+        finally:
+            del self._attempts[address]
+            if attempt.error is not None:
+                attempt.done.set()
+        if node and connection.node != node:
+            self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
+        self.cluster = self.cluster or connection.welcome.cluster
+        before = self.connections.get(connection.node)
+        self.connections[connection.node] = connection
+        self._suspect_until.pop(connection.node, None)
+        attempt.connection = connection
+        attempt.done.set()
+        if before is not None:
+            before.close("a newer connection to the same node took its place")
+        await connection.run()
+
+    # -- the table -------------------------------------------------------------------------------
+
+    async def first_contact(self) -> None:
+        """Wait until any node has answered, however long it takes; give it a deadline.
+
+        Raises:
+            Rejected: `WRONG_CLUSTER`.
+        """
+        attempt = 0
+        while True:
+            self.check()
+            for address in self._bootstrap:
+                try:
+                    await self._open(address)
+                except Unavailable as error:
+                    self.last_error = str(error)
+                else:
+                    if await self.refresh():
+                        return
+            await anyio.sleep(self.delay(attempt))
+            attempt += 1
+
+    async def refresh(self) -> bool:
+        """Ask for the table; if somebody is asking already, wait for that. False: nobody answered.
+
+        Cancelling leaves the table as it was.
+        """
+        if self._refreshing is not None:
+            await self._refreshing.wait()
+            return True
+        done = self._refreshing = anyio.Event()
+        try:
+            for candidate in self._candidates():
+                if await self._ask(candidate, list(self.topics)) is not None:
+                    return True
+            return False
+        finally:
+            self._refreshing = None
+            done.set()
+
+    async def topic(self, name: str, *, is_fresh: bool = False) -> TopicView:
+        """A topic. With `is_fresh`, as the leader of the system group knows it now.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        known = self.topics.get(name)
+        if known is not None and not is_fresh:
+            return known
+        view = await self.ask_system_leader([name])
+        for topic in view.topics:
+            if topic.name == name:
+                return topic
+        self.topics.pop(name, None)
+        raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {name!r}: create it first")
+
+    async def topic_of(self, queue_number: int) -> TopicView:
+        """The topic of a queue.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`, it is gone or never was.
+        """
+        number = queue_number >> QUEUE_BITS
+        for topic in self.topics.values():
+            if topic.id == number:
+                return topic
+        for topic in (await self.ask_system_leader(None)).topics:
+            if topic.id == number:
+                return topic
+        raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic of number {number}")
+
+    async def ask_system_leader(self, topics: list[str] | None) -> ClusterView:
+        """The table as the leader of the system group has it, which is the newest there is."""
+        attempt = 0
+        while True:
+            connection = await self.leader(SYSTEM_GROUP)
+            view = await self._ask(connection, topics)
+            # A node that was the leader until now tells so in its own answer.
+            if view is not None and self._leader_of(SYSTEM_GROUP) == connection.node:
+                return view
+            await anyio.sleep(self.delay(attempt))
+            attempt += 1
+
+    def _candidates(self) -> Iterator[Connection | Address]:
+        """Whom to ask: open connections, then known nodes, then the URL's addresses; in turn."""
+        self._turn += 1
+        nodes = sorted(self.nodes)
+        turn = self._turn % len(nodes) if nodes else 0
+        nodes = nodes[turn:] + nodes[:turn]
+        for node in nodes:
+            connection = self.connections.get(node)
+            if connection is not None and connection.is_open:
+                yield connection
+        for node in nodes:
+            connection = self.connections.get(node)
+            if (connection is None or not connection.is_open) and not self._is_suspect(node):
+                view = self.nodes.get(node)
+                if view is not None:
+                    yield Address(view.host, view.port)
+        turn = self._turn % len(self._bootstrap)
+        yield from self._bootstrap[turn:] + self._bootstrap[:turn]
+
+    async def _ask(
+        self, candidate: Connection | Address, topics: list[str] | None
+    ) -> ClusterView | None:
+        """Ask one node and take its answer in; None if it does not answer."""
+        try:
+            if isinstance(candidate, Address):
+                candidate = await self._open(candidate)
+            with anyio.move_on_after(METADATA_SECONDS_MAX):
+                answer = await candidate.call(FrameKind.METADATA, pack(Metadata(topics)))
+                view = _view_in(answer)
+                self._take_in(view, keep_topics=topics is not None)
+                return view
+        except (Unavailable, Rejected, ProtocolError) as error:
+            self.last_error = str(error)
+            return None
+        self.last_error = f"node {candidate.node} at {candidate.address} did not answer in time"
+        return None
+
+    def _take_in(self, view: ClusterView, *, keep_topics: bool) -> None:
+        self.nodes = {node.id: node for node in view.nodes} or self.nodes
+        for group in view.groups:
+            known = self.groups.get(group.id)
+            if known is None or _is_newer(group, known):
+                self.groups[group.id] = group
+        for topic in view.topics:
+            cached = self.topics.get(topic.name)
+            wanted = keep_topics or cached is not None
+            if wanted and (
+                cached is None
+                or topic.id > cached.id
+                or (topic.id == cached.id and len(topic.groups) >= len(cached.groups))
+            ):
+                self.topics[topic.name] = topic
+        for call in list(self._watchers):
+            call()
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    async def call_leader(
+        self,
+        group: int,
+        kind: FrameKind,
+        message: msgspec.Struct,
+        *,
+        timeout: float | None = None,
+        is_change: bool = False,
+    ) -> Frame:
+        """Send an idempotent request to the leader of a group, again and again until it answers.
+
+        Cancelling leaves it done or not done.
+
+        Raises:
+            Rejected: it was refused.
+            Unavailable: the time ran out; nothing was changed.
+            OutcomeUnknown: the time ran out, and a change was sent and not answered.
+        """
+        call = _Call(self, group, kind, pack(message))
+        with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
+            return await call.run()
+        what = f"{kind.name} to partition group {group} was not answered in time"
+        if is_change and call.is_doubtful:
+            raise OutcomeUnknown(f"{what}; it may have been done: {call.why}")
+        raise Unavailable(f"{what}: {call.why or self.last_error}")
+
+    async def within(self, timeout: float | None, work: Awaitable[T], what: str) -> T:
+        """The result of `work`, which changes nothing.
+
+        Raises:
+            Unavailable: it took longer than `timeout` seconds (None: the default).
+        """
+        with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
+            return await work
+        raise Unavailable(f"{what} was not possible in time: {self.last_error}")
+
+
+class _Call:
+    """One request on its way through as many attempts as it takes."""
+
+    def __init__(self, router: Router, group: int, kind: FrameKind, header: bytes) -> None:
+        self._router = router
+        self._group = group
+        self._kind = kind
+        self._header = header
+        self._attempt = 0
+        self.is_doubtful = False
+        """True if an attempt may have taken effect."""
+        self.why = ""
+        """What went wrong last."""
+
+    async def run(self) -> Frame:
+        """Try until there is an answer; raise if it is a final refusal."""
+        while True:
+            connection = await self._router.leader(self._group)
+            doubtful = self.is_doubtful
+            # If the time runs out inside `call`, this stays.
+            self.is_doubtful = True
+            answer = await connection.call(self._kind, self._header)
+            self.is_doubtful = doubtful
+            if isinstance(answer, Lost):
+                self.is_doubtful = doubtful or answer.was_written
+                self.why = answer.why
+                if self._attempt:
+                    await anyio.sleep(self._router.delay(self._attempt))
+            elif answer.kind == self._kind | REPLY:
+                return answer
+            else:
+                await self._refused(connection, answer)
+            self._attempt += 1
+
+    async def _refused(self, connection: Connection, answer: Frame) -> None:
+        refusal = refusal_of(answer) or ErrorReply("protocol", f"answer of kind {answer.kind}")
+        if refusal.code not in RETRIED:
+            raise exception_of(refusal)
+        self.why = refusal.message
+        if refusal.code == OUTCOME_UNKNOWN:
+            self.is_doubtful = True
+        if refusal.code == NOT_LEADER:
+            self._router.not_leader(self._group, connection.node, refusal.leader)
+            if self._attempt == 0:
+                return
+        await anyio.sleep(max(refusal.retry_ms / 1000, self._router.delay(self._attempt)))
+
+
+def _view_in(answer: Answer) -> ClusterView:
+    if isinstance(answer, Lost):
+        raise Unavailable(answer.why)
+    refusal = refusal_of(answer)
+    if refusal is not None:
+        raise exception_of(refusal)
+    return unpack(ClusterView, answer.header)
+
+
+def _is_newer(group: GroupView, known: GroupView) -> bool:
+    if group.term != known.term:
+        return group.term > known.term
+    return group.leader != 0

@@ -1,0 +1,102 @@
+"""Background tasks: all live in the client's one task group, and none may bring it down.
+
+`Supervisor.run` is the one place where any exception is caught. What gets there is a bug of this
+client. It does not end the application's task group: it makes the client unusable, and every call
+that waits or comes later raises it.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from raftmq.errors import RaftmqError
+
+Job = Callable[[], Awaitable[object]]
+
+
+class Supervisor:
+    """Starts the background tasks of a client."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._nests: list[Nest] = []
+        self.failure: RaftmqError | None = None
+        """Why the client is not usable any more: it was closed, or a bug."""
+
+    def nest(self, on_failure: Callable[[RaftmqError], None]) -> "Nest":
+        """A set of tasks that end together. `on_failure` is called, at most once, if any background
+        task of the client failed; it must not raise."""
+        nest = Nest(self, on_failure)
+        self._nests.append(nest)
+        return nest
+
+    def check(self) -> None:
+        """Raise what ended the client, if anything did."""
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        """The client is being closed: whoever still waits is told."""
+        self._end(RaftmqError("the client was closed"))
+
+    def _start(self, job: Job, nest: "Nest") -> anyio.CancelScope:
+        scope = anyio.CancelScope()
+        self._tasks.start_soon(self._run, job, scope, nest)
+        return scope
+
+    async def _run(self, job: Job, scope: anyio.CancelScope, nest: "Nest") -> None:
+        try:
+            with scope:
+                await job()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            nest.scopes.pop(scope, None)
+
+    def _fail(self, error: Exception) -> None:
+        failure = RaftmqError(f"the client failed inside, which is a bug: {error!r}")
+        failure.__cause__ = error
+        self._end(failure)
+
+    def _end(self, failure: RaftmqError) -> None:
+        if self.failure is None:
+            self.failure = failure
+            for nest in list(self._nests):
+                nest.on_failure(failure)
+
+    def _close(self, nest: "Nest") -> None:
+        if nest in self._nests:
+            self._nests.remove(nest)
+
+
+class Nest:
+    """The background tasks of one producer, consumer or router."""
+
+    def __init__(self, supervisor: Supervisor, on_failure: Callable[[RaftmqError], None]) -> None:
+        self._supervisor = supervisor
+        self.on_failure = on_failure
+        # A dict and not a set: the order of cancelling must not depend on addresses.
+        self.scopes: dict[anyio.CancelScope, None] = {}
+        self.is_closed = False
+        """True once `cancel` was called; nothing starts after it."""
+
+    def start(self, job: Job) -> anyio.CancelScope:
+        """Run `job` in the background; cancel the scope to end it."""
+        assert not self.is_closed
+        scope = self._supervisor._start(job, self)
+        self.scopes[scope] = None
+        return scope
+
+    def check(self) -> None:
+        """Raise what ended the client, if anything did."""
+        self._supervisor.check()
+        if self.is_closed:
+            raise RaftmqError("the client, or this part of it, is closed")
+
+    def cancel(self) -> None:
+        """End all tasks of this nest, for ever."""
+        self.is_closed = True
+        self._supervisor._close(self)
+        for scope in list(self.scopes):
+            scope.cancel()
