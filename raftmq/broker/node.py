@@ -540,8 +540,8 @@ class Node:
         self._is_serving = False
         for worker in (self._disk_worker, self._reader):
             worker.close()
-        for group in self.groups.values():
-            if self._fault is None:
+        if self._stop.is_set() and self._fault is None:
+            for group in self.groups.values():
                 group.store.close()
 
 

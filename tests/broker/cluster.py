@@ -3,15 +3,15 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from random import Random
 from typing import Any, TypeVar
 
 import msgspec
 import trio
 
-from raftmq.batch import encode
-from raftmq.broker.node import Node
+from raftmq.batch import Batch, encode
+from raftmq.broker.node import Node, NodeStopped
 from raftmq.broker.settings import Limits, Log, NodeSettings, Peer, Raft, Settings
-from raftmq.log.files import RealFiles
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
@@ -31,6 +31,7 @@ from raftmq.wire.messages import (
     Welcome,
 )
 from tests.broker.made_up import MadeUpWorld, Network
+from tests.log.memory_files import MemoryFiles
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -53,7 +54,7 @@ class RawClient:
         self._answers: dict[int, Frame] = {}
         self._came = trio.Event()
 
-    async def read(self) -> None:
+    async def receive(self) -> None:
         """Receive answers until the stream ends."""
         while data := await self._stream.receive_some(65536):
             self._parser.feed(bytes(data))
@@ -87,10 +88,17 @@ class RawClient:
         return (await self.ask(FrameKind.ADMIN, Admin(list(command)), AdminDone)).result
 
     async def produce(
-        self, queue: int, bodies: list[bytes], first: int, producer: int = 1
+        self,
+        queue: int,
+        bodies: list[bytes],
+        first: int,
+        *,
+        producer: int = 1,
+        keys: list[str] | None = None,
     ) -> Produced:
         """One batch."""
-        batch = encode(bodies).to_bytes(queue=queue, producer=producer, first_sequence=first)
+        sealed = encode(bodies, keys=keys)
+        batch = sealed.to_bytes(queue=queue, producer=producer, first_sequence=first)
         return unpack(Produced, (await self.request(FrameKind.PRODUCE, b"", [batch])).header)
 
     async def fetch(self, queue: int, offset: int, wait_ms: int = 0) -> tuple[Fetched, bytes]:
@@ -99,28 +107,45 @@ class RawClient:
         frame = await self.request(FrameKind.FETCH, pack(request))
         return unpack(Fetched, frame.header), frame.body
 
+    async def read(self, queue: int, offset: int) -> list[tuple[int, Batch]]:
+        """The batches of a queue from the one that holds an offset on, with their offsets."""
+        fetched, body = await self.fetch(queue, offset)
+        batches, position = [], 0
+        for item in fetched.queues:
+            assert item.error is None, item.error
+            columns = zip(
+                memoryview(item.bases).cast("Q"),
+                memoryview(item.timestamps).cast("q"),
+                memoryview(item.sizes).cast("I"),
+                strict=True,
+            )
+            for base, timestamp, size in columns:
+                data = body[position : position + size]
+                batches.append((base, Batch.decode(data, base_offset=base, timestamp=timestamp)))
+                position += size
+        return batches
+
 
 class Cluster:
     """Nodes 1 to n of one cluster, each in a world of its own on a shared network."""
 
-    def __init__(self, nursery: trio.Nursery, *, size: int = 3, seed: int = 0, **log: int) -> None:
+    def __init__(self, nursery: trio.Nursery, *, size: int = 3, seed: int = 0) -> None:
         self._nursery = nursery
         self._seed = seed
         self.network = Network()
         self.peers = [Peer(n, f"node{n}", 7400) for n in range(1, size + 1)]
-        self.files = {peer.id: RealFiles() for peer in self.peers}
+        self.files = {peer.id: MemoryFiles(Random(seed)) for peer in self.peers}
         self.nodes: dict[int, Node] = {}
+        self.stopped: dict[int, NodeStopped] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
-        self._log = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20)
+        self.log = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20)
         self._starts = count()
 
     def settings(self, number: int) -> Settings:
         """A node's settings."""
         own = self.peers[number - 1]
-        node = NodeSettings(
-            number, "test", f"/tmp/x/{own.id}", own.host, own.port, peers=self.peers
-        )
-        return Settings(node, Raft(tick_ms=50), self._log, Limits()).validate()
+        node = NodeSettings(number, "test", "/data", own.host, own.port, peers=self.peers)
+        return Settings(node, Raft(tick_ms=50), self.log, Limits()).validate()
 
     async def start(self, *numbers: int) -> None:
         """Start nodes, all if none is named, and wait until they serve."""
@@ -136,12 +161,28 @@ class Cluster:
         await self._nursery.start(self._live, number)
 
     async def _live(self, number: int, task_status: trio.TaskStatus[None]) -> None:
-        with trio.CancelScope() as self._scopes[number]:
-            await self.nodes[number].run(task_status=task_status)
+        with trio.CancelScope() as scope:
+            self._scopes[number] = scope
+            try:
+                await self.nodes[number].run(task_status=task_status)
+            except NodeStopped as stopped:
+                self.stopped[number] = stopped
+        self._scopes.pop(number, None)
 
-    def kill(self, number: int) -> None:
-        """Stop a node at once, as a crash of its process does."""
+    def kill(self, number: int, *, power: bool = False) -> None:
+        """Stop a node at once: the process crashes, or its machine loses power."""
         self._scopes.pop(number).cancel()
+        del self.nodes[number]
+        if power:
+            self.files[number].power_loss()
+        else:
+            self.files[number].kill()
+
+    async def stop(self, number: int) -> None:
+        """Stop a node gracefully."""
+        self.nodes[number].stop()
+        while number in self._scopes:
+            await trio.sleep(0.01)
         del self.nodes[number]
 
     @asynccontextmanager
@@ -151,7 +192,7 @@ class Cluster:
         stream = await self.network.connect(peer.host, peer.port)
         client = RawClient(stream)
         async with trio.open_nursery() as nursery, stream:
-            nursery.start_soon(client.read)
+            nursery.start_soon(client.receive)
             hello = Hello(PROTOCOL, "", 0, "", "test")
             await client.ask(FrameKind.HELLO, hello, Welcome)
             yield client
@@ -165,6 +206,30 @@ class Cluster:
             if group in node.groups and node.groups[group].is_leader
         ]
         return max(leading)[1] if leading else 0
+
+    async def found(self, *topic: Any) -> None:
+        """Start all nodes, wait for the cluster's founding, and create a topic if one is given."""
+        await self.start()
+        await self.wait_led(0)
+        while not self.nodes[self.leader(0)].catalog.is_bootstrapped:
+            await trio.sleep(0.05)
+        await self.wait_led(0, 1, 2, 3)
+        if topic:
+            async with self.client(self.leader(0)) as client:
+                await client.admin("create_topic", *topic)
+            await self.wait_known(topic[0])
+
+    async def wait_known(self, topic: str) -> None:
+        """Wait until every node that runs knows a topic."""
+        while not all(topic in node.catalog.topics for node in self.nodes.values()):
+            await trio.sleep(0.05)
+
+    def leader_of(self, queue: int) -> int:
+        """The node that leads a queue's partition group."""
+        node = next(iter(self.nodes.values()))
+        group = node.catalog.group_of(queue)
+        assert group is not None
+        return self.leader(group)
 
     async def wait_led(self, *groups: int) -> None:
         """Wait until all these groups have a leader."""
