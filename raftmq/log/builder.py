@@ -59,9 +59,6 @@ class SegmentBuilder:
         self._key_indexes = array("Q")
         self._key_ends = array("Q")
 
-    def __len__(self) -> int:
-        return len(self._queues)
-
     def place(self, placement: Placement, timestamp: int) -> None:
         """Note a batch; records come in the order of their index."""
         queue, base, count, index = placement

@@ -1,0 +1,315 @@
+"""Indexes equal a scan, sealed or not, rebuilt or not, over any number of segments."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftmq.log.builder import Placement, SegmentBuilder
+from raftmq.log.index import LogIndex, rebuild, replay_from
+from raftmq.log.index_file import IndexDamaged, SegmentIndex
+from raftmq.log.record import Record
+from raftmq.log.segment import HardState, SegmentInfo
+from raftmq.log.store import LogStore
+
+from .building import FOLDER, Chain, meta_at, open_store
+from .memory_files import MemoryFiles
+
+
+class Naive:
+    """What the indexes should say, kept as plain lists."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Placement, int]] = []
+        self.keys: dict[int, list[int]] = {}
+
+    def of(self, queue: int) -> list[tuple[Placement, int]]:
+        rows = [row for row in self.rows if row[0].queue == queue]
+        starts = [i for i, (placement, _) in enumerate(rows) if placement.base_offset == 0]
+        return rows[starts[-1] :] if starts else rows
+
+    def lookup(self, queue: int, offset: int, limit: int) -> list[Placement]:
+        placements = [placement for placement, _ in self.of(queue)]
+        return [p for p in placements if p.base_offset + p.count > offset][:limit]
+
+    def at_time(self, queue: int, timestamp: int) -> int | None:
+        later = [p.base_offset for p, stamp in self.of(queue) if stamp >= timestamp]
+        return later[0] if later else None
+
+    def find_key(self, key: int) -> list[int]:
+        return self.keys.get(key, [])[::-1]
+
+    def drop_before(self, index: int) -> None:
+        self.rows = [row for row in self.rows if row[0].index >= index]
+        self.keys = {k: [i for i in found if i >= index] for k, found in self.keys.items()}
+
+
+class Group:
+    """A store, its index and the naive model, driven together."""
+
+    def __init__(self, seed: int, queues: int = 4) -> None:
+        self.random = Random(seed)
+        self.files, self.chain, self.naive = MemoryFiles(), Chain(), Naive()
+        self.store, _ = open_store(self.files)
+        self.index = LogIndex(self.store.sealed, self.store.layout, applied=0)
+        self.ends = dict.fromkeys(range(queues), 0)
+        self.facts: dict[int, tuple[Placement | None, bytes]] = {}
+
+    def add(self, *, keep_closed: bool = False) -> None:
+        (record,) = self.chain.make([bytes(self.random.randint(0, 150))])
+        self.store.append([record], HardState(1, 1, record.index - 1))
+        placement, keys = None, b""
+        if self.random.random() < 0.9:
+            queue = self.random.choice(list(self.ends))
+            if self.random.random() < 0.02:
+                self.ends[queue] = 0  # the queue was dropped, and is used again
+            count = self.random.randint(1, 5)
+            placement = Placement(queue, self.ends[queue], count, record.index)
+            self.ends[queue] += count
+            hashes = [self.random.randint(0, 6) for _ in range(count)]
+            keys = np.array(hashes, dtype="<u4").tobytes() if self.random.random() < 0.7 else b""
+        self.facts[record.index] = placement, keys
+        self.index.arrange(self.store.layout)
+        self.apply(record)
+        if not keep_closed:
+            self.seal(record.index)
+
+    def apply(self, record: Record) -> None:
+        placement, keys = self.facts[record.index]
+        if placement is not None:
+            self.index.place(placement, record.timestamp)
+        if keys:
+            self.index.add_keys(record.index, keys)
+        self.tell(record)
+
+    def tell(self, record: Record) -> None:
+        placement, keys = self.facts[record.index]
+        if placement is not None:
+            self.naive.rows.append((placement, record.timestamp))
+        for key in {*np.frombuffer(keys, dtype="<u4").tolist()} - {0}:
+            self.naive.keys.setdefault(key, []).append(record.index)
+
+    def seal(self, applied: int) -> None:
+        while builder := self.index.sealable(applied):
+            self.index.sealed(self.store.seal(builder))
+
+    def reopen(self) -> None:
+        self.store.sync()
+        self.store.close()
+        self.store, _ = open_store(self.files)
+        start = replay_from(self.store.layout)
+        self.index = LogIndex(self.store.sealed, self.store.layout, applied=start - 1)
+        for record in self.store.read(start, self.store.last_index + 1, 2**40):
+            placement, keys = self.facts[record.index]
+            if placement is not None:
+                self.index.place(placement, record.timestamp)
+            if keys:
+                self.index.add_keys(record.index, keys)
+
+    def drop(self) -> None:
+        bases = [size.base for size in self.store.segments()[1:]]
+        if bases:
+            base = self.random.choice(bases)
+            self.store.save_snapshot(meta_at(self.store, base - 1), b"")
+            self.store.drop_before(base)
+            self.index.drop_before(base)
+            self.naive.drop_before(base)
+
+    def check(self) -> None:
+        index, naive = self.index, self.naive
+        for queue in [*self.ends, 99]:
+            rows = naive.of(queue)
+            assert index.earliest(queue) == (rows[0][0].base_offset if rows else None)
+            last = rows[-1][0] if rows else None
+            assert index.end(queue) == (last.base_offset + last.count if last else None)
+            for offset in range(0, self.ends.get(queue, 0) + 2, 3):
+                limit = self.random.choice([1, 3, 1000])
+                assert index.lookup(queue, offset, limit) == naive.lookup(queue, offset, limit)
+            for stamp in range(990, 1030 + 10 * self.chain.last, 35):
+                assert index.at_time(queue, stamp) == naive.at_time(queue, stamp)
+        for key in range(8):
+            found = naive.find_key(key)
+            assert index.find_key(key, limit=1000) == found
+            assert index.find_key(key, limit=2) == found[:2]
+            if len(found) > 2:
+                assert index.find_key(key, limit=2, before=found[1]) == found[2:4]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(["add", "keep", "reopen", "drop"]), max_size=8), st.integers(0, 999)
+)
+def test_lookups_equal_a_naive_scan(plan: list[str], seed: int) -> None:
+    group = Group(seed)
+    for step in ["add", *plan, "add"]:
+        if step == "reopen":
+            group.reopen()
+        elif step == "drop":
+            group.drop()
+        else:
+            for _ in range(group.random.randint(1, 25)):
+                group.add(keep_closed=step == "keep")
+        group.check()
+
+
+def index_files(files: MemoryFiles) -> dict[str, bytes]:
+    names = [name for name in files.list(FOLDER) if name.endswith(".index")]
+    return {name: files.bytes_of(f"{FOLDER}/{name}") for name in names}
+
+
+@pytest.mark.parametrize("lost", ["all", "middle"])
+def test_a_lost_index_file_is_built_again_to_the_same_bytes(lost: str) -> None:
+    group = Group(seed=3)
+    for _ in range(60):
+        group.add()
+    before = index_files(group.files)
+    assert len(before) > 4
+    group.store.sync()
+    group.store.close()
+    for name in list(before) if lost == "all" else list(before)[2:3]:
+        group.files.unlink(f"{FOLDER}/{name}")
+    group.store, _ = open_store(group.files)
+    for info in group.store.layout[:-1]:
+        rebuild(group.store, info, lambda record: group.facts[record.index])
+    assert index_files(group.files) == before
+
+
+def test_lookups_are_right_while_a_middle_segment_waits_for_its_index() -> None:
+    group = Group(seed=8)
+    for _ in range(60):
+        group.add()
+    middle = sorted(index_files(group.files))[2]
+    group.store.sync()
+    group.store.close()
+    group.files.unlink(f"{FOLDER}/{middle}")
+    group.store, _ = open_store(group.files)
+    start = replay_from(group.store.layout)
+    assert start < group.store.layout[-1].base
+    group.index = LogIndex(group.store.sealed, group.store.layout, applied=start - 1)
+    for record in group.store.read(start, group.store.last_index + 1, 2**40):
+        placement, keys = group.facts[record.index]
+        if placement is not None:
+            group.index.place(placement, record.timestamp)
+        if keys:
+            group.index.add_keys(record.index, keys)
+    group.check()
+    group.seal(group.store.last_index)
+    group.check()
+
+
+def test_a_builder_is_handed_out_once_its_records_are_applied_and_only_once() -> None:
+    layout = (SegmentInfo(1, 1, 5), SegmentInfo(6, 6, 9), SegmentInfo(10, 10, None))
+    index = LogIndex((), layout, applied=0)
+    assert index.sealable(4) is None
+    first = index.sealable(7)
+    assert first is not None
+    assert first.name == 1
+    assert index.sealable(7) is None
+    index.seal_failed(first)
+    assert index.sealable(7) is first
+    second = index.sealable(9)
+    assert second is not None
+    assert second.name == 6
+    assert index.sealable(10**9) is None
+
+
+def test_an_index_cannot_start_past_its_first_unsealed_segment() -> None:
+    with pytest.raises(AssertionError, match="is past"):
+        LogIndex((), (SegmentInfo(1, 1, 5), SegmentInfo(6, 6, None)), applied=3)
+
+
+def test_a_gap_in_a_queue_is_a_bug() -> None:
+    builder = SegmentBuilder(1)
+    builder.place(Placement(7, 0, 3, 1), 0)
+    with pytest.raises(AssertionError, match="leaves a gap"):
+        builder.place(Placement(7, 4, 1, 2), 0)
+
+
+def test_superseded_segments_are_indexed_by_their_new_bounds() -> None:
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files)
+    for _ in range(12):
+        store.append(chain.make([bytes(100)]), HardState(1, 1, min(chain.last, 2)))
+    index = LogIndex(store.sealed, store.layout, applied=0)
+    store.append(chain.make([bytes(100)] * 20, term=2, first=4), HardState(2, 1, 3))
+    store.append(chain.make([bytes(100)], term=2), HardState(2, 1, 3))
+    index.arrange(store.layout)
+    for i in range(1, 25):
+        index.place(Placement(1, i - 1, 1, i), chain.records[i].timestamp)
+    while builder := index.sealable(24):
+        index.sealed(store.seal(builder))
+    assert [p.index for p in index.lookup(1, 0, 100)] == list(range(1, 25))
+    assert [(s.base, s.last) for s in store.sealed] == [(1, 3), (4, 3), (4, 23)]
+    store.sync()
+    store.close()
+    store, _ = open_store(files)
+    assert store.read(1, 25, 2**30) == chain.upto(24)
+
+
+def sealed_segment(store: LogStore, chain: Chain) -> SegmentIndex:
+    for _ in range(7):
+        store.append(chain.make([bytes(100)]), HardState(1, 1, 0))
+    builder = SegmentBuilder(1)
+    for i in range(1, 6):
+        builder.place(Placement(2**63 + i % 2, (i - 1) // 2, 1, i), 0)
+        builder.add_keys(i, (2**32 - i).to_bytes(4, "little"))
+    return store.seal(builder)
+
+
+def test_the_columns_of_an_index_file_are_what_the_table_says() -> None:
+    files = MemoryFiles()
+    store, _ = open_store(files)
+    # Queue numbers above 2**63 must not pass through a float.
+    builder = SegmentBuilder(1)
+    chain = Chain()
+    for _ in range(7):
+        store.append(chain.make([bytes(100)]), HardState(3, 1, 0))
+    builder.place(Placement(2**63 + 1, 0, 10, 1), 5)
+    builder.place(Placement(2**63, 0, 20, 2), 5)
+    builder.place(Placement(2**63 + 1, 10, 30, 4), 5)
+    builder.add_keys(1, b"\xff\xff\xff\xff" + b"\x00\x00\x00\x00" + b"\x01\x00\x00\x00")
+    builder.add_keys(4, b"\x01\x00\x00\x00" * 3)
+    index = store.seal(builder)
+    assert index.column("queues").tolist() == [2**63, 2**63 + 1]
+    assert index.column("starts").tolist() == [0, 1, 3]
+    assert index.column("bases").tolist() == [0, 0, 10]
+    assert index.column("counts").tolist() == [20, 10, 30]
+    assert index.column("ordinals").tolist() == [1, 0, 3]
+    assert index.column("keys").tolist() == [1, 1, 2**32 - 1]
+    assert index.column("key_ordinals").tolist() == [0, 3, 0]
+    assert index.column("timestamps").tolist() == [1010, 1020, 1030, 1040, 1050]
+    data = files.bytes_of(f"{FOLDER}/{1:020d}.log")
+    for at, position in enumerate(index.column("positions").tolist()):
+        assert data[position : position + 140] == chain.records[at + 1].encoded
+    assert index.terms() == [(1, 1)]
+    assert (index.base, index.last, index.tail.crc) == (1, 5, chain.records[5].crc)
+
+
+def test_every_flipped_bit_of_an_index_file_is_noticed() -> None:
+    files = MemoryFiles()
+    store, _ = open_store(files)
+    sealed_segment(store, Chain())
+    data = files.bytes_of(f"{FOLDER}/{1:020d}.index")
+    unnoticed = []
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            SegmentIndex(memoryview(bytes(damaged))).verify(keys=True)
+            unnoticed.append(bit // 8)
+        except IndexDamaged:
+            pass
+    assert {data[byte] for byte in unnoticed} <= {0}, "only padding between sections is not covered"
+    assert len(unnoticed) <= 8 * 4 * 6
+
+
+def test_a_cut_index_file_is_noticed() -> None:
+    files = MemoryFiles()
+    store, _ = open_store(files)
+    sealed_segment(store, Chain())
+    data = files.bytes_of(f"{FOLDER}/{1:020d}.index")
+    for size in range(len(data) - 8):
+        with pytest.raises(IndexDamaged):
+            SegmentIndex(memoryview(data[:size])).verify(keys=True)
