@@ -1,0 +1,113 @@
+"""The real file store, and that the made-up one loses what it should."""
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from raftmq.log.faults import FolderLocked
+from raftmq.log.files import FileSystem, RealFiles, prepare, publish
+
+from .memory_files import MemoryFiles, PowerLoss
+
+
+def test_appends_of_many_buffers_arrive_in_order(tmp_path: Path) -> None:
+    file = RealFiles().create(f"{tmp_path}/f")
+    buffers = [b"%d," % i for i in range(3000)]
+    file.append(buffers)
+    file.append([b"end"])
+    assert file.pread(10**6, 0) == b"".join(buffers) + b"end"
+    assert file.size() == len(b"".join(buffers)) + 3
+    assert file.pread(3, file.size() - 3) == b"end"
+    assert file.pread(3, file.size()) == b""
+
+
+def test_appends_go_to_the_end_after_a_truncation(tmp_path: Path) -> None:
+    file = RealFiles().create(f"{tmp_path}/f")
+    file.append([b"0123456789"])
+    file.truncate(4)
+    file.append([b"x"])
+    file.datasync()
+    assert RealFiles().open(f"{tmp_path}/f").pread(10, 0) == b"0123x"
+
+
+def test_a_map_outlives_its_file(tmp_path: Path) -> None:
+    files = RealFiles()
+    file = files.create(f"{tmp_path}/f")
+    assert bytes(file.map()) == b""
+    file.append([b"mapped"])
+    view = file.map()
+    file.close()
+    files.unlink(f"{tmp_path}/f")
+    assert bytes(view) == b"mapped"
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_both_file_systems_keep_the_same_rules(real: bool, tmp_path: Path) -> None:
+    files: FileSystem = RealFiles() if real else MemoryFiles()
+    folder = f"{tmp_path}/a/b"
+    files.make_folder(folder)
+    files.make_folder(folder)
+    assert files.list(folder) == []
+    with pytest.raises(FileNotFoundError):
+        files.open(f"{folder}/none")
+    with pytest.raises(FileNotFoundError):
+        files.unlink(f"{folder}/none")
+    with pytest.raises(FileNotFoundError):
+        files.list(f"{folder}/none")
+    prepare(files, folder, "x", [b"one", b"two"]).close()
+    assert files.list(folder) == ["x.new"]
+    publish(files, folder, "x")
+    assert files.open(f"{folder}/x").pread(9, 0) == b"onetwo"
+    files.create(f"{folder}/x")
+    assert files.open(f"{folder}/x").size() == 0
+    assert files.free_bytes(folder) > 0
+    lock = files.lock(folder)
+    with pytest.raises(FolderLocked, match="one process at a time"):
+        files.lock(folder)
+    lock.close()
+    files.lock(folder).close()
+
+
+def test_a_power_loss_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+    seen, names = set(), set()
+    for seed in range(200):
+        files = MemoryFiles(Random(seed))
+        files.make_folder("f")
+        file = files.create("f/a")
+        file.append([b"s" * 600])
+        file.datasync()
+        files.sync_folder("f")
+        file.append([b"u" * 1500])
+        files.create("f/b")
+        files.rename("f/b", "f/c")
+        files.power_loss()
+        data = files.bytes_of("f/a")
+        assert data[:600] == b"s" * 600
+        assert len(data) <= 2100
+        seen.add((len(data) == 2100, b"u" in data, b"\0" in data))
+        names.add(tuple(files.list("f")))
+        with pytest.raises(OSError, match="power loss"):
+            file.pread(1, 0)
+    assert len(seen) >= 6
+    assert names == {("a",), ("a", "b"), ("a", "c")}
+
+
+def test_faults_strike_the_call_they_were_set_for() -> None:
+    files = MemoryFiles()
+    files.make_folder("f")
+    file = files.create("f/a")
+    files.fail_at(2, errno.EIO)
+    file.append([b"fine"])
+    with pytest.raises(OSError, match="Input/output"):
+        file.datasync()
+    file.datasync()
+    files.crash_at(1)
+    with pytest.raises(PowerLoss):
+        file.append([b"never"])
+    files.space = 10
+    file.truncate(0)
+    with pytest.raises(OSError, match="No space"):
+        file.append([bytes(11)])
+    assert file.size() == 10, "what fits is written, as the system does"
