@@ -44,6 +44,10 @@ from .supervisor import Nest
 
 FETCH_BYTES = 1024 * 1024
 """Asked of a node at once: large enough that the work for a request does not show."""
+BEHIND_RETRY_MS = 50
+BEHIND_STRIKES_MAX = 60
+"""A leader whose queue ends before what was read from another one gets so many tries to catch up:
+about 20 s with the router's delays."""
 POLL_MS = 5_000
 """How long a node waits for messages before it answers that there are none."""
 
@@ -62,6 +66,7 @@ class Cursor:
         "group",
         "handed",
         "queue_number",
+        "strikes",
         "version",
     )
 
@@ -82,6 +87,8 @@ class Cursor:
         """What was committed last by this consumer."""
         self.error: RaftmqError | None = None
         """Why it stands still."""
+        self.strikes = 0
+        """How often in a row a leader did not have what stands before `fetched`."""
 
     @property
     def queue(self) -> int:
@@ -93,6 +100,7 @@ class Cursor:
         self.version += 1
         self.fetched = self.handed = self.done = offset
         self.error = None
+        self.strikes = 0
 
 
 class _Chunk:
@@ -336,6 +344,7 @@ class Fetcher:
                 self._buffer.append(_Chunk(cursor, batch, cursor.fetched - base, size))
                 self._buffered_bytes += size
                 cursor.fetched = end
+                cursor.strikes = 0
 
     def _refused(self, connection: Connection, cursor: Cursor, refusal: ErrorReply) -> None:
         code = refusal.code
@@ -353,6 +362,11 @@ class Fetcher:
             self.tell()
 
     def _trimmed(self, cursor: Cursor, refusal: ErrorReply) -> None:
+        if 0 <= refusal.end < cursor.fetched and cursor.strikes < BEHIND_STRIKES_MAX:
+            # What was read is committed, so this leader is new and has not applied it yet.
+            cursor.strikes += 1
+            self._find_leader(cursor.group, BEHIND_RETRY_MS)
+            return
         if refusal.earliest >= 0 and self._on_trimmed != "error":
             # What was fetched before stays: it is in order.
             at = refusal.earliest if self._on_trimmed == "earliest" else refusal.end

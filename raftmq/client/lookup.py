@@ -5,7 +5,9 @@ from datetime import datetime
 from raftmq.batch import Batch
 from raftmq.errors import ProtocolError, Reason, Rejected
 from raftmq.wire.codec import unpack
+from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
+    ErrorReply,
     Fetch,
     Fetched,
     FetchFrom,
@@ -17,7 +19,6 @@ from raftmq.wire.messages import (
 from .fetching import vector
 from .message import QUEUE_BITS, Message, parse_id
 from .offsets import time_ms
-from .refusals import exception_of
 from .router import Router
 
 
@@ -32,10 +33,10 @@ async def get_message(router: Router, message_id: str, timeout: float | None) ->
         raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
     request = Fetch([FetchFrom(queue_number, offset)], wait_ms=0, bytes_max=1)
     group = topic.groups[queue]
-    frame = await router.call_leader(group, FrameKind.FETCH, request, timeout=timeout)
+    frame = await router.call_leader(
+        group, FrameKind.FETCH, request, timeout=timeout, refusal_in=_refusal_in
+    )
     for part in unpack(Fetched, frame.header).queues:
-        if part.error is not None:
-            raise exception_of(part.error)
         for base, timestamp, size in zip(
             vector(part.bases, "Q"), vector(part.timestamps, "q"), vector(part.sizes, "I"),
             strict=True,
@@ -46,6 +47,12 @@ async def get_message(router: Router, message_id: str, timeout: float | None) ->
             break
     message = f"queue {queue} of topic {topic.name!r} holds no message at offset {offset} yet"
     raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
+
+
+def _refusal_in(frame: Frame) -> ErrorReply | None:
+    """Why the one queue that was asked for could not be read."""
+    queues = unpack(Fetched, frame.header).queues
+    return queues[0].error if queues else None
 
 
 async def find_by_key(

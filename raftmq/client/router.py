@@ -18,7 +18,7 @@ Invariants:
   failed leader do not come back in step.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
 import anyio
@@ -164,7 +164,13 @@ class Router:
             if connection is not None:
                 return connection
             before = self._leader_of(group)
-            await self.refresh()
+            known = self.groups.get(group)
+            await self.refresh(prefer=known.voters if known is not None else ())
+            if group not in self.groups:
+                # The table does not tell: whoever is asked will refuse, and name the leader.
+                connection = self._any_open()
+                if connection is not None:
+                    return connection
             now = self._leader_of(group)
             if not now or now == before or self._is_suspect(now):
                 await anyio.sleep(self.delay(attempt))
@@ -190,10 +196,17 @@ class Router:
 
     def not_leader(self, group: int, node: int, hint: int) -> None:
         """`node` has refused as not being the leader of `group`; `hint`: who is, or 0."""
+        leader = hint if hint != node else 0
         view = self.groups.get(group)
-        if view is not None and (view.leader == node or hint):
-            leader = hint if hint != node else 0
+        if view is None:
+            self.groups[group] = GroupView(group, leader, 0, [], [])
+        elif view.leader == node or leader:
             self.groups[group] = msgspec.structs.replace(view, leader=leader)
+
+    def _any_open(self) -> Connection | None:
+        """An open connection, in turn."""
+        opened = [c for _, c in sorted(self.connections.items()) if c.is_open]
+        return opened[self._turn % len(opened)] if opened else None
 
     def _leader_of(self, group: int) -> int:
         view = self.groups.get(group)
@@ -285,17 +298,18 @@ class Router:
             await anyio.sleep(self.delay(attempt))
             attempt += 1
 
-    async def refresh(self) -> bool:
+    async def refresh(self, *, prefer: Sequence[int] = ()) -> bool:
         """Ask for the table; if somebody is asking already, wait for that. False: nobody answered.
 
-        Cancelling leaves the table as it was.
+        Nodes in `prefer` are asked first: the members of a group know its leader. Cancelling leaves
+        the table as it was.
         """
         if self._refreshing is not None:
             await self._refreshing.wait()
             return True
         done = self._refreshing = anyio.Event()
         try:
-            for candidate in self._candidates():
+            for candidate in self._candidates(prefer):
                 if await self._ask(candidate, list(self.topics)) is not None:
                     return True
             return False
@@ -340,18 +354,32 @@ class Router:
         while True:
             connection = await self.leader(SYSTEM_GROUP)
             view = await self._ask(connection, topics)
+            if view is not None and SYSTEM_GROUP not in self.groups:
+                return await self._newest_view(view, topics)
             # A node that was the leader until now tells so in its own answer.
             if view is not None and self._leader_of(SYSTEM_GROUP) == connection.node:
                 return view
             await anyio.sleep(self.delay(attempt))
             attempt += 1
 
-    def _candidates(self) -> Iterator[Connection | Address]:
+    async def _newest_view(self, view: ClusterView, topics: list[str] | None) -> ClusterView:
+        """The newest table of all nodes that answer: for who cannot tell the system's leader."""
+        for node in sorted(self.nodes):
+            connection = self.connections.get(node)
+            address = Address(self.nodes[node].host, self.nodes[node].port)
+            is_open = connection is not None and connection.is_open
+            other = await self._ask(connection if connection and is_open else address, topics)
+            if other is not None and other.version > view.version:
+                view = other
+        return view
+
+    def _candidates(self, prefer: Sequence[int]) -> Iterator[Connection | Address]:
         """Whom to ask: open connections, then known nodes, then the URL's addresses; in turn."""
         self._turn += 1
         nodes = sorted(self.nodes)
         turn = self._turn % len(nodes) if nodes else 0
         nodes = nodes[turn:] + nodes[:turn]
+        nodes.sort(key=lambda node: node not in prefer)
         for node in nodes:
             connection = self.connections.get(node)
             if connection is not None and connection.is_open:
@@ -411,17 +439,26 @@ class Router:
         *,
         timeout: float | None = None,
         is_change: bool = False,
+        refusal_in: Callable[[Frame], ErrorReply | None] = lambda _: None,
     ) -> Frame:
         """Send an idempotent request to the leader of a group, again and again until it answers.
 
         Cancelling leaves it done or not done.
+
+        Args:
+            group: the partition group.
+            kind: of the request.
+            message: its header.
+            timeout: seconds; None: the default.
+            is_change: True if it may change something.
+            refusal_in: finds a refusal inside an answer, for requests that answer for parts.
 
         Raises:
             Rejected: it was refused.
             Unavailable: the time ran out; nothing was changed.
             OutcomeUnknown: the time ran out, and a change was sent and not answered.
         """
-        call = _Call(self, group, kind, pack(message))
+        call = _Call(self, group, kind, pack(message), refusal_in)
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             return await call.run()
         what = f"{kind.name} to partition group {group} was not answered in time"
@@ -443,7 +480,15 @@ class Router:
 class _Call:
     """One request on its way through as many attempts as it takes."""
 
-    def __init__(self, router: Router, group: int, kind: FrameKind, header: bytes) -> None:
+    def __init__(
+        self,
+        router: Router,
+        group: int,
+        kind: FrameKind,
+        header: bytes,
+        refusal_in: Callable[[Frame], ErrorReply | None],
+    ) -> None:
+        self._refusal_in = refusal_in
         self._router = router
         self._group = group
         self._kind = kind
@@ -468,14 +513,19 @@ class _Call:
                 self.why = answer.why
                 if self._attempt:
                     await anyio.sleep(self._router.delay(self._attempt))
-            elif answer.kind == self._kind | REPLY:
-                return answer
             else:
-                await self._refused(connection, answer)
+                refusal = self._refusal(answer)
+                if refusal is None:
+                    return answer
+                await self._refused(connection, refusal)
             self._attempt += 1
 
-    async def _refused(self, connection: Connection, answer: Frame) -> None:
-        refusal = refusal_of(answer) or ErrorReply("protocol", f"answer of kind {answer.kind}")
+    def _refusal(self, answer: Frame) -> ErrorReply | None:
+        if answer.kind == self._kind | REPLY:
+            return self._refusal_in(answer)
+        return refusal_of(answer) or ErrorReply("protocol", f"answer of kind {answer.kind}")
+
+    async def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
         if refusal.code not in RETRIED:
             raise exception_of(refusal)
         self.why = refusal.message
