@@ -88,6 +88,8 @@ NO_KEY: Final = 0xFFFFFFFF
 MAGIC: Final = int.from_bytes(b"RMB\x01", "little")
 """Bytes 4 to 7; the last one is the version."""
 
+_COPY_BYTES_MAX: Final = 4096
+"""Below this, copying bytes is faster than wrapping them in an array."""
 STAMP_END: Final = 36
 """Bytes 0 to 35 depend on where the batch goes; the rest is final once encoded."""
 STAMP = struct.Struct("<IQQQI")
@@ -251,9 +253,9 @@ def checksum(payload: bytes | memoryview) -> int:
 
 def _readonly(payload: bytes | memoryview, start: int) -> object:
     """The bytes from `start` on, in a form that google_crc32c takes."""
-    if len(payload) < 4096:
+    if len(payload) < _COPY_BYTES_MAX or google_crc32c.implementation != "c":
         return bytes(payload[start:])
-    # google_crc32c refuses a memoryview, but takes a numpy array: no copy of a large batch.
+    # Its C code refuses a memoryview, but takes a numpy array: no copy of a large batch.
     import numpy as np
 
     return np.frombuffer(payload, dtype=np.uint8, offset=start)

@@ -91,6 +91,13 @@ def test_checksum_of_large_and_small_batches_and_views_agree(size: int) -> None:
     assert checksum(payload) == google_crc32c.value(payload[36:] + payload[4:36])
 
 
+def test_checksum_without_the_c_code_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = encode([bytes(5_000)]).to_bytes(queue=1)
+    with_c = checksum(payload)
+    monkeypatch.setattr(google_crc32c, "implementation", "python")
+    assert checksum(payload) == with_c
+
+
 def test_any_flipped_bit_is_noticed() -> None:
     for position in range(len(SAMPLE)):
         for bit in (0, 7):
