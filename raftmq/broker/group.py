@@ -214,8 +214,13 @@ class Group:
         """The store began or sealed a segment."""
         self._layout = self.store.layout
         self.index.arrange(self._layout)
+        applied = self.machine.applied
         borders = {segment.base - 1 for segment in self._layout}
-        self._borders = {index for index in borders if index > self.machine.applied}
+        self._borders = {index for index in borders if index > applied}
+        # A quiet log rolls when its last record is long applied: the border is here and now.
+        record = self.cache.get(applied)
+        if applied in borders and record is not None:
+            self._host.at_border(self, record)
 
     def fetched(self, peer: int, records: list[Record]) -> None:
         """Records that were asked for with `fetch_records` are here."""

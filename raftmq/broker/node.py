@@ -218,6 +218,7 @@ class Node:
                 return
             group.fetched(peer, records or [])
 
+        high = min(high, group.cache.last_index() + 1)  # what is not durable yet is not on disk
         self._reader.submit(partial(group.store.read, low, high, budget), done)
 
     def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:

@@ -191,12 +191,14 @@ class Cluster:
         peer = self.peers[number - 1]
         stream = await self.network.connect(peer.host, peer.port)
         client = RawClient(stream)
-        async with trio.open_nursery() as nursery, stream:
+        async with stream, trio.open_nursery() as nursery:
             nursery.start_soon(client.receive)
             hello = Hello(PROTOCOL, "", 0, "", "test")
             await client.ask(FrameKind.HELLO, hello, Welcome)
-            yield client
-            nursery.cancel_scope.cancel()
+            try:
+                yield client
+            finally:
+                nursery.cancel_scope.cancel()
 
     def leader(self, group: int) -> int:
         """The node that leads a partition group; 0: none."""
@@ -213,7 +215,9 @@ class Cluster:
         await self.wait_led(0)
         while not self.nodes[self.leader(0)].catalog.is_bootstrapped:
             await trio.sleep(0.05)
-        await self.wait_led(0, 1, 2, 3)
+        # Each node shall lead one data group: wait until the leadership has been handed round.
+        while [self.leader(group) for group in (1, 2, 3)] != [1, 2, 3]:
+            await trio.sleep(0.05)
         if topic:
             async with self.client(self.leader(0)) as client:
                 await client.admin("create_topic", *topic)
