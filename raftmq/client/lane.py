@@ -153,8 +153,8 @@ class Lane:
 
     # -- putting in and taking out ---------------------------------------------------------------
 
-    def append(self, entry: PendingSend) -> None:
-        """Add a message to the draft at the end of the lane. `pump` sends it.
+    def append(self, entry: PendingSend) -> bool:
+        """Add a message to the draft at the end of the lane; True if that is full. `pump` sends it.
 
         Raises:
             Rejected: it cannot be encoded; nothing changed.
@@ -170,6 +170,7 @@ class Lane:
             draft = fresh
         if draft.size >= self._host.batch_bytes or draft.count >= self._host.batch_messages:
             draft.is_closed = True
+        return draft.is_closed
 
     def put(self, parcel: Parcel) -> None:
         """Add an encoded batch at the end of the lane. `pump` sends it."""

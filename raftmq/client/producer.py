@@ -21,7 +21,7 @@ from raftmq.wire.messages import TopicView
 from .columns import Columns, Positions
 from .lane import Lane, LaneHost
 from .message import QUEUE_BITS, Message
-from .parcel import Entry, Parcel, PendingPart, PendingSend
+from .parcel import Arguments, Entry, Parcel, PendingPart, PendingSend
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
 from .room import Room
 from .router import Router
@@ -198,8 +198,8 @@ class Producer:
         deadline = self._deadline(timeout)
         if not self._room.take_nowait(size, 1):
             await self._wait_room(size, 1, deadline)
-        lane, entry = self._append(size, deadline, body, key, tag, props, queue)
-        lane.pump()
+        message = (body, key, tag, props)
+        lane, entry = self._append(message, queue, size, deadline, is_later=False)
         try:
             await entry.wait_done()
         except BaseException:
@@ -228,10 +228,8 @@ class Producer:
         size = self._size_of(body, props)
         if not self._room.take_nowait(size, 1):
             raise Unavailable(self._full())
-        lane, entry = self._append(size, self._deadline(timeout), body, key, tag, props, queue)
-        if lane not in self._dirty:
-            self._dirty[lane] = None
-            self._dirt.set()
+        message = (body, key, tag, props)
+        _, entry = self._append(message, queue, size, self._deadline(timeout), is_later=True)
         return entry
 
     async def flush(self, *, timeout: float | None = None) -> None:
@@ -346,29 +344,31 @@ class Producer:
 
     def _append(
         self,
+        message: Arguments,
+        queue: int | None,
         size: int,
         deadline: float,
-        body: bytes,
-        key: str | bytes | None,
-        tag: str | None,
-        props: Mapping[str, Value | None] | None,
-        queue: int | None,
+        *,
+        is_later: bool,
     ) -> tuple[Lane, PendingSend]:
-        """Put a message in its lane; its room is taken already, and given back on an error."""
+        """Put a message in its lane; its room is taken already, and given back on an error.
+
+        With `is_later` it goes out when other tasks have had their turn, so that messages which
+        are sent one after the other share a batch.
+        """
         try:
-            lane = self._lane(self._pick_queue(key, queue))
+            lane = self._lane(self._pick_queue(message[1], queue))
             entry = PendingSend(
-                queue_number=lane.queue_number,
-                size=size,
-                deadline=deadline,
-                arguments=(body, key, tag, props),
+                queue_number=lane.queue_number, size=size, deadline=deadline, arguments=message
             )
-            lane.append(entry)
+            is_full = lane.append(entry)
         except BaseException:
             self._room.give(size, 1)
             raise
         self._wake_at(deadline)
-        if self._settings.linger is not None and lane not in self._dirty:
+        if is_full or not is_later:
+            lane.pump()
+        if (is_later or self._settings.linger is not None) and lane not in self._dirty:
             self._dirty[lane] = None
             self._dirt.set()
         return lane, entry

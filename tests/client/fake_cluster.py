@@ -1,0 +1,518 @@
+"""A cluster in memory that speaks the protocol, for the client's tests.
+
+Consensus is abstracted away: each partition group is one real `PartitionMachine` fed by one list of
+records, and `leaders` says which node may feed it. So what is stored, and what a repeat is
+answered, is the truth of `raftmq.pop`; the connections, refusals and silences are scripted.
+
+`fate` is asked about each request and says what happens to it:
+
+| fate | the request is applied | the client gets |
+|---|---|---|
+| DONE | yes | the answer |
+| NOT_APPLIED / APPLIED_AND_CUT | no / yes | the connection closes |
+| UNKNOWN_NOT_APPLIED / UNKNOWN_APPLIED | no / yes | `outcome_unknown` |
+| BUSY, UNAVAILABLE, NOT_LEADER | no | that refusal |
+| IGNORED / APPLIED_AND_IGNORED | no / yes | nothing, and the connection stays open |
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from random import Random
+
+import anyio
+import anyio.lowlevel
+import msgspec
+from anyio.abc import TaskGroup
+
+from raftmq.batch import Batch, peek
+from raftmq.errors import Reason
+from raftmq.log.record import Kind, Record
+from raftmq.log.record import encode as encode_record
+from raftmq.pop import catalog as catalog_commands
+from raftmq.pop.catalog import Bootstrap, Catalog, Node
+from raftmq.pop.commands import encode_commands
+from raftmq.pop.machine import CommitOffsets as CommitCommand
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.results import Appended, Refused, Result
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
+from raftmq.wire.messages import (
+    EARLIEST,
+    LATEST,
+    PROTOCOL,
+    REPLY,
+    Admin,
+    AdminDone,
+    ClusterView,
+    CommitOffsets,
+    Committed,
+    CommittedOffset,
+    CommittedOffsets,
+    Done,
+    ErrorReply,
+    Fetch,
+    Fetched,
+    FetchedQueue,
+    FindKey,
+    FindOffsets,
+    FoundBatch,
+    FoundKey,
+    FoundOffset,
+    FoundOffsets,
+    FrameKind,
+    GroupView,
+    Hello,
+    Metadata,
+    NodeStatus,
+    NodeView,
+    OffsetsCommitted,
+    Produced,
+    TopicView,
+    Transfer,
+    Welcome,
+)
+
+URL = "raftmq://node1:1,node2:2,node3:3"
+
+
+class Fate(Enum):
+    """What happens to a request; see the table above."""
+
+    DONE = auto()
+    NOT_APPLIED = auto()
+    APPLIED_AND_CUT = auto()
+    UNKNOWN_NOT_APPLIED = auto()
+    UNKNOWN_APPLIED = auto()
+    BUSY = auto()
+    UNAVAILABLE = auto()
+    NOT_LEADER = auto()
+    IGNORED = auto()
+    APPLIED_AND_IGNORED = auto()
+
+
+_APPLIED = {Fate.DONE, Fate.APPLIED_AND_CUT, Fate.UNKNOWN_APPLIED, Fate.APPLIED_AND_IGNORED}
+_CUT = {Fate.NOT_APPLIED, Fate.APPLIED_AND_CUT}
+_UNKNOWN = {Fate.UNKNOWN_NOT_APPLIED, Fate.UNKNOWN_APPLIED}
+_REFUSED = {Fate.BUSY: "busy", Fate.UNAVAILABLE: "unavailable", Fate.NOT_LEADER: "not_leader"}
+
+
+class Pipe:
+    """One end of a connection in memory."""
+
+    def __init__(self) -> None:
+        self.other: Pipe = self
+        self._inbox: deque[bytes] = deque()
+        self._event = anyio.Event()
+        self.is_closed = False
+
+    @classmethod
+    def pair(cls) -> tuple["Pipe", "Pipe"]:
+        one, two = cls(), cls()
+        one.other, two.other = two, one
+        return one, two
+
+    async def send(self, item: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.is_closed:
+            raise anyio.ClosedResourceError
+        if self.other.is_closed:
+            raise anyio.BrokenResourceError
+        self.other._inbox.append(item)
+        self.other._event.set()
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        while not self._inbox:
+            if self.is_closed:
+                raise anyio.ClosedResourceError
+            if self.other.is_closed:
+                raise anyio.EndOfStream
+            self._event = anyio.Event()
+            await self._event.wait()
+        await anyio.lowlevel.checkpoint()
+        data = self._inbox.popleft()
+        if len(data) > max_bytes:
+            self._inbox.appendleft(data[max_bytes:])
+        return data[:max_bytes]
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._event.set()
+        self.other._event.set()
+
+    async def aclose(self) -> None:
+        self.close()
+        await anyio.lowlevel.checkpoint()
+
+
+class Log:
+    """The records of one partition group and the machine that applied them."""
+
+    def __init__(self) -> None:
+        self.machine = PartitionMachine()
+        self.records: list[Record] = []
+        self.batches: dict[int, list[tuple[int, Record]]] = {}
+        self.earliest: dict[int, int] = {}
+
+    def add(self, kind: Kind, payload: bytes, now_ms: int) -> Result:
+        index = self.machine.applied + 1
+        chain = self.records[-1].crc if self.records else 0
+        record = encode_record(
+            payload, index=index, term=1, kind=kind, timestamp=now_ms, chain=chain
+        )
+        self.records.append(record)
+        (result,) = self.machine.apply(record)
+        if isinstance(result, Appended) and not result.duplicate:
+            self.batches.setdefault(result.queue, []).append((result.base_offset, record))
+        return result
+
+    def bodies(self, queue: int) -> list[bytes]:
+        return [
+            body
+            for base, record in self.batches.get(queue, [])
+            for body in Batch.decode(record.payload, base_offset=base).bodies
+        ]
+
+
+class FakeCluster:
+    """Three nodes, a system group, data groups; also the `ClientWorld` of the client under test."""
+
+    def __init__(self, tasks: TaskGroup, *, groups: int = 3, seed: int = 0) -> None:
+        self.random = Random(seed)
+        self.clock_ms = 1_000_000
+        self.fate: Callable[[FakeNode, Frame], Fate] = lambda _node, _frame: Fate.DONE
+        self.nodes = {number: FakeNode(self, number, tasks) for number in (1, 2, 3)}
+        self.leaders = {group: (group - 1) % 3 + 1 if group else 1 for group in range(groups + 1)}
+        self.terms = dict.fromkeys(self.leaders, 1)
+        self.catalog = Catalog()
+        self.logs = {group: Log() for group in range(1, groups + 1)}
+        self.hints = True
+        self.unreachable: set[int] = set()
+        self.connects = 0
+        self.changed = anyio.Event()
+        nodes = [Node(number, f"node{number}", number) for number in self.nodes]
+        self.change_catalog(Bootstrap(nodes, groups, 3))
+
+    # The client's world.
+
+    def now_ms(self) -> int:
+        return self.clock_ms
+
+    async def connect(self, host: str, port: int) -> Pipe:
+        await anyio.lowlevel.checkpoint()
+        self.connects += 1
+        node = self.nodes.get(port)
+        if node is None or port in self.unreachable or host != f"node{port}":
+            raise OSError(f"nobody answers at {host}:{port}")
+        client, server = Pipe.pair()
+        node.accept(server)
+        return client
+
+    # What tests do to it.
+
+    def change_catalog(self, command: catalog_commands.Command) -> Result:
+        payload = encode_commands([command])
+        record = encode_record(
+            payload,
+            index=self.catalog.applied + 1,
+            term=1,
+            kind=Kind.COMMANDS,
+            timestamp=self.clock_ms,
+            chain=0,
+        )
+        (result,) = self.catalog.apply(record)
+        return result
+
+    def create_topic(self, name: str = "orders", queues: int = 1) -> None:
+        self.change_catalog(catalog_commands.CreateTopic(name, queues))
+
+    def move(self, group: int, to: int) -> None:
+        """Another node leads from now on."""
+        self.leaders[group] = to
+        self.terms[group] += 1
+        self.tell()
+
+    def kill(self, node: int) -> None:
+        """Nobody answers there, and its connections close."""
+        self.unreachable.add(node)
+        self.nodes[node].cut()
+
+    def tell(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def log_of(self, queue: int) -> Log:
+        group = self.catalog.group_of(queue)
+        assert group is not None
+        return self.logs[group]
+
+    def stored(self, topic: str = "orders") -> list[list[bytes]]:
+        """The bodies in each queue of a topic, in order."""
+        return [self.log_of(queue).bodies(queue) for queue in self.catalog.topics[topic].queues]
+
+    def trim(self, queue: int, earliest: int) -> None:
+        self.log_of(queue).earliest[queue] = earliest
+
+    def view(self, topics: list[str] | None) -> ClusterView:
+        wanted = [
+            TopicView(topic.name, topic.id, topic.groups)
+            for topic in self.catalog.topics.values()
+            if topics is None or topic.name in topics
+        ]
+        groups = [
+            GroupView(group, leader, self.terms[group], [1, 2, 3], [])
+            for group, leader in self.leaders.items()
+        ]
+        nodes = [NodeView(node, f"node{node}", node) for node in self.nodes]
+        return ClusterView("fake", self.catalog.version, nodes, groups, wanted)
+
+
+class FakeNode:
+    """One node: answers in the order of the requests, except for fetches that wait."""
+
+    def __init__(self, cluster: FakeCluster, number: int, tasks: TaskGroup) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.requests: list[FrameKind] = []
+        self.batch_bytes_max = 16 * 1024 * 1024
+        self.welcome_cluster = "fake"
+        self._tasks = tasks
+        self._pipes: list[Pipe] = []
+        self._handlers = {
+            FrameKind.PRODUCE: self._produce,
+            FrameKind.METADATA: self._metadata,
+            FrameKind.COMMIT: self._commit,
+            FrameKind.COMMITTED: self._committed,
+            FrameKind.OFFSETS: self._offsets,
+            FrameKind.KEY: self._key,
+            FrameKind.ADMIN: self._admin,
+            FrameKind.STATUS: lambda _: (pack(NodeStatus({"node": self.number})), []),
+            FrameKind.TRANSFER: self._transfer,
+        }
+
+    def accept(self, pipe: Pipe) -> None:
+        self._pipes.append(pipe)
+        self._tasks.start_soon(self._serve, pipe)
+
+    def cut(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        self._pipes.clear()
+
+    async def _serve(self, pipe: Pipe) -> None:
+        parser = FrameParser(FRAME_BYTES_MAX)
+        try:
+            while True:
+                parser.feed(await pipe.receive())
+                for frame in parser.frames():
+                    if frame.kind == FrameKind.HELLO:
+                        await self._greet(pipe, frame)
+                    else:
+                        await self._handle(pipe, frame)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pipe.close()
+
+    async def _greet(self, pipe: Pipe, frame: Frame) -> None:
+        hello = unpack(Hello, frame.header)
+        if hello.cluster not in {"", self.welcome_cluster}:
+            error = ErrorReply(Reason.WRONG_CLUSTER.value, f"this is {self.welcome_cluster!r}")
+            await _send(pipe, FrameKind.ERROR, frame, pack(error), [])
+            return
+        welcome = Welcome(
+            PROTOCOL, self.welcome_cluster, self.number, "x", "fake", 1 << 26, self.batch_bytes_max
+        )
+        await _send(pipe, frame.kind | REPLY, frame, pack(welcome), [])
+
+    async def _handle(self, pipe: Pipe, frame: Frame) -> None:
+        self.requests.append(FrameKind(frame.kind))
+        fate = self.cluster.fate(self, frame)
+        if fate in _REFUSED:
+            error = ErrorReply(_REFUSED[fate], f"scripted {fate.name}", retry_ms=1)
+            await _send(pipe, FrameKind.ERROR, frame, pack(error), [])
+            return
+        if frame.kind == FrameKind.FETCH and fate is Fate.DONE:
+            self._tasks.start_soon(self._fetch, pipe, frame)
+            return
+        answer: tuple[bytes, list[bytes]] | ErrorReply = ErrorReply("unavailable", "not applied")
+        if fate in _APPLIED and frame.kind != FrameKind.FETCH:
+            answer = self._handlers[FrameKind(frame.kind)](frame)
+        if fate in _CUT:
+            pipe.close()
+        elif fate in _UNKNOWN:
+            error = ErrorReply("outcome_unknown", "the leader lost its office")
+            await _send(pipe, FrameKind.ERROR, frame, pack(error), [])
+        elif fate is not Fate.DONE:
+            return
+        elif isinstance(answer, ErrorReply):
+            await _send(pipe, FrameKind.ERROR, frame, pack(answer), [])
+        else:
+            await _send(pipe, frame.kind | REPLY, frame, *answer)
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def _not_leader(self, group: int) -> ErrorReply | None:
+        leader = self.cluster.leaders[group]
+        if leader == self.number:
+            return None
+        hint = leader if self.cluster.hints else 0
+        return ErrorReply("not_leader", f"node {leader} leads", group=group, leader=hint)
+
+    def _wrong_place(self, queue: int) -> ErrorReply | None:
+        group = self.cluster.catalog.group_of(queue)
+        if group is None:
+            return ErrorReply(Reason.UNKNOWN_TOPIC.value, f"queue {queue} belongs to no topic")
+        return self._not_leader(group)
+
+    def _produce(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        queue = peek(frame.body).queue
+        error = self._wrong_place(queue)
+        if error is not None:
+            return error
+        result = self.cluster.log_of(queue).add(Kind.BATCH, frame.body, self.cluster.clock_ms)
+        if isinstance(result, Refused):
+            return ErrorReply(result.reason.value, result.message)
+        assert isinstance(result, Appended)
+        self.cluster.tell()
+        return pack(Produced(result.base_offset, result.timestamp, result.duplicate)), []
+
+    def _metadata(self, frame: Frame) -> tuple[bytes, list[bytes]]:
+        return pack(self.cluster.view(unpack(Metadata, frame.header).topics)), []
+
+    def _commit(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        request = unpack(CommitOffsets, frame.header)
+        queues = [item.queue for item in request.offsets]
+        error = self._wrong_place(queues[0])
+        if error is not None:
+            return error
+        command = CommitCommand(request.consumer_group, queues, [o.offset for o in request.offsets])
+        log = self.cluster.log_of(queues[0])
+        result = log.add(Kind.COMMANDS, encode_commands([command]), self.cluster.clock_ms)
+        if isinstance(result, Refused):
+            return ErrorReply(result.reason.value, result.message)
+        return pack(OffsetsCommitted()), []
+
+    def _committed(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        request = unpack(Committed, frame.header)
+        error = self._not_leader(request.partition_group)
+        if error is not None:
+            return error
+        committed = self.cluster.logs[request.partition_group].machine.committed
+        offsets = [
+            CommittedOffset(group, queue, offset, timestamp)
+            for group, of_group in committed.items()
+            if request.consumer_group in {None, group}
+            for queue, (offset, timestamp) in of_group.items()
+        ]
+        return pack(CommittedOffsets(offsets)), []
+
+    def _offsets(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        found = []
+        for item in unpack(FindOffsets, frame.header).queues:
+            error = self._wrong_place(item.queue)
+            if error is not None:
+                return error
+            log = self.cluster.log_of(item.queue)
+            earliest, end = log.earliest.get(item.queue, 0), log.machine.ends.get(item.queue, 0)
+            later = [b for b, r in log.batches.get(item.queue, []) if r.timestamp >= item.at]
+            offset = {EARLIEST: earliest, LATEST: end}.get(item.at, min(later, default=end))
+            found.append(FoundOffset(item.queue, offset, earliest, end))
+        return pack(FoundOffsets(found)), []
+
+    def _key(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        request = unpack(FindKey, frame.header)
+        error = self._not_leader(request.partition_group)
+        if error is not None:
+            return error
+        found: list[FoundBatch] = []
+        body: list[bytes] = []
+        for queue, batches in self.cluster.logs[request.partition_group].batches.items():
+            for base, record in reversed(batches):
+                payload = bytes(record.payload)
+                if request.key.decode() in Batch.decode(payload).keys:
+                    found.append(FoundBatch(queue, base, record.timestamp, len(payload)))
+                    body.append(payload)
+        return pack(FoundKey(found)), body
+
+    def _admin(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        error = self._not_leader(0)
+        if error is not None:
+            return error
+        command = catalog_commands.parse_command(unpack(Admin, frame.header).command)
+        result = self.cluster.change_catalog(command)
+        if isinstance(result, Refused):
+            return ErrorReply(result.reason.value, result.message)
+        return pack(AdminDone(msgspec.to_builtins(result))), []
+
+    def _transfer(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        request = unpack(Transfer, frame.header)
+        error = self._not_leader(request.partition_group)
+        if error is not None:
+            return error
+        self.cluster.move(request.partition_group, request.to)
+        return pack(Done()), []
+
+    # -- fetching ---------------------------------------------------------------------------------
+
+    async def _fetch(self, pipe: Pipe, frame: Frame) -> None:
+        request = unpack(Fetch, frame.header)
+        queues: list[FetchedQueue] = []
+        body: list[bytes] = []
+        with anyio.move_on_after(request.wait_ms / 1000):
+            while not queues:
+                changed = self.cluster.changed
+                queues, body = self._read(request)
+                if not queues and request.wait_ms:
+                    await changed.wait()
+                elif not queues:
+                    break
+        try:
+            await _send(pipe, frame.kind | REPLY, frame, pack(Fetched(queues)), body)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pipe.close()
+
+    def _read(self, request: Fetch) -> tuple[list[FetchedQueue], list[bytes]]:
+        queues: list[FetchedQueue] = []
+        body: list[bytes] = []
+        for item in request.queues:
+            error = self._wrong_place(item.queue) or self._range_error(item.queue, item.offset)
+            if error is not None:
+                queues.append(FetchedQueue(item.queue, -1, -1, b"", b"", b"", error))
+                continue
+            log = self.cluster.log_of(item.queue)
+            found = [
+                (base, record)
+                for base, record in log.batches.get(item.queue, [])
+                if base + peek(record.payload).count > item.offset
+            ]
+            taken: list[tuple[int, Record]] = []
+            while found and sum(map(len, body)) < request.bytes_max:
+                taken.append(found.pop(0))
+                body.append(bytes(taken[-1][1].payload))
+            if taken:
+                queues.append(_describe(item.queue, taken, log))
+        return queues, body
+
+    def _range_error(self, queue: int, offset: int) -> ErrorReply | None:
+        log = self.cluster.log_of(queue)
+        earliest, end = log.earliest.get(queue, 0), log.machine.ends.get(queue, 0)
+        if earliest <= offset <= end:
+            return None
+        code = Reason.OFFSET_OUT_OF_RANGE.value
+        return ErrorReply(code, f"not within {earliest}..{end}", earliest=earliest, end=end)
+
+
+def _describe(queue: int, taken: list[tuple[int, Record]], log: Log) -> FetchedQueue:
+    count = len(taken)
+    return FetchedQueue(
+        queue,
+        log.earliest.get(queue, 0),
+        log.machine.ends.get(queue, 0),
+        struct.pack(f"<{count}Q", *[base for base, _ in taken]),
+        struct.pack(f"<{count}q", *[record.timestamp for _, record in taken]),
+        struct.pack(f"<{count}I", *[len(record.payload) for _, record in taken]),
+    )
+
+
+async def _send(pipe: Pipe, kind: int, frame: Frame, header: bytes, body: list[bytes]) -> None:
+    await pipe.send(b"".join(encode_frame(kind, frame.correlation, header, body)))

@@ -1,0 +1,223 @@
+"""The producer when all goes well: receipts, batches, queues, bounds."""
+
+import anyio
+import pytest
+
+from raftmq.batch import queue_of
+from raftmq.client import Outgoing, SomeUnsent, connect
+from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
+from raftmq.wire.messages import FrameKind
+
+from .fake_cluster import URL, FakeCluster, Fate
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_send_answers_with_the_place_of_the_message(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=1)
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        first = await p.send(b"one", key="k", tag="t", props={"n": 1})
+        second = await p.send(b"two")
+    assert (first.queue, first.offset, first.timestamp) == (0, 0, cluster.clock_ms)
+    assert (second.id, second.is_duplicate) == ("10000-1", False)
+    assert cluster.stored() == [[b"one", b"two"]]
+
+
+async def test_key_picks_the_queue_by_the_documented_hash(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=7)
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        for key in ("a", "order-1", "é"):
+            assert (await p.send(b"x", key=key)).queue == queue_of(key, 7)
+            assert (await p.send(b"x", key=key.encode())).queue == queue_of(key, 7)
+
+
+async def test_named_queue_overrides_the_key(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=3)
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        assert [(await p.send(b"x", key="k", queue=n)).queue for n in (2, 0, 1)] == [2, 0, 1]
+        with pytest.raises(Rejected, match="queues 0 to 2, no 3"):
+            await p.send(b"x", queue=3)
+
+
+async def test_messages_without_a_key_use_the_queues_in_turn(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=4)
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        queues = [(await p.send(b"x")).queue for _ in range(8)]
+    assert sorted(queues) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_messages_sent_while_an_answer_is_awaited_share_a_batch(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        pending = [p.send_nowait(b"%d" % n) for n in range(500)]
+        await p.flush()
+        receipts = [await one.wait() for one in pending]
+    assert [receipt.offset for receipt in receipts] == list(range(500))
+    batches = cluster.log_of(0x10000).batches[0x10000]
+    assert len(batches) <= 3
+
+
+async def test_batch_that_is_full_goes_out_at_once(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with (
+        connect(URL, world=cluster) as mq,
+        mq.producer("orders", batch_messages=10, linger=1000.0) as p,
+    ):
+        full = [p.send_nowait(b"x") for _ in range(10)]
+        await full[-1].wait(timeout=5.0)
+        late = p.send_nowait(b"y")
+        with pytest.raises(RaftmqError, match="still under way"):
+            await late.wait(timeout=0.05)
+        await p.flush()
+        assert (await late.wait()).offset == 10
+
+
+async def test_lingering_gathers_messages_for_so_long(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with (
+        connect(URL, world=cluster) as mq,
+        mq.producer("orders", linger=0.05) as p,
+        anyio.create_task_group() as tasks,
+    ):
+        for _ in range(5):
+            tasks.start_soon(p.send, b"x")
+            await anyio.sleep(0.001)
+    assert len(cluster.log_of(0x10000).batches[0x10000]) == 1
+
+
+async def test_send_many_keeps_order_and_answers_for_each_message(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=3)
+    messages = [
+        Outgoing(b"%d" % n, key=f"k{n % 5}", tag="even" if n % 2 else None) for n in range(99)
+    ]
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        sent = await p.send_many(messages)
+    assert len(sent) == 99
+    for message, receipt in zip(messages, sent.receipts(), strict=True):
+        assert message.key is not None
+        assert receipt.queue == queue_of(message.key, 3)
+        assert receipt.offset is not None
+        assert cluster.stored()[receipt.queue][receipt.offset] == message.body
+    for bodies in cluster.stored():
+        assert bodies == sorted(bodies, key=int)
+
+
+async def test_send_many_cuts_into_batches_by_bytes_and_count(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    bodies = [bytes(100)] * 1000
+    async with (
+        connect(URL, world=cluster) as mq,
+        mq.producer("orders", batch_bytes=10_000, batch_messages=64) as p,
+    ):
+        sent = await p.send_many(bodies=bodies)
+    assert [len(part.positions) for part in sent.ranges] == [64] * 15 + [40]
+    assert [part.base_offset for part in sent.ranges] == list(range(0, 1000, 64))
+
+
+async def test_send_many_without_messages_does_nothing(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        assert len(await p.send_many([])) == 0
+
+
+async def test_send_many_takes_what_a_consumer_was_handed(cluster: FakeCluster) -> None:
+    cluster.create_topic("in")
+    cluster.create_topic("out")
+    async with connect(URL, world=cluster) as mq, mq.producer("in") as p, mq.producer("out") as out:
+        await p.send_many([Outgoing(b"1", "k", "t", {"n": 5}), Outgoing(b"2")])
+        async with mq.consumer("in") as c:
+            await out.send_many(await c.fetch(10))
+        async with mq.consumer("out") as c:
+            got = await c.fetch(10)
+    assert [(m.body, m.key, m.tag, m.props) for m in got] == [
+        (b"1", "k", "t", {"n": 5}),
+        (b"2", None, None, {}),
+    ]
+
+
+async def test_send_many_that_cannot_be_encoded_sends_nothing(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        with pytest.raises(Rejected):
+            await p.send_many(bodies=[b"x"] * 3, tags=["ok", "t" * 1000, "ok"])
+        with pytest.raises(Rejected, match="3 bodies and 2 keys"):
+            await p.send_many(bodies=[b"x"] * 3, keys=["a", "b"])
+    assert cluster.stored() == [[]]
+
+
+async def test_message_that_cannot_be_encoded_harms_no_other(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        before = p.send_nowait(b"before")
+        with pytest.raises(Rejected):
+            p.send_nowait(b"bad", props={"n": object()})  # type: ignore[dict-item]
+        after = p.send_nowait(b"after")
+        await p.flush()
+        assert [(await one.wait()).offset for one in (before, after)] == [0, 1]
+        assert p.statistics().buffer_bytes == 0
+
+
+async def test_message_larger_than_a_batch_may_be_is_too_large(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    for node in cluster.nodes.values():
+        node.batch_bytes_max = 1 << 20
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        with pytest.raises(Rejected) as caught:
+            await p.send(bytes(1 << 20))
+        assert caught.value.reason is Reason.TOO_LARGE
+        # Larger than `batch_bytes`, smaller than a batch may be: it goes alone.
+        assert (await p.send(bytes(700_000))).offset == 0
+
+
+async def test_full_buffer_refuses_send_nowait_and_lets_send_wait(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with (
+        connect(URL, world=cluster) as mq,
+        mq.producer("orders", buffer_messages=3) as p,
+    ):
+        for _ in range(3):
+            p.send_nowait(b"x")
+        with pytest.raises(Unavailable, match="await flush"):
+            p.send_nowait(b"x")
+        assert (await p.send(b"waits")).offset == 3
+        await p.send_many(bodies=[b"many"] * 10)
+
+
+async def test_send_that_finds_no_room_in_time_stores_nothing(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    stuck = {FrameKind.PRODUCE}
+    cluster.fate = lambda _, frame: Fate.IGNORED if frame.kind in stuck else Fate.DONE
+    async with connect(URL, world=cluster) as mq, mq.producer("orders", buffer_messages=1) as p:
+        held = p.send_nowait(b"held", timeout=0.5)
+        with pytest.raises(Unavailable, match="no room in time"):
+            await p.send(b"late", timeout=0.1)
+        with pytest.raises(SomeUnsent):
+            await p.send_many(bodies=[b"late"], timeout=0.1)
+        with pytest.raises(RaftmqError):
+            await held.wait()
+        stuck.clear()
+        await p.send(b"next")
+    assert cluster.stored() == [[b"next"]]
+
+
+async def test_producer_for_a_topic_that_does_not_exist_is_rejected(cluster: FakeCluster) -> None:
+    async with connect(URL, world=cluster) as mq:
+        with pytest.raises(Rejected, match="no topic 'nowhere'"):
+            async with mq.producer("nowhere"):
+                pass
+
+
+async def test_closing_sends_what_waits(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq, mq.producer("orders", linger=1000.0) as p:
+        p.send_nowait(b"x")
+    assert cluster.stored() == [[b"x"]]
+    with pytest.raises(RaftmqError, match="closed"):
+        await p.send(b"y")
+
+
+async def test_new_queues_are_used_after_a_refresh(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=1)
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        await mq.admin.alter_topic("orders", 3)
+        assert {(await p.send(b"x")).queue for _ in range(6)} == {0, 1, 2}
