@@ -1,5 +1,6 @@
 """What encoders refuse, with a reason, and that a refused message leaves no trace."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,26 @@ def test_size_estimate_is_close_for_common_batches() -> None:
         builder.append(bytes(100), key=f"order-{i}", tag="paid", props={"n": i, "city": "Köln"})
     sealed = builder.seal(base_ms=0)
     assert sealed.size <= builder.size < 1.1 * sealed.size
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        lambda i: {"key": f"{i:040}"},
+        lambda i: {"tag": f"{i:040}"},
+        lambda i: {"props": {"text": f"{i:040}"}},
+        lambda i: {"props": {"bytes": bytes(40)}},
+        lambda i: {"props": {f"{i:040}": i}},
+        lambda i: {"props": {"umlauts": "ä" * 40}},
+        lambda i: {"deliver_at_ms": i, "created_ms": i},
+    ],
+)
+def test_size_covers_each_column_when_it_is_large(column: Callable[[int], dict[str, Any]]) -> None:
+    builder = BatchBuilder()
+    for i in range(256):
+        builder.append(b"", **column(i))
+    sealed = builder.seal(base_ms=2**60)
+    assert sealed.size <= builder.size < 2 * sealed.size
 
 
 def test_compressed_batch_must_fit_uncompressed() -> None:
