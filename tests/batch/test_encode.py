@@ -192,7 +192,7 @@ def test_size_estimate_is_close_for_common_batches() -> None:
         lambda i: {"props": {"text": f"{i:040}"}},
         lambda i: {"props": {"bytes": bytes(40)}},
         lambda i: {"props": {f"{i:040}": i}},
-        lambda i: {"props": {"umlauts": "ä" * 40}},
+        lambda i: {"props": {"umlauts": f"{i} " + "ä" * 40}},
         lambda i: {"deliver_at_ms": i, "created_ms": i},
     ],
 )
