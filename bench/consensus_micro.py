@@ -38,7 +38,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
-        self.storage.install(Snapshot(SnapshotMeta(0, 0, ConfState((1, 2, 3)))))
+        self.storage.install(Snapshot(SnapshotMeta(1, 1, ConfState((1, 2, 3)))))
         config = Config(id=1, pre_vote=False, async_storage_writes=True)
         self.raft = Raft(config, self.storage)
         self.raft.campaign()

@@ -93,6 +93,11 @@ class Config:
     """A leader that is removed or demoted becomes a follower once that change is applied (Raft
     §6); otherwise it leads on without counting itself."""
 
+    refuse_foreign_snapshots: bool = False
+    """Ignore a snapshot whose membership lacks this node. Off, because a new member is sent the
+    oldest snapshot that is kept, which may be older than its own addition; it learns of that from
+    the records that follow, and cannot campaign before."""
+
     disable_proposal_forwarding: bool = True
     """A follower refuses proposals (`NOT_LEADER`, with the leader's id) instead of sending them
     on. Forwarded ones can be lost without a word."""

@@ -89,7 +89,7 @@ def _restore(core: Core, snapshot: Snapshot) -> bool:
     if meta.index <= log.committed:
         return False
     assert core.role is Role.FOLLOWER, "only a follower is sent snapshots"
-    if not is_member(meta.conf_state, core.id):
+    if core.config.refuse_foreign_snapshots and not is_member(meta.conf_state, core.id):
         core.note(Event.SNAPSHOT_NOT_MEMBER, meta.conf_state)
         return False
     if log.matches(meta.index, meta.term):

@@ -77,8 +77,15 @@ class Raft:
 
     It starts as a follower of nobody, in the term and with the vote that `storage` remembers.
 
+    A group is founded by giving each first member the same snapshot, at index 1 or above, whose
+    membership names them all. A node that joins later starts empty, with no membership at all: as
+    nothing in its log can match, its first leader sends it a snapshot, and so a membership.
+    Replaying the log from 0 instead would have it apply the changes without what they change, up
+    to a membership of itself alone that elects it (found by simulation).
+
     Raises:
-        ValueError: `config` is inconsistent (see `Config.validate`).
+        ValueError: `config` is inconsistent (see `Config.validate`), or the founding membership
+            has no snapshot under it.
     """
 
     __slots__ = ("_core", "_ready")
@@ -87,9 +94,13 @@ class Raft:
         config.validate()
         core = Core(config, storage)
         hard_state, conf_state = storage.initial_state()
+        if conf_state.voters and storage.first_index() == 1:
+            raise ValueError("a group is founded by a snapshot at index 1 or above, not at 0")
         reconfigure.restore_membership(core, conf_state, last_index=core.log.last_index)
         _restore_hard_state(core, *hard_state)
         if config.applied:
+            # What was applied was committed, though the commit index may not have been synced.
+            core.log.commit_to(config.applied)
             core.log.applied_to(config.applied)
         core.become_follower(core.term, NONE)
         log = core.log

@@ -47,6 +47,7 @@ def apply_change(core: Core, change: MembershipChange) -> ConfState:
     Raises:
         InvalidChange: it is impossible; nothing was changed, on any replica.
     """
+    assert core.membership.incoming, "a node without a membership must be sent a snapshot first"
     membership, members = planned(core, change)
     return _switch(core, membership, members)
 

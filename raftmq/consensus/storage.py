@@ -40,7 +40,8 @@ class Storage(Protocol):
         """The hard state as last synced, and the membership at the applied index.
 
         The membership is that of the last applied MEMBERSHIP record, or of the snapshot if there
-        was none since; it must belong to `Config.applied`.
+        was none since; it must belong to `Config.applied`. It is empty on a node that never was a
+        member, and only there.
         """
 
     def first_index(self) -> int:

@@ -174,6 +174,7 @@ class Environment:
             "check_quorum": False,
             "step_down_on_removal": False,
             "disable_proposal_forwarding": False,
+            "refuse_foreign_snapshots": True,
             "inflight_messages_max": 2**31 - 1,
             "inflight_bytes_max": UNLIMITED,
             "message_bytes_max": UNLIMITED,
