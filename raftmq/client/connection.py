@@ -46,6 +46,7 @@ still get through."""
 WINDOW_BYTES = 16 * 1024 * 1024
 """The same in bytes."""
 
+_LARGE_BYTES = 64 * 1024
 _RECEIVE_BYTES = 256 * 1024
 _JOIN_BYTES_MAX = 256 * 1024
 
@@ -212,7 +213,9 @@ class Connection:
             while self._outbox:
                 for piece in self._next_pieces():
                     await self._stream.send(piece)
-                    self._moves += 1
+                    # A large piece that leaves shows that the node reads; a small one may only
+                    # have gone into the kernel's buffer.
+                    self._moves += len(piece) >= _LARGE_BYTES
 
     def _next_pieces(self) -> list[bytes]:
         """What to send next: small frames joined, a large one as it is."""
