@@ -71,6 +71,7 @@ operations = st.lists(
         st.tuples(st.just("sync"), st.none()),
         st.tuples(st.just("idle"), st.none()),
         st.tuples(st.just("reopen"), st.none()),
+        st.tuples(st.just("kill"), st.none()),
     ),
     max_size=25,
 )
@@ -94,10 +95,11 @@ def run(plan: Plan, files: MemoryFiles, chain: Chain, model: Model) -> None:
             model.synced()
         elif operation == "idle":
             store.mark_idle()
-        elif operation == "reopen":
-            store.close()
-            model.synced()
+        elif operation in ("reopen", "kill"):
+            # What a start finds is durable from then on, whoever synced it.
+            files.kill() if operation == "kill" else store.close()
             store, recovered = open_store(files)
+            model.synced()
             check(model, store, recovered)
         if records or operation == "append":
             state = HardState(term, len(model.possible), 0)
@@ -201,6 +203,29 @@ def test_a_crash_at_every_call_leaves_a_folder_that_opens(
         crashes += 1
     assert finished
     assert crashes >= 6
+
+
+def test_a_crash_inside_the_recovery_from_a_crash_leaves_a_folder_that_opens() -> None:
+    crashes = 0
+    for k in range(1, 60, 2):
+        for inner in range(1, 9):
+            for seed in range(3):
+                files, chain = MemoryFiles(Random(1000 * k + seed)), Chain()
+                store, _ = open_store(files)
+                write(store, chain, 22)
+                files.crash_at(k)
+                with suppress(PowerLoss):
+                    scenario_retention(store, chain, files)
+                files.power_loss()
+                files.crash_at(inner)
+                try:
+                    open_store(files)
+                except PowerLoss:
+                    crashes += 1
+                files.power_loss()
+                store, recovered = open_store(files)
+                check_same_log(store, chain, recovered)
+    assert crashes > 100
 
 
 @pytest.mark.parametrize("border", [10, 12, 40])
@@ -361,6 +386,32 @@ def test_garbage_that_looks_like_a_mark_in_a_payload_vouches_for_nothing() -> No
     store, recovered = open_store(files)
     assert read_all(store) == chain.upto(2)
     assert recovered.torn_bytes_cut > len(piece)
+
+
+def test_what_a_killed_process_wrote_is_durable_once_it_was_recovered() -> None:
+    for seed in range(20):
+        files, chain = MemoryFiles(Random(seed)), Chain()
+        store, _ = open_store(files, LogSettings())
+        store.append(chain.make([bytes(600)] * 3), HardState(4, 2, 0))
+        files.kill()
+        store, recovered = open_store(files)
+        assert recovered.last_index == 3, "the system kept what it was told"
+        files.power_loss()
+        store, recovered = open_store(files)
+        assert read_all(store) == chain.upto(3)
+        assert recovered.hard_state == HardState(4, 2, 0)
+
+
+def test_a_record_in_the_place_of_another_is_not_served() -> None:
+    files, chain = sealed_log()
+    store, _ = open_store(files)
+    path = f"{FOLDER}/{6:020d}.log"
+    data, (seven, eight) = files.bytes_of(path), (chain.records[i].encoded for i in (7, 8))
+    assert len(seven) == len(eight)
+    at = data.index(seven)
+    files.put(path, data[:at] + eight + data[at + len(eight) :])
+    with pytest.raises(RotFound, match="record 8 stands where 7 should"):
+        store.read_at([7], 1)
 
 
 def test_rot_in_the_middle_says_where_and_what_vouches_for_it() -> None:

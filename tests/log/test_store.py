@@ -359,6 +359,17 @@ def test_retention_drops_whole_segments_up_to_a_snapshot_and_never_the_active_on
     assert read_all(store) == chain.upto(23)[10:]
 
 
+def test_retention_keeps_a_segment_of_one_record_that_is_not_to_go() -> None:
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files)
+    write(store, chain, 4, size=1000)
+    assert [(size.base, size.last) for size in store.segments()] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    store.save_snapshot(meta_at(store, 1), b"")
+    store.drop_before(2)
+    assert read_all(store) == chain.upto(4)[1:]
+    assert segment_names(files) == [f"{i:020d}.log" for i in (2, 3, 4)]
+
+
 def test_a_reader_on_an_open_file_survives_retention() -> None:
     files, chain = MemoryFiles(), Chain()
     store, _ = open_store(files)
