@@ -263,6 +263,8 @@ class Fetcher:
         if group in self._lost or self._nest.is_closed:
             return
         self._lost[group] = anyio.current_time()
+        # Who waits for messages counts the time of a lost leader from here.
+        self.tell()
         failures = self._failures[group] = self._failures.get(group, 0) + 1
 
         async def find() -> None:
