@@ -28,6 +28,10 @@ from .settings import Limits
 RECEIVE_BYTES = 256 * 1024
 """Asked of the socket at once: many small frames, or a good piece of a large one."""
 
+HEADER_BYTES_MAX = 1024 * 1024
+"""A CBOR header may decode to many times its length; requests need a few hundred bytes, a fetch of
+20,000 queues 300 KiB."""
+
 HELLO_SECONDS_MAX = 10.0
 """A connection that says nothing for so long is closed: it is no client of ours."""
 
@@ -76,7 +80,7 @@ class Connection:
         self._load = load
         self._room = trio.Event()
         self._outbox = Outbox(stream, on_sent=lambda: self._room.set())
-        self._parser = FrameParser(limits.frame_bytes_max)
+        self._parser = FrameParser(limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
         self._open: dict[int, int] = {}
         self._open_bytes = 0
         self.hello: Hello | None = None

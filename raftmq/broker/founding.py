@@ -69,25 +69,25 @@ class Acquaintances:
         """The incarnation under which a node is known; empty: never met."""
         return self._known.get(node, "")
 
-    def check(self, node: int, incarnation: str) -> None:
-        """Raise `Refusal` if this node is known under another incarnation."""
-        known = self.known(node)
-        if known and known != incarnation:
+    def admit(self, hello: Hello) -> None:
+        """A node is about to tell us something about consensus: is it the one we know?
+
+        Its name is kept, durably, the first time. Raises `Refusal` if it is known under another.
+        """
+        known = self._known.get(hello.node)
+        if known is None:
+            self._remember(hello.node, hello.incarnation)
+        elif known != hello.incarnation:
             message = (
-                f"node {node} was known as {known} and comes as {incarnation}: its data folder was "
-                f"wiped or swapped. Give it back its folder, or remove node {node} from the "
-                "cluster and add it under a new number"
+                f"node {hello.node} was known as {known} and comes as {hello.incarnation}: its "
+                "data folder was wiped or swapped. Give it back its folder, or remove it "
+                "from the cluster and add it under a new number"
             )
             raise Refusal(ErrorReply(Reason.WRONG_CLUSTER.value, message))
 
-    def remember(self, node: int, hello: Hello | None) -> None:
-        """Keep the name of a node that sends its first consensus message, durably."""
-        if hello is None or node in self._known:
-            return
-        self._known[node] = hello.incarnation
-        text = json.dumps(
-            {str(other): name for other, name in sorted(self._known.items())}, indent=2
-        )
+    def _remember(self, node: int, incarnation: str) -> None:
+        self._known[node] = incarnation
+        text = json.dumps({str(other): name for other, name in sorted(self._known.items())})
         file = self._files.create(self._path + ".new")
         file.append([text.encode() + b"\n"])
         file.datasync()

@@ -302,8 +302,6 @@ class Node:
         if self.load.connections > self.settings.limits.connections_max:
             message = f"this node serves {self.settings.limits.connections_max} connections"
             raise Refusal(ErrorReply("busy", message, retry_ms=1000))
-        if hello.node:
-            self._acquaintances.check(hello.node, hello.incarnation)
         limits = self.settings.limits
         return Welcome(
             PROTOCOL,
@@ -342,7 +340,8 @@ class Node:
             return
         if message.to != group.raft.id or node_of(message.sender) != connection.from_node:
             return
-        self._acquaintances.remember(connection.from_node, connection.hello)
+        assert connection.hello is not None
+        self._acquaintances.admit(connection.hello)
         group.step(message)
 
     def _answer_probe(self, connection: Connection, frame: Frame) -> None:

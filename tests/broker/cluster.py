@@ -1,6 +1,7 @@
 """Three whole brokers in a made-up world, and a raw client that speaks frames to them."""
 
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from random import Random
@@ -42,6 +43,29 @@ class Refused(Exception):
     def __init__(self, reply: ErrorReply) -> None:
         super().__init__(f"{reply.code}: {reply.message}")
         self.reply = reply
+
+
+class Disk(MemoryFiles):
+    """A disk whose every sync can be made to fail."""
+
+    sync_error = 0
+    """The `errno` of all syncs from now on; 0: they succeed."""
+
+    def used(self) -> int:
+        """Bytes in all files."""
+        return self._used()
+
+    def enter(
+        self,
+        operation: str,
+        path: str,
+        partly: Callable[[int], None] | None = None,
+        size: int = 0,
+    ) -> None:
+        """Count a changing call; refuse it if it is a sync and syncs are to fail."""
+        super().enter(operation, path, partly, size)
+        if operation == "datasync" and self.sync_error:
+            raise OSError(self.sync_error, os.strerror(self.sync_error), path)
 
 
 class RawClient:
@@ -125,6 +149,25 @@ class RawClient:
                 position += size
         return batches
 
+    async def last_words(self, data: bytes) -> ErrorReply:
+        """Send bytes and wait for the error with which the other side closes."""
+        await self._stream.send_all(data)
+        with trio.fail_after(60):
+            while 0 not in self._answers:
+                await self._came.wait()
+        return unpack(ErrorReply, self._answers.pop(0).header)
+
+    async def flood(self, hello: Hello, queue: int, *, requests: int) -> None:
+        """Ask for much, again and again, and never read an answer."""
+        await self._stream.send_all(b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello))))
+        fetch = pack(Fetch([FetchFrom(queue, 0)], 0, 1 << 24))
+        for correlation in range(1, requests + 1):
+            frame = b"".join(encode_frame(FrameKind.FETCH, correlation, fetch))
+            with trio.move_on_after(1) as scope:
+                await self._stream.send_all(frame)
+            if scope.cancelled_caught:
+                return
+
 
 class Cluster:
     """Nodes 1 to n of one cluster, each in a world of its own on a shared network."""
@@ -134,7 +177,8 @@ class Cluster:
         self._seed = seed
         self.network = Network()
         self.peers = [Peer(n, f"node{n}", 7400) for n in range(1, size + 1)]
-        self.files = {peer.id: MemoryFiles(Random(seed)) for peer in self.peers}
+        self.files = {peer.id: Disk(Random(seed)) for peer in self.peers}
+        self.worlds: dict[int, MadeUpWorld] = {}
         self.nodes: dict[int, Node] = {}
         self.stopped: dict[int, NodeStopped] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
@@ -157,16 +201,31 @@ class Cluster:
     async def _start(self, number: int) -> None:
         seed = self._seed * 1000 + next(self._starts)
         world = MadeUpWorld(self.network, self.files[number], seed=seed)
+        self.worlds[number] = world
         self.nodes[number] = Node(self.settings(number), world)
         await self._nursery.start(self._live, number)
 
     async def _live(self, number: int, task_status: trio.TaskStatus[None]) -> None:
+        is_started = False
+
+        class Started:
+            """Notes that the node serves, so that a node that gives up earlier is noticed too."""
+
+            def started(self, value: None = None) -> None:
+                nonlocal is_started
+                is_started = True
+                task_status.started()
+
         with trio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
-                await self.nodes[number].run(task_status=task_status)
+                await self.nodes[number].run(task_status=Started())
             except NodeStopped as stopped:
                 self.stopped[number] = stopped
+                self.nodes.pop(number, None)
+                self.files[number].kill()
+                if not is_started:
+                    task_status.started()
         self._scopes.pop(number, None)
 
     def kill(self, number: int, *, power: bool = False) -> None:
@@ -178,6 +237,10 @@ class Cluster:
         else:
             self.files[number].kill()
 
+    def wipe(self, number: int) -> None:
+        """Give a node that is down an empty disk."""
+        self.files[number] = Disk(Random(self._seed))
+
     async def stop(self, number: int) -> None:
         """Stop a node gracefully."""
         self.nodes[number].stop()
@@ -186,19 +249,28 @@ class Cluster:
         del self.nodes[number]
 
     @asynccontextmanager
-    async def client(self, number: int) -> AsyncIterator[RawClient]:
-        """A connection to a node."""
+    async def connection(
+        self, number: int, *, is_lockstep: bool = False
+    ) -> AsyncIterator[RawClient]:
+        """A connection to a node, before any word. In lockstep nothing is buffered in between."""
         peer = self.peers[number - 1]
-        stream = await self.network.connect(peer.host, peer.port)
+        stream = await self.network.connect(peer.host, peer.port, is_lockstep=is_lockstep)
         client = RawClient(stream)
         async with stream, trio.open_nursery() as nursery:
-            nursery.start_soon(client.receive)
-            hello = Hello(PROTOCOL, "", 0, "", "test")
-            await client.ask(FrameKind.HELLO, hello, Welcome)
+            if not is_lockstep:
+                nursery.start_soon(client.receive)
             try:
                 yield client
             finally:
                 nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def client(self, number: int) -> AsyncIterator[RawClient]:
+        """A connection to a node that was welcomed."""
+        async with self.connection(number) as client:
+            hello = Hello(PROTOCOL, "", 0, "", "test")
+            await client.ask(FrameKind.HELLO, hello, Welcome)
+            yield client
 
     def leader(self, group: int) -> int:
         """The node that leads a partition group; 0: none."""

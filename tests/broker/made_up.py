@@ -42,7 +42,6 @@ class Network:
 
     def __init__(self) -> None:
         self.listeners: dict[Address, Listener] = {}
-        self.cut: set[frozenset[str]] = set()
 
     async def listen(self, host: str, port: int) -> Listener:
         if (host, port) in self.listeners:
@@ -50,12 +49,13 @@ class Network:
         listener = self.listeners[host, port] = Listener(self, (host, port))
         return listener
 
-    async def connect(self, host: str, port: int) -> trio.abc.Stream:
+    async def connect(self, host: str, port: int, *, is_lockstep: bool = False) -> trio.abc.Stream:
         await trio.lowlevel.checkpoint()
         listener = self.listeners.get((host, port))
         if listener is None:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
-        near, far = trio.testing.memory_stream_pair()
+        pair = trio.testing.lockstep_stream_pair if is_lockstep else trio.testing.memory_stream_pair
+        near, far = pair()
         listener.send.send_nowait(far)
         return near
 
@@ -89,10 +89,11 @@ class MadeUpWorld:
     def __init__(self, network: Network, files: FileSystem, *, seed: int) -> None:
         self.files = files
         self.random = Random(seed)
+        self.skew_ms = 0
         self._network = network
 
     def now_ms(self) -> int:
-        return 1_700_000_000_000 + int(trio.current_time() * 1000)
+        return 1_700_000_000_000 + int(trio.current_time() * 1000) + self.skew_ms
 
     def worker(self, name: str, nursery: trio.Nursery) -> TaskWorker:
         return TaskWorker(nursery)

@@ -1,6 +1,5 @@
 """Whole brokers in a made-up world: found, elect, produce, fetch, fail over, restart."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -25,38 +24,7 @@ from raftmq.wire.messages import (
     Status,
 )
 from tests.broker.cluster import Cluster, Refused
-from tests.broker.made_up import run
-
-QUEUE = 1 << 16
-
-
-def in_cluster(
-    scenario: Callable[[Cluster], Awaitable[Any]], *, seed: int = 1, log: Log | None = None
-) -> Any:
-    """Run a scenario with a cluster of three made-up nodes; none of them is started yet."""
-
-    async def main() -> Any:
-        async with trio.open_nursery() as nursery:
-            cluster = Cluster(nursery, seed=seed)
-            cluster.log = log or cluster.log
-            with trio.fail_after(3600):
-                result = await scenario(cluster)
-            assert cluster.stopped == {}, "a node gave up"
-            nursery.cancel_scope.cancel()
-        return result
-
-    return run(main, seed=seed)
-
-
-async def bodies(cluster: Cluster, queue: int, offset: int = 0) -> list[bytes]:
-    """All messages of a queue from an offset on, read from its leader."""
-    found: list[bytes] = []
-    async with cluster.client(cluster.leader_of(queue)) as client:
-        while batches := await client.read(queue, offset):
-            for base, batch in batches:
-                found += batch.bodies[max(0, offset - base) :]
-                offset = base + len(batch)
-    return found
+from tests.broker.scenario import QUEUE, bodies, in_cluster
 
 
 async def produce_and_fetch(cluster: Cluster) -> list[Any]:

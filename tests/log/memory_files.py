@@ -287,7 +287,8 @@ class MemoryFiles:
     def list(self, folder: str) -> list[str]:
         if folder not in self._folders:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-        return sorted(self._folders[folder].names)
+        inner = [path for path in self._folders if path and os.path.dirname(path) == folder]
+        return sorted([*self._folders[folder].names, *map(os.path.basename, inner)])
 
     def make_folder(self, path: str) -> None:
         self._folders.setdefault(path, Folder())
