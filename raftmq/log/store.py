@@ -368,7 +368,7 @@ class LogStore(LogWriter):
         self._unlink([marker])
         return self._start
 
-    def install_snapshot(self, index: int, hard_state: HardState) -> SnapshotMeta:
+    def install_snapshot(self, index: int, hard_state: tuple[int, int, int]) -> SnapshotMeta:
         """Replace the whole log by the snapshot at `index`, which a `SnapshotReceiver` finished.
 
         Durable on return, and all or nothing: the new segment's name is what decides, a crash

@@ -86,6 +86,13 @@ class Unsealed:
 
     def extend(self, records: Sequence[Record], position: int) -> None:
         """Add records that were written one after the other from `position` on."""
+        if len(records) == 1 and self.runs and self.runs[-1][1] == records[0].term:
+            (record,) = records
+            self.positions.append(position)
+            self.crcs.append(record.crc)
+            self.timestamps.append(record.timestamp)
+            self.end = position + len(record.encoded)
+            return
         lengths = [len(record.encoded) for record in records]
         ends = list(accumulate(lengths, initial=position))
         self.end = ends.pop()

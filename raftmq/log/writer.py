@@ -81,8 +81,10 @@ class LogWriter:
         self.sealed: tuple[SegmentIndex, ...] = ()
         """The sealed segments, oldest first."""
 
-    def append(self, records: Sequence[Record], hard_state: HardState | None = None) -> None:
-        """Write consecutive records and, if given, a new hard state, in one write.
+    def append(
+        self, records: Sequence[Record], hard_state: tuple[int, int, int] | None = None
+    ) -> None:
+        """Write consecutive records and, if given, a new hard state (term, vote, commit), at once.
 
         What is at or above the first record's index is superseded. Durable after `sync`. Records
         must chain to each other and to what they follow; the bytes are written as they are.
@@ -103,7 +105,7 @@ class LogWriter:
                 self._roll(first)
         active = self._active
         position = active.end
-        self._write([self._mark(state, first), *[record.encoded for record in records]])
+        self._write(active, [self._mark(active, state, first), *[r.encoded for r in records]])
         self._hard_state = state
         if first <= view.last:
             active = self._supersede(first)
@@ -113,7 +115,8 @@ class LogWriter:
                 active.before = self.link(first - 1)
             active.extend(records, active.end)
         last = records[-1].index if records else view.last
-        self._view = self._view._replace(last=last, end=active.end)
+        segments, bases, start, _, _ = self._view
+        self._view = View(segments, bases, start, last, active.end)
         self._is_marked = False
 
     def sync(self) -> None:
@@ -145,7 +148,7 @@ class LogWriter:
         if self._is_dirty or self._is_marked or self._synced != active.end:
             return False
         try:
-            self._write([self._mark(self._hard_state, self._view.last + 1)])
+            self._write(active, [self._mark(active, self._hard_state, self._view.last + 1)])
         except DiskFull:
             return False
         active.end += MARK_BYTES
@@ -201,25 +204,27 @@ class LogWriter:
         )
         assert first > self._start.index, f"record {first} lies before the log"
         assert records[-1].index == first + len(records) - 1, "records are not consecutive"
+        crcs = self._active.crcs
+        before = crcs[-1] if crcs and first == self._view.last + 1 else self.link(first - 1).crc
         chains = [record.chain for record in records]
-        crcs = [self.link(first - 1).crc, *[record.crc for record in records[:-1]]]
-        assert chains == crcs, f"records {first} to {records[-1].index} do not chain"
+        assert chains == [before, *[record.crc for record in records[:-1]]], (
+            f"records {first} to {records[-1].index} do not chain"
+        )
 
-    def _mark(self, state: HardState, first: int) -> bytes:
+    def _mark(self, active: Unsealed, state: HardState, first: int) -> bytes:
         """The mark of a write whose records, if any, begin at `first`."""
-        active = self._active
-        # What this very write commits may be torn off it, or supersede what bore that index.
-        kept = state._replace(commit=min(state.commit, first - 1))
+        if state.commit >= first:
+            # What this very write commits may be torn off it, or supersede what bore that index.
+            state = HardState(state.term, state.vote, first - 1)
         return encode_mark(
             seed=active.seed,
             position=active.end,
             durable=self._synced,
-            state=kept,
+            state=state,
             last=self._view.last,
         )
 
-    def _write(self, buffers: list[bytes]) -> None:
-        active = self._active
+    def _write(self, active: Unsealed, buffers: list[bytes]) -> None:
         total = sum(map(len, buffers))
         assert active.end + total <= POSITION_MAX, f"{active.path} outgrows 32-bit positions"
         try:
