@@ -1,0 +1,133 @@
+"""The table of commands, and what becomes of their errors.
+
+A command's module is imported when the command is called: `COMMANDS` holds the one line that
+`raftmq --help` shows, so that the list costs no import.
+
+Sources: click's documentation on lazily loading subcommands.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from raftmq import __version__
+from raftmq.errors import RaftmqError
+
+from .exits import COLOR, ExitCode, Failure, unwrapped
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "A cluster here": {
+        "up": ("up:up", "Start a local cluster and keep it running."),
+        "down": ("up:down", "Stop a cluster that `up --detach` started."),
+    },
+    "Messages": {
+        "produce": ("produce:produce", "Send messages: arguments, lines, a file, or made up."),
+        "consume": ("consume:consume", "Read messages, alone or as a consumer group."),
+        "topic": ("topic:topic", "Create, list, describe, alter and delete topics."),
+        "group": ("group:group", "Show and reset how far consumer groups have read."),
+    },
+    "Operation": {
+        "serve": ("serve:serve", "Run one node."),
+        "cluster": ("cluster:cluster", "Show the nodes; move leaders; add and remove nodes."),
+        "bench": ("bench:bench", "Measure a cluster."),
+        "inspect": ("inspect:inspect", "Print what a data folder holds, damaged or not."),
+        "doctor": ("doctor:doctor", "Examine this machine, and say what to mend."),
+        "completion": ("completion:completion", "Print a shell's completion script."),
+    },
+}
+"""Section → command → (module:attribute, one line of help)."""
+
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of that name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, attribute = entry[0].split(":")
+        command: click.Command = getattr(import_module(f"raftmq.cli.{module}"), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name those that were perhaps meant."""
+        name = args[0]
+        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, COMMANDS)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            raise click.UsageError(f"there is no command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table without importing a command."""
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
+
+
+SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "color": COLOR,
+}
+
+
+@click.command(cls=LazyGroup, context_settings=SETTINGS)
+@click.version_option(__version__, prog_name="raftmq", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A message broker whose every promise is checked: one Raft log for everything.
+
+    \b
+    Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unhealthy.
+    The cluster is found through --url or RAFTMQ_URL.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code. Bugs come out as exceptions."""
+    try:
+        code = cli.main(arguments, prog_name="raftmq", standalone_mode=False)
+        return code if isinstance(code, int) else ExitCode.OK
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except (Failure, RaftmqError, OSError, BaseExceptionGroup) as error:
+        return _show(unwrapped(error))
+
+
+def _show(error: BaseException) -> int:
+    match error:
+        case Failure():
+            failure = error
+        case KeyboardInterrupt():
+            click.echo("interrupted", err=True)
+            return ExitCode.INTERRUPTED
+        case RaftmqError():
+            failure = Failure(str(error), fix="`raftmq doctor` examines this machine")
+        case OSError():
+            failure = Failure(str(error), fix="`raftmq doctor` examines this machine")
+        case _:
+            raise error
+    failure.show()
+    return failure.code

@@ -1,0 +1,243 @@
+"""`raftmq cluster`: show the nodes and partition groups; move leaders; add and remove nodes.
+
+`status` asks each node for its own picture and puts them together: of two opinions about a group's
+leader the one of the higher term holds. Its exit code is 4 if a node does not answer or a group has
+no leader, so that a script or a probe can stop there.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftmq.errors import RaftmqError
+
+from .exits import ExitCode
+from .output import note, output_option, print_json, print_table
+from .session import Session, with_session
+from .topic import confirm
+from .values import ADDRESS
+
+if TYPE_CHECKING:
+    from raftmq.client import Client
+    from raftmq.wire.messages import ClusterView, NodeView
+
+STATUS_SECONDS_MAX = 2.0
+"""A node that has not answered after so long counts as unreachable."""
+
+
+@click.group()
+def cluster() -> None:
+    """Show the nodes; move leaders; add and remove nodes."""
+
+
+@cluster.command()
+@output_option()
+@with_session
+def status(session: Session, output: str) -> int:
+    """Show nodes and partition groups; exit with 4 if something is wrong with them."""
+    picture = session.run(picture_of)
+    if output == "json":
+        print_json(picture)
+    else:
+        _show(picture)
+    for problem in picture["problems"]:
+        note(f"unhealthy: {problem}")
+    return ExitCode.UNHEALTHY if picture["problems"] else ExitCode.OK
+
+
+@cluster.command()
+@click.argument("partition_group", type=click.IntRange(0))
+@click.option("--to", type=click.IntRange(1), help="The node that shall lead.  [default: any]")
+@with_session
+def transfer(session: Session, partition_group: int, to: int | None) -> None:
+    """Hand the leadership of a partition group to another node."""
+    session.run(lambda mq: mq.admin.transfer(partition_group, to=to or 0))
+    note(f"group {partition_group} goes to {f'node {to}' if to else 'another node'}")
+
+
+@cluster.command()
+@click.argument("node", type=click.IntRange(1))
+@click.argument("address", type=ADDRESS)
+@with_session
+def add(session: Session, node: int, address: tuple[str, int]) -> None:
+    """Make NODE, running or to be started at ADDRESS, a member of the cluster.
+
+    \b
+    raftmq cluster add 4 10.0.0.4:7400
+    """
+    host, port = address
+
+    async def call(mq: "Client") -> "ClusterView":
+        await mq.admin.add_node(node, host, port)
+        return await mq.admin.cluster()
+
+    view = session.run(call)
+    note(f"node {node} is a member; if it does not run yet, start it with these in its node.toml:")
+    known = next(known for known in view.nodes if known.id != node)
+    click.echo(f'[node]\nid = {node}\ncluster = "{view.cluster}"\nhost = "{host}"\nport = {port}')
+    click.echo(f'join = [{{ id = {known.id}, host = "{known.host}", port = {known.port} }}]')
+
+
+@cluster.command()
+@click.argument("node", type=click.IntRange(1))
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@with_session
+def remove(session: Session, node: int, yes: bool) -> None:
+    """Take a node out of the cluster, after asking."""
+    if not yes:
+        confirm(f"Take node {node} out of the cluster?")
+    session.run(lambda mq: mq.admin.remove_node(node))
+    note(f"node {node} is no member any more: its process can be stopped, its folder deleted")
+
+
+@cluster.command()
+@click.argument("node", type=click.IntRange(1))
+@click.argument("address", type=ADDRESS, required=False)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@with_session
+def replace(session: Session, node: int, address: tuple[str, int] | None, yes: bool) -> None:
+    """Let an empty data folder take the place of a node that lost its own, after asking."""
+    host, port = address or ("", 0)
+    if not yes:
+        confirm(f"Is the data folder of node {node} lost for good?")
+    session.run(lambda mq: mq.admin.replace_node(node, host, port))
+    note(f"node {node} may be started with an empty data folder")
+
+
+async def picture_of(mq: "Client") -> dict[str, Any]:
+    """What the nodes say, put together."""
+    import anyio
+
+    view = await mq.admin.cluster()
+    told: dict[int, dict[str, Any] | str] = {}
+
+    async def ask(node: "NodeView") -> None:
+        try:
+            told[node.id] = await mq.admin.status(node.id, timeout=STATUS_SECONDS_MAX)
+        except RaftmqError as error:
+            told[node.id] = str(error)
+
+    async with anyio.create_task_group() as tasks:
+        for node in view.nodes:
+            tasks.start_soon(ask, node)
+    return merged(view, told)
+
+
+def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[str, Any]:
+    """One picture out of the routing table and each node's answer, or why it gave none.
+
+    | key | value |
+    |---|---|
+    | `cluster` | its id |
+    | `nodes` | a map for each node: `id`, `address`, `is_reachable`; if it is, `pid`, `leads`, |
+    | | `uptime_ms`, `data`, `software`, `connections`; else `error` |
+    | `groups` | a map for each group: `id`, `leader` (0: none), `term`, `voters`, `learners`, |
+    | | `commit`, `behind` (node → records that it lacks, as its leader sees it) |
+    | `problems` | sentences; empty if all is well |
+    """
+    nodes = [_node(node, told[node.id]) for node in sorted(view.nodes, key=lambda node: node.id)]
+    replicas: dict[int, list[dict[str, Any]]] = {group.id: [] for group in view.groups}
+    for answer in told.values():
+        if isinstance(answer, dict):
+            for replica in answer["groups"]:
+                replicas.setdefault(replica["group"], []).append(replica)
+    known = {group.id: group for group in view.groups}
+    groups = []
+    for number, found in sorted(replicas.items()):
+        group = known.get(number)
+        members = (group.voters, group.learners) if group else ([], [])
+        groups.append(_group(number, found, *members))
+    problems = [
+        f"node {node['id']} at {node['address']} does not answer: {node['error']}"
+        for node in nodes
+        if not node["is_reachable"]
+    ]
+    problems += [f"group {group['id']} has no leader" for group in groups if not group["leader"]]
+    problems += [
+        f"group {number} refuses on a node: {replica['refusal']}"
+        for number, found in sorted(replicas.items())
+        for replica in found
+        if replica.get("refusal")
+    ]
+    return {"cluster": view.cluster, "nodes": nodes, "groups": groups, "problems": problems}
+
+
+def _node(node: "NodeView", answer: dict[str, Any] | str) -> dict[str, Any]:
+    plain: dict[str, Any] = {"id": node.id, "address": f"{node.host}:{node.port}"}
+    if isinstance(answer, str):
+        return {**plain, "is_reachable": False, "pid": None, "leads": [], "error": answer}
+    names = ("pid", "leads", "uptime_ms", "data", "software", "connections")
+    return {**plain, "is_reachable": True, **{name: answer[name] for name in names}}
+
+
+def _group(
+    number: int, replicas: list[dict[str, Any]], voters: list[int], learners: list[int]
+) -> dict[str, Any]:
+    leading = [replica for replica in replicas if replica["role"] == "leader"]
+    best = max(leading or replicas, key=lambda replica: int(replica["term"]), default=None)
+    plain = {"id": number, "leader": 0, "term": 0, "voters": voters, "learners": learners}
+    if best is None:
+        return {**plain, "commit": 0, "behind": {}}
+    behind = {
+        # A member that replaced another has a larger number, with the node's in its low half.
+        str(int(member) & 0xFFFF_FFFF): max(0, best["last_index"] - progress["match"])
+        for member, progress in best["progress"].items()
+    }
+    return {
+        **plain,
+        # A follower may still name a leader that is gone: only one that says so itself counts.
+        "leader": best["leader"] if leading else 0,
+        "term": best["term"],
+        "voters": [member & 0xFFFF_FFFF for member in best["voters"]],
+        "learners": [member & 0xFFFF_FFFF for member in best["learners"]],
+        "commit": best["commit"],
+        "behind": behind,
+    }
+
+
+def _show(picture: dict[str, Any]) -> None:
+    print_table(
+        [">NODE", "ADDRESS", "STATE", ">PID", "LEADS", ">UP", "DATA"],
+        [
+            (
+                node["id"],
+                node["address"],
+                "up" if node["is_reachable"] else "unreachable",
+                node["pid"] or "-",
+                ", ".join(map(str, node["leads"])) or "-",
+                _age(node["uptime_ms"]) if node["is_reachable"] else "-",
+                node.get("data", "-"),
+            )
+            for node in picture["nodes"]
+        ],
+        title=f"cluster {picture['cluster']}",
+    )
+    click.echo()
+    print_table(
+        [">GROUP", ">LEADER", ">TERM", "VOTERS", "LEARNERS", ">COMMIT", ">BEHIND"],
+        [
+            (
+                group["id"],
+                group["leader"] or "none",
+                group["term"],
+                ", ".join(map(str, group["voters"])),
+                ", ".join(map(str, group["learners"])) or "-",
+                group["commit"],
+                max(group["behind"].values(), default=0),
+            )
+            for group in picture["groups"]
+        ],
+    )
+
+
+def _age(milliseconds: int) -> str:
+    """An age in its two largest units.
+
+    >>> _age(65_000), _age(3 * 3600_000), _age(900)
+    ('1m 5s', '3h 0m', '0s')
+    """
+    seconds = milliseconds // 1000
+    for unit, size, lower, lower_size in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit} {seconds % size // lower_size}{lower}"
+    return f"{seconds // 60}m {seconds % 60}s" if seconds >= 60 else f"{seconds}s"

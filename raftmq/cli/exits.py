@@ -1,0 +1,91 @@
+"""How a command ends: exit codes, and errors as a sentence with a remedy.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed: refused, outcome unknown, or a fault of this machine |
+| 2 | usage: the command line is wrong |
+| 3 | unreachable: no node answered, or no leader was found in time |
+| 4 | unhealthy: the cluster or this machine was examined and something is wrong with it |
+| 130 | interrupted by Ctrl-C before it was done |
+"""
+
+import os
+from enum import IntEnum
+
+import click
+
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+
+COLOR = False if os.environ.get("NO_COLOR") else None
+"""What click takes as `color`: no colours, or None, which lets it look for a terminal."""
+
+
+class ExitCode(IntEnum):
+    """See the table of this module."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    UNHEALTHY = 4
+    INTERRUPTED = 130
+
+
+class Failure(Exception):
+    """An error that was expected: shown as two lines, without a traceback."""
+
+    def __init__(self, message: str, *, fix: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.fix = fix
+        """What to do about it: one sentence, often a command to type."""
+        self.code = code
+        """How the process ends."""
+
+    def show(self) -> None:
+        """Write both lines to stderr."""
+        for word, color, text in (("error:", "red", str(self)), ("  fix:", "green", self.fix)):
+            line = f"{click.style(word, fg=color, bold=True)} {text}"
+            click.echo(line, err=True, color=COLOR)
+
+
+_FIXES = {
+    Reason.UNKNOWN_TOPIC: "`raftmq topic list` shows those that exist, "
+    "`raftmq topic create NAME` makes one",
+    Reason.TOPIC_EXISTS: "choose another name, or `raftmq topic alter NAME --queues N`",
+    Reason.BAD_NAME: "use 1 to 127 of A-Z a-z 0-9 . _ - and begin with none of . -",
+    Reason.BAD_ARGUMENT: "correct the value; the command's --help says what it may be",
+    Reason.TOO_LARGE: "send smaller messages, or raise limits.batch_bytes_max on every node",
+    Reason.OFFSET_OUT_OF_RANGE: "`raftmq topic describe TOPIC` shows what is kept; "
+    "`--from earliest` or `raftmq group reset` goes there",
+    Reason.UNKNOWN_GROUP: "`raftmq group list` shows the groups that have committed something",
+    Reason.UNKNOWN_NODE: "`raftmq cluster status` shows the nodes",
+    Reason.WRONG_CLUSTER: "give the address of the right cluster with --url or RAFTMQ_URL",
+    Reason.CHANGE_IN_PROGRESS: "wait until `raftmq cluster status` shows it done, then try again",
+}
+
+
+def explained(error: RaftmqError, *, url: str) -> Failure:
+    """An error of the client as something to show. `url` is where the cluster was looked for."""
+    if isinstance(error, Unavailable):
+        fix = (
+            f"is a cluster running at {url}? `raftmq up` starts one here; --url or RAFTMQ_URL "
+            "names another; `raftmq cluster status` examines it"
+        )
+        return Failure(str(error), fix=fix, code=ExitCode.UNREACHABLE)
+    if isinstance(error, OutcomeUnknown):
+        fix = "it may have happened: look before you repeat it, or give it more --timeout"
+        return Failure(str(error), fix=fix)
+    if isinstance(error, Rejected):
+        return Failure(str(error), fix=_FIXES.get(error.reason, "change the call as it says"))
+    cause = error.__cause__
+    if isinstance(cause, RaftmqError):
+        return Failure(str(error), fix=explained(cause, url=url).fix)
+    return Failure(str(error), fix="`raftmq doctor` examines this machine and the cluster")
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """The one exception inside nested groups of one; else the group itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

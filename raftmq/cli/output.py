@@ -1,0 +1,186 @@
+"""What commands print: tables and JSON on stdout, progress and notes on stderr.
+
+On a terminal a table has rich's colours and fits the width; elsewhere it is plain text, one line a
+row however long, for `awk` and `grep`. NO_COLOR is honoured. Progress is a bar on a terminal and
+one line every few seconds elsewhere.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LINE_SECONDS = 5.0
+"""Between two lines of progress where no bar can be drawn."""
+
+_WIDTH_MAX = 10_000
+"""Columns where stdout is no terminal: nothing is cut or wrapped."""
+
+
+def output_option(*choices: str, default: str = "table") -> Callable[[F], F]:
+    """The option `-o`, passed as `output`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(choices or ("table", "json")),
+        default=default,
+        help=f"How to print.  [default: {default}]",
+    )
+
+
+def print_json(value: Any) -> None:
+    """One JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_line(value: Any) -> None:
+    """One JSON value on a line of its own."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """A table with these headings; a heading that starts with `>` is right-aligned."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    is_terminal = sys.stdout.isatty()
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        is_right = column.startswith(">")
+        table.add_column(
+            column.removeprefix(">"),
+            justify="right" if is_right else "left",
+            header_style="bold",
+            no_wrap=not is_terminal,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = Console(width=None if is_terminal else _WIDTH_MAX, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def note(message: str) -> None:
+    """One line for people, on stderr."""
+    click.echo(message, err=True)
+
+
+def time_text(milliseconds: int) -> str:
+    """A timestamp as local ISO time with its zone."""
+    from datetime import UTC, datetime
+
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
+    return moment.isoformat(timespec="milliseconds")
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes with its unit.
+
+    >>> bytes_text(512), bytes_text(10 * 1024**2), bytes_text(1536)
+    ('512 B', '10.0 MiB', '1.5 KiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+
+
+class Meter:
+    """Progress on stderr, as a context: how much of `total` is done, the rate, the time left."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        total: float | None = None,
+        unit: str = "messages",
+        is_shown: bool = True,
+    ) -> None:
+        self._what = what
+        self._total = total
+        self._unit = unit
+        self._is_shown = is_shown
+        self._done = 0.0
+        self._started = self._printed = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._is_shown and sys.stderr.isatty():
+            from rich.console import Console
+
+            self._bar = _bar(Console(stderr=True), self._unit)
+            self._task = self._bar.add_task(self._what, total=self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, count: float, what: str | None = None) -> None:
+        """So much more is done; `what` replaces the words before the bar."""
+        self._done += count
+        self._what = what or self._what
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self._done, description=self._what)
+        elif self._is_shown and time.monotonic() - self._printed >= LINE_SECONDS:
+            self._printed = time.monotonic()
+            note(self._line())
+
+    def _line(self) -> str:
+        rate = self._done / max(1e-9, time.monotonic() - self._started)
+        of = f" of {self._total:,.0f}" if self._total else ""
+        return f"{self._what}: {self._done:,.0f}{of} {self._unit}, {rate:,.0f}/s"
+
+
+def _bar(console: "Console", unit: str) -> "Progress":
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """How many a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed or 0:,.0f} {unit}/s")
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.completed:,.0f}"),
+        Rate(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )

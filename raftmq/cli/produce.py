@@ -1,0 +1,245 @@
+"""`raftmq produce`: send messages."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from raftmq.errors import Unavailable
+
+from .exits import ExitCode
+from .output import Meter, note, output_option, print_line
+from .session import Session, with_session
+from .sources import Chunk, given, lines, made_up
+from .values import PROPERTY, SIZE
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, PendingMany, Producer, SentMany
+
+    from .values import Scalar
+
+UNDER_WAY_MAX = 32
+"""Chunks that wait for their receipts at a time."""
+
+RECEIPTS_SHOWN_MAX = 100
+"""So many arguments are answered line by line; more messages are only counted."""
+
+
+@dataclass(slots=True)
+class _Sending:
+    topic: str
+    source: AsyncIterator[Chunk]
+    key: str | None
+    tag: str | None
+    props: "dict[str, Scalar]"
+    queue: int | None
+    total: int | None
+    show: "Callable[[SentMany], None]"
+    done: int = 0
+    started: float = 0.0
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("messages", nargs=-1)
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="Send each line of this file; - is stdin.",
+)
+@click.option("--whole", is_flag=True, help="With --file: send the file as one message.")
+@click.option("-k", "--key", help="Messages of one key go to one queue, in order.")
+@click.option("-K", "--key-separator", help=r"Each line is KEY<separator>BODY, as -K '\t'.")
+@click.option("--tag", help="One label for filters.")
+@click.option(
+    "-p",
+    "--prop",
+    "props",
+    type=PROPERTY,
+    multiple=True,
+    help='A property; numbers, true and false are typed, "7" is text (repeat).',
+)
+@click.option("-q", "--queue", type=click.IntRange(0), help="Send to this queue.")
+@click.option("--count", type=click.IntRange(1), help="Make up so many messages.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Of them, so many a second.")
+@click.option("--size", type=SIZE, default="100", help="Bytes of each of them.  [default: 100]")
+@output_option()
+@with_session
+def produce(
+    session: Session,
+    topic: str,
+    messages: tuple[str, ...],
+    file: Path | None,
+    whole: bool,
+    key: str | None,
+    key_separator: str | None,
+    tag: str | None,
+    props: "tuple[tuple[str, Scalar], ...]",
+    queue: int | None,
+    count: int | None,
+    rate: float | None,
+    size: int,
+    output: str,
+) -> int:
+    """Send messages: MESSAGES, or the lines of --file or stdin, or --count made-up ones.
+
+    Each is stored on the disks of a majority before it is counted.
+
+    \b
+    raftmq produce orders hello world -k order-1 --tag paid -p buyerId=7
+    seq 1000 | raftmq produce orders
+    raftmq produce orders --count 100000 --size 1k --rate 5000
+    """
+    _check(messages, file, count, whole=whole, rate=rate)
+    separator = None if key_separator is None else _separator(key_separator)
+    source = _source(messages, file, count, whole=whole, rate=rate, size=size, separator=separator)
+    total = count or (len(messages) or None)
+    sending = _Sending(
+        topic, source, key, tag, dict(props), queue, total, _shower(output, messages)
+    )
+    try:
+        session.run(lambda mq: _send(mq, sending))
+    except KeyboardInterrupt:
+        _summarize(sending)
+        return ExitCode.INTERRUPTED
+    _summarize(sending)
+    return ExitCode.OK
+
+
+async def _send(mq: "Client", sending: _Sending) -> None:
+    under_way: deque[PendingMany] = deque()
+
+    async def settle() -> None:
+        sent = await under_way.popleft().wait(check=False)
+        sending.show(sent)
+        sending.done += len(sent) - len(sent.failed)
+        meter.advance(len(sent))
+        sent.check()
+
+    sending.started = time.monotonic()
+    async with mq.producer(sending.topic) as producer:
+        is_many = sending.total is None or sending.total > RECEIPTS_SHOWN_MAX
+        with Meter("sending", total=sending.total, is_shown=is_many) as meter:
+            async for chunk in sending.source:
+                while (pending := _take(producer, sending, chunk)) is None:
+                    if not under_way:
+                        raise Unavailable(
+                            f"the buffer has no room for {len(chunk.bodies)} messages"
+                        )
+                    await settle()
+                under_way.append(pending)
+                while under_way and (under_way[0].is_done or len(under_way) >= UNDER_WAY_MAX):
+                    await settle()
+            while under_way:
+                await settle()
+
+
+def _take(producer: "Producer", sending: _Sending, chunk: Chunk) -> "PendingMany | None":
+    """Hand a chunk to the producer; None if there is no room for it now."""
+    size = len(chunk.bodies)
+    try:
+        return producer.send_many_nowait(
+            bodies=chunk.bodies,
+            keys=chunk.keys or ([sending.key] * size if sending.key else None),
+            tags=[sending.tag] * size if sending.tag else None,
+            props=[sending.props] * size if sending.props else None,
+            queue=sending.queue,
+        )
+    except Unavailable:
+        return None
+
+
+def _source(
+    messages: tuple[str, ...],
+    file: Path | None,
+    count: int | None,
+    *,
+    whole: bool,
+    rate: float | None,
+    size: int,
+    separator: bytes | None,
+) -> AsyncIterator[Chunk]:
+    if count is not None:
+        return made_up(count, size, rate)
+    if messages:
+        return given([message.encode(errors="surrogateescape") for message in messages])
+    path = None if file is None or str(file) == "-" else file
+    if whole:
+        return given([sys.stdin.buffer.read() if path is None else path.read_bytes()])
+    if path is None and sys.stdin.isatty():
+        note("one message a line; Ctrl-D ends")
+    return lines(path, separator)
+
+
+def _check(
+    messages: tuple[str, ...],
+    file: Path | None,
+    count: int | None,
+    *,
+    whole: bool,
+    rate: float | None,
+) -> None:
+    given_by = [
+        name
+        for name, is_given in [
+            ("MESSAGES", bool(messages)),
+            ("--file", file is not None),
+            ("--count", count is not None),
+        ]
+        if is_given
+    ]
+    if len(given_by) > 1:
+        raise click.UsageError(f"{' and '.join(given_by)} exclude each other: give one of them")
+    if whole and file is None:
+        raise click.UsageError("--whole needs --file, which may be - for stdin")
+    if rate is not None and count is None:
+        raise click.UsageError("--rate needs --count")
+
+
+def _separator(text: str) -> bytes:
+    """The separator with `\\t` and the like replaced."""
+    separator = text.encode().decode("unicode_escape").encode("latin-1")
+    if not separator:
+        raise click.UsageError("--key-separator must not be empty")
+    return separator
+
+
+def _shower(output: str, messages: tuple[str, ...]) -> "Callable[[SentMany], None]":
+    """What prints receipts: always as JSON; as text only for a few messages on the command line."""
+    if output == "json":
+        return _show_json
+    if 0 < len(messages) <= RECEIPTS_SHOWN_MAX:
+        return _show_text
+    return lambda sent: None
+
+
+def _show_json(sent: "SentMany") -> None:
+    from raftmq.client import Receipt
+
+    for outcome in sent:
+        if isinstance(outcome, Receipt):
+            plain = {"id": outcome.id, "queue": outcome.queue, "offset": outcome.offset}
+            print_line({**plain, "timestamp": outcome.timestamp})
+        else:
+            print_line({"error": str(outcome), "kind": type(outcome).__name__})
+
+
+def _show_text(sent: "SentMany") -> None:
+    from raftmq.client import Receipt
+
+    for outcome in sent:
+        if isinstance(outcome, Receipt):
+            click.echo(f"{outcome.id}  queue {outcome.queue}  offset {outcome.offset}")
+
+
+def _summarize(sending: _Sending) -> None:
+    if not sending.started:
+        return
+    seconds = time.monotonic() - sending.started
+    rate = f", {sending.done / seconds:,.0f}/s" if sending.done > RECEIPTS_SHOWN_MAX else ""
+    note(f"{sending.done:,} messages stored in {seconds:.2f} s{rate}")

@@ -1,0 +1,227 @@
+"""`raftmq serve`: run one node until it is told to stop.
+
+SIGTERM and SIGINT end it gracefully: it hands over what it leads, answers what is under way and
+exits with 0. A second signal ends it at once, which is a crash: what was acked is safe. A fault
+that the node must not live on with ends it with 1 and says why.
+
+What happens is written to stderr, one line an event, as text or JSON.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .exits import ExitCode, Failure
+from .notify import notify
+
+if TYPE_CHECKING:
+    import trio
+    from structlog.typing import FilteringBoundLogger
+
+    from raftmq.broker.node import Node
+    from raftmq.broker.settings import Settings
+
+WATCH_SECONDS = 0.2
+"""Between two looks at what the node leads."""
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The node's settings; deploy/node.toml explains each of them.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="TABLE.NAME=VALUE",
+    help="Replace a setting of the file, as node.id=2 (repeat).",
+)
+@click.option("--log", "log_format", type=click.Choice(["text", "json"]), default="text")
+@click.option("--parent", type=int, default=0, hidden=True, help="Die with this process.")
+def serve(config: Path, overrides: tuple[str, ...], log_format: str, parent: int) -> int:
+    """Run one node.
+
+    \b
+    raftmq serve -c node.toml
+    raftmq serve -c node.toml --set node.id=2 --set node.port=7401
+    """
+    if not __debug__:
+        fix = "start it without -O and without PYTHONOPTIMIZE"
+        raise Failure("a node's assertions guard its data and must stay on", fix=fix)
+    if parent:
+        die_with(parent)
+    settings = read_settings(config, overrides)
+
+    import trio
+
+    log = _logger(log_format, settings.node.id)
+    return trio.run(_serve, settings, log, parent)
+
+
+def read_settings(config: Path, overrides: tuple[str, ...]) -> "Settings":
+    """The file's settings with some replaced.
+
+    Raises:
+        Failure: the file or an override is wrong; the message says where.
+    """
+    import tomllib
+
+    import msgspec
+
+    from raftmq.broker.settings import Settings
+
+    try:
+        tables = tomllib.loads(config.read_text())
+        for override in overrides:
+            _replace(tables, override)
+        return msgspec.convert(tables, Settings).validate()
+    except (ValueError, OSError) as error:
+        fix = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
+        raise Failure(f"{config}: {error}", fix=fix) from error
+
+
+def _replace(tables: dict[str, Any], override: str) -> None:
+    import tomllib
+
+    path, found, text = override.partition("=")
+    table, dot, name = path.strip().partition(".")
+    if not found or not dot:
+        raise ValueError(f"--set {override!r} is not TABLE.NAME=VALUE, as node.id=2")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    tables.setdefault(table, {})[name] = value
+
+
+async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int) -> int:
+    import trio
+
+    from raftmq.broker.node import Node, NodeStopped
+    from raftmq.broker.real import RealWorld, tune_interpreter
+
+    tune_interpreter()
+    node = Node(settings, RealWorld())
+    own = settings.node
+    log.info("starting", host=own.host, port=own.port, data=own.data, cluster=own.cluster)
+    try:
+        async with trio.open_nursery() as nursery:
+            is_serving = trio.Event()
+            await nursery.start(_await_signals, node, log, nursery, is_serving)
+            await nursery.start(_run_node, node, nursery)
+            is_serving.set()
+            log.info("serving", host=own.host, port=own.port, incarnation=node.incarnation)
+            notify("READY=1", f"STATUS={leads_text([])}")
+            nursery.start_soon(_watch, node, log, parent)
+    except* NodeStopped as stopped:
+        log.error("stopped by a fault", reason=str(stopped.exceptions[0]))
+        return_code = ExitCode.FAILED
+    else:
+        log.info("stopped")
+        return_code = ExitCode.OK
+    return return_code
+
+
+async def _run_node(
+    node: "Node", nursery: "trio.Nursery", *, task_status: "trio.TaskStatus[None]"
+) -> None:
+    await node.run(task_status=task_status)
+    nursery.cancel_scope.cancel()
+
+
+async def _await_signals(
+    node: "Node",
+    log: "FilteringBoundLogger",
+    nursery: "trio.Nursery",
+    is_serving: "trio.Event",
+    *,
+    task_status: "trio.TaskStatus[None]",
+) -> None:
+    import trio
+
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        is_first = True
+        async for number in signals:
+            name = signal.Signals(number).name
+            if not is_first:
+                log.warning("ending at once", signal=name)
+                os._exit(ExitCode.FAILED)
+            is_first = False
+            log.info("stopping", signal=name)
+            notify("STOPPING=1", "STATUS=handing over")
+            if is_serving.is_set():
+                node.stop()
+            else:
+                # It waits for its peers and leads nothing yet.
+                nursery.cancel_scope.cancel()
+
+
+async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None:
+    """Say what changes: the groups this node leads, the peers it reaches."""
+    import trio
+
+    led: list[int] = []
+    reached: dict[int, bool] = {}
+    while True:
+        now_led = sorted(number for number, group in node.groups.items() if group.is_leader)
+        if now_led != led:
+            led = now_led
+            log.info("leads", groups=led)
+            notify(f"STATUS={leads_text(led)}")
+        for peer, link in sorted(node.links.items()):
+            if reached.get(peer) != link.is_connected:
+                reached[peer] = link.is_connected
+                log.info("peer reached" if link.is_connected else "peer not reached", peer=peer)
+        if parent and os.getppid() != parent:
+            node.stop()
+        await trio.sleep(WATCH_SECONDS)
+
+
+def leads_text(groups: list[int]) -> str:
+    """What a node leads, in words.
+
+    >>> leads_text([0, 2]), leads_text([])
+    ('leads groups 0, 2', 'follows')
+    """
+    return f"leads groups {', '.join(map(str, groups))}" if groups else "follows"
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent ends, however that happens."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    # It may have ended before the call above; elsewhere than on Linux `_watch` looks on.
+    if os.getppid() != parent:
+        raise Failure("the process that started this node is gone", fix="start it again")
+
+
+def _logger(log_format: str, node: int) -> "FilteringBoundLogger":
+    import structlog
+
+    renderer: Any = structlog.processors.JSONRenderer()
+    if log_format == "text":
+        is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        renderer = structlog.dev.ConsoleRenderer(colors=is_colored, pad_event_to=20)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    log: FilteringBoundLogger = structlog.get_logger(node=node)
+    return log

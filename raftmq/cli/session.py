@@ -1,0 +1,101 @@
+"""How a command reaches a cluster: the options `--url` and `--timeout`, and one connection.
+
+A command is a plain function that click calls; what it asks the cluster is an async function of a
+`Client`, which `Session.run` runs to its end.
+
+Invariants:
+- An error of the client leaves `Session.run` as a `Failure`, with the URL it concerns.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from raftmq.errors import RaftmqError
+
+from .exits import explained, unwrapped
+from .values import DURATION
+
+if TYPE_CHECKING:
+    from raftmq.client import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFAULT_URL = "raftmq://127.0.0.1:7400"
+"""Where `raftmq up` serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A cluster's address and how long to wait for it."""
+
+    url: str
+    """`raftmq://host:port[,host:port...]`."""
+    timeout: float
+    """Seconds that one call may take."""
+
+    def run(self, call: Callable[["Client"], Awaitable[T]]) -> T:
+        """Connect, run `call`, disconnect.
+
+        Raises:
+            Failure: in place of what the client raised.
+        """
+        import raftmq
+
+        async def connected() -> T:
+            async with raftmq.connect(self.url, timeout=self.timeout) as mq:
+                return await call(mq)
+
+        return self.run_alone(connected)
+
+    def run_alone(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Run `call`, which makes its own connections.
+
+        Raises:
+            Failure: in place of what the client raised.
+        """
+        import anyio
+
+        try:
+            # On trio a thread that waits for the terminal does not hold up the end.
+            return anyio.run(call, backend="trio")
+        except (RaftmqError, BaseExceptionGroup) as caught:
+            error = unwrapped(caught)
+            if isinstance(error, RaftmqError):
+                raise explained(error, url=self.url) from error
+            raise error from None
+
+
+def _check_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
+    if not url.startswith("raftmq://"):
+        raise click.BadParameter(f"{url!r} is not raftmq://host:port[,host:port...]", ctx, param)
+    return url
+
+
+def with_session(command: Callable[Concatenate[Session, P], T]) -> Callable[..., T]:
+    """Give a command `--url` and `--timeout`, and the `Session` they make as its first argument."""
+
+    @click.option(
+        "--url",
+        envvar="RAFTMQ_URL",
+        default=DEFAULT_URL,
+        callback=_check_url,
+        metavar="URL",
+        help=f"Addresses of the cluster.  [RAFTMQ_URL; default: {DEFAULT_URL}]",
+    )
+    @click.option(
+        "--timeout",
+        type=DURATION,
+        default="10s",
+        metavar="DURATION",
+        help="The longest that one call may take.  [default: 10s]",
+    )
+    @wraps(command)
+    def wrapper(url: str, timeout: float, *args: P.args, **kwargs: P.kwargs) -> T:
+        return command(Session(url, timeout), *args, **kwargs)
+
+    return wrapper

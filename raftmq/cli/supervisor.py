@@ -1,0 +1,206 @@
+"""The processes of a local cluster: start them, start them again, stop them.
+
+One loop without threads: it waits for what the nodes say (`notify`), looks which of them have
+ended, and starts those again after a pause that doubles with each early death.
+
+| a node is | then |
+|---|---|
+| started | its log says what it does; `READY=1` makes it ready, `STATUS=` gives its role |
+| ended | a line says how, and with which last words; it is started again after its pause |
+| alive for a while | its pause is back at the shortest |
+
+Invariants:
+- A node dies with the supervisor, however that ends (`serve.die_with`).
+- After `stop` no process is left.
+"""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .notify import parse
+from .playground import HOST, Playground, RunningNode, State
+
+PAUSE_SECONDS_MIN = 0.5
+PAUSE_SECONDS_MAX = 10.0
+"""Bounds of the wait before a node is started again."""
+
+STEADY_SECONDS = 10.0
+"""A node that lived so long may be started again after the shortest pause."""
+
+LOOK_SECONDS = 0.1
+"""Between two looks at the processes."""
+
+STOP_SECONDS_MAX = 20.0
+"""Nodes that have not ended after so long are killed."""
+
+LEADS = "leads groups "
+"""Begins the role of a node that leads: see `serve.leads_text`."""
+
+COMMAND = (sys.executable, "-m", "raftmq", "serve")
+
+
+@dataclass(slots=True)
+class _Child:
+    node: int
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    pause: float = PAUSE_SECONDS_MIN
+    due: float = 0.0
+    role: str = "starting"
+    has_served: bool = False
+    deaths: int = 0
+
+
+class Supervisor:
+    """The nodes of one playground."""
+
+    def __init__(
+        self,
+        playground: Playground,
+        ports: Sequence[int],
+        *,
+        say: Callable[[str], None],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._playground = playground
+        self._say = say
+        self._command = command
+        self._children = [_Child(node, port) for node, port in enumerate(ports, 1)]
+        # A socket's path may have 107 bytes only, so it is not in the playground's folder.
+        self._channel_folder = Path(tempfile.mkdtemp(prefix="raftmq-notify-"))
+        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._channel.bind(str(self._channel_folder / "socket"))
+
+    @property
+    def is_ready(self) -> bool:
+        """True once every node has served clients."""
+        return all(child.has_served for child in self._children)
+
+    @property
+    def is_led(self) -> bool:
+        """True once every node serves and each partition group has told its leader.
+
+        A cluster made by `up` has one data group a node, and the system group.
+        """
+        led = [child.role.removeprefix(LEADS).split(",") for child in self._leaders()]
+        return self.is_ready and sum(map(len, led)) > len(self._children)
+
+    def _leaders(self) -> list[_Child]:
+        return [child for child in self._children if child.role.startswith(LEADS)]
+
+    @property
+    def deaths(self) -> int:
+        """How often a node has ended by itself."""
+        return sum(child.deaths for child in self._children)
+
+    def state(self) -> State:
+        """The nodes as they are now."""
+        return State(os.getpid(), self.is_ready, [self._running(c) for c in self._children])
+
+    def start(self) -> None:
+        """Start all nodes."""
+        for child in self._children:
+            self._start(child)
+
+    def step(self) -> None:
+        """Wait a moment, take in what has happened, start what is due."""
+        if select.select([self._channel], [], [], LOOK_SECONDS)[0]:
+            self._listen()
+        for child in self._children:
+            if child.process is not None and child.process.poll() is not None:
+                self._bury(child)
+            elif child.process is None and time.monotonic() >= child.due:
+                self._start(child)
+                self._say(f"node {child.node} was started again, pid {self._pid(child)}")
+
+    def stop(self, *, is_hurried: Callable[[], bool] = lambda: False) -> None:
+        """Let all nodes end gracefully; kill those that do not, or all if it becomes urgent."""
+        for child in self._children:
+            _signal(child, signal.SIGTERM)
+        until = time.monotonic() + STOP_SECONDS_MAX
+        while any(child.process is not None for child in self._children):
+            is_late = time.monotonic() > until
+            for child in self._children:
+                if is_late or is_hurried():
+                    _signal(child, signal.SIGKILL)
+                if child.process is not None and child.process.poll() is not None:
+                    child.process, child.role = None, "down"
+            time.sleep(LOOK_SECONDS / 2)
+        self._channel.close()
+        shutil.rmtree(self._channel_folder, ignore_errors=True)
+
+    def _listen(self) -> None:
+        said = parse(self._channel.recv(4096))
+        for child in self._children:
+            if said.get("MAINPID") == str(self._pid(child)):
+                child.has_served = child.has_served or "READY" in said
+                child.role = said.get("STATUS", child.role)
+
+    def _start(self, child: _Child) -> None:
+        config = self._playground.config(child.node)
+        environment = {**os.environ, "NOTIFY_SOCKET": self._channel.getsockname()}
+        with self._playground.log(child.node).open("ab") as log:
+            child.process = subprocess.Popen(
+                [*self._command, "-c", str(config), "--parent", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                # Ctrl-C on the terminal is for the supervisor, which then stops them in turn.
+                process_group=0,
+            )
+        child.started = time.monotonic()
+        child.role = "starting"
+        self._playground.write_state(self.state())
+
+    def _bury(self, child: _Child) -> None:
+        assert child.process is not None
+        pid, code = child.process.pid, child.process.returncode
+        lived = time.monotonic() - child.started
+        if lived > STEADY_SECONDS:
+            child.pause = PAUSE_SECONDS_MIN
+        child.process, child.role = None, "down"
+        child.deaths += 1
+        child.due = time.monotonic() + child.pause
+        words = _last_words(self._playground.log(child.node)) if code > 0 else ""
+        self._say(
+            f"node {child.node} (pid {pid}) {_how(code)}; it will be started again in "
+            f"{child.pause:g} s{words}"
+        )
+        child.pause = min(PAUSE_SECONDS_MAX, child.pause * 2)
+        self._playground.write_state(self.state())
+
+    def _running(self, child: _Child) -> RunningNode:
+        data = str(self._playground.data(child.node))
+        address = f"{HOST}:{child.port}"
+        return RunningNode(child.node, address, self._pid(child), data, child.role)
+
+    def _pid(self, child: _Child) -> int:
+        return 0 if child.process is None else child.process.pid
+
+
+def _signal(child: _Child, number: signal.Signals) -> None:
+    if child.process is not None:
+        child.process.send_signal(number)
+        # A stopped process takes no signal but SIGKILL before it goes on.
+        child.process.send_signal(signal.SIGCONT)
+
+
+def _how(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+
+
+def _last_words(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f"\n  its last words ({log}): {lines[-1].strip()}" if lines else ""

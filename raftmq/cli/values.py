@@ -1,0 +1,140 @@
+"""The kinds of values that options take: durations, sizes, starting points, properties, addresses.
+
+| kind | examples |
+|---|---|
+| `DURATION` | `500ms`, `10s`, `2m`, `1.5h`, `7d`, `10` (seconds) |
+| `SIZE` | `100`, `10k` and `10kB` (10,000 bytes), `64KiB` (65,536), `1M`, `1MiB` |
+| `START` | `earliest`, `latest`, `4711` (an offset), `2026-11-20T10:00`, `15m` (so long ago) |
+| `PROPERTY` | `buyerId=7`, `paid=true`, `price=1.5`, `city=Paris`, `zip="01234"` (text) |
+| `ADDRESS` | `10.0.0.3:7400` |
+"""
+
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    Scalar = int | float | bool | str
+    Kind = click.ParamType[Any]
+else:
+    # Generic from click 8.4 on, and only for type checkers.
+    Kind = click.ParamType
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_BYTES = {
+    "": 1,
+    "k": 1000,
+    "ki": 1024,
+    "m": 1000**2,
+    "mi": 1024**2,
+    "g": 1000**3,
+    "gi": 1024**3,
+}
+
+
+class _Kind(Kind):
+    """A kind whose `read` turns text into a value, or raises `ValueError` with what is right."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Click's entry: defaults that are values already pass through."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def read(self, text: str) -> Any:
+        """The value of a text."""
+        raise NotImplementedError
+
+
+class _Duration(_Kind):
+    name = "duration"
+
+    def read(self, text: str) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text)
+        if match is None:
+            _refuse(text, "a duration, as 500ms, 10s, 2m or 1h")
+        return float(match[1]) * _SECONDS[match[2]]
+
+
+class _Size(_Kind):
+    name = "size"
+
+    def read(self, text: str) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?i?)b?", text.lower())
+        if match is None or match[2] not in _BYTES:
+            _refuse(text, "a number of bytes, as 100, 10k, 64KiB or 1M")
+        return int(float(match[1]) * _BYTES[match[2]])
+
+
+class _Start(_Kind):
+    name = "start"
+
+    def read(self, text: str) -> "str | int | datetime":
+        from datetime import UTC, datetime, timedelta
+
+        if text in ("earliest", "latest"):
+            return text
+        if text.isdecimal():
+            return int(text)
+        try:
+            return datetime.now(UTC) - timedelta(seconds=DURATION.read(text))
+        except ValueError:
+            pass
+        try:
+            # A time without a zone is meant as this machine's.
+            return datetime.fromisoformat(text.removeprefix("@")).astimezone()
+        except ValueError:
+            _refuse(
+                text,
+                "earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (so long ago)",
+            )
+
+
+class _Property(_Kind):
+    name = "name=value"
+
+    def read(self, text: str) -> "tuple[str, Scalar]":
+        name, found, value = text.partition("=")
+        if not name or not found:
+            _refuse(text, "a property as name=value")
+        return name, _scalar(value)
+
+
+class _Address(_Kind):
+    name = "host:port"
+
+    def read(self, text: str) -> tuple[str, int]:
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            _refuse(text, "an address as host:port")
+        return host.strip("[]"), int(port)
+
+
+DURATION = _Duration()
+SIZE = _Size()
+START = _Start()
+PROPERTY = _Property()
+ADDRESS = _Address()
+
+
+def _scalar(text: str) -> "Scalar":
+    """A number, true, false or quoted text as in JSON; everything else is text as it stands."""
+    import json
+
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    is_scalar = isinstance(value, int | float | bool | str)
+    is_finite = value == value and value not in (float("inf"), float("-inf"))
+    return value if is_scalar and is_finite else text
+
+
+def _refuse(text: str, right: str) -> NoReturn:
+    raise ValueError(f"{text!r} is not {right}")

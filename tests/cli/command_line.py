@@ -1,0 +1,61 @@
+"""Running the command line: in this process, or as a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from raftmq.cli.app import run
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a command left."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """Its output as one JSON document."""
+        return json.loads(self.stdout)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Its output as one JSON value a line."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+class CommandLine:
+    """Runs commands in this process, which is quick."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Ended:
+        """Run one command."""
+        self._capsys.readouterr()
+        code = run(arguments)
+        out, err = self._capsys.readouterr()
+        return Ended(code, out, err)
+
+
+def process(
+    arguments: Sequence[str], *, data: bytes = b"", environment: dict[str, str] | None = None
+) -> Ended:
+    """Run one command as a process that reads `data` from stdin."""
+    done = subprocess.run(
+        [sys.executable, "-m", "raftmq", *arguments],
+        input=data,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())

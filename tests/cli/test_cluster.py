@@ -1,0 +1,91 @@
+"""One picture of a cluster out of what each node says."""
+
+from typing import Any
+
+from raftmq.cli.cluster import merged
+from raftmq.wire.messages import ClusterView, GroupView, NodeView
+
+VIEW = ClusterView(
+    "c",
+    7,
+    [NodeView(node, "127.0.0.1", 7399 + node) for node in (1, 2, 3)],
+    [GroupView(0, 1, 1, [1, 2, 3], []), GroupView(1, 0, 0, [1, 2, 3], [])],
+    [],
+)
+
+
+def replica(group: int, role: str, *, leader: int, term: int, **more: Any) -> dict[str, Any]:
+    base = {"commit": 10, "last_index": 10, "voters": [1, 2, 3], "learners": [], "refusal": ""}
+    return {"group": group, "role": role, "leader": leader, "term": term, "progress": {}} | (
+        base | more
+    )
+
+
+def node(number: int, *groups: dict[str, Any]) -> dict[str, Any]:
+    leads = [group["group"] for group in groups if group["role"] == "leader"]
+    facts = {"pid": 100 + number, "uptime_ms": 1, "data": "d", "software": "s", "connections": 0}
+    return {"id": number, "leads": leads, "groups": list(groups)} | facts
+
+
+def told(leader_term: int = 1) -> dict[int, dict[str, Any] | str]:
+    return {
+        number: node(
+            number,
+            replica(0, "leader" if number == 1 else "follower", leader=1, term=leader_term),
+            replica(1, "leader" if number == 2 else "follower", leader=2, term=4),
+        )
+        for number in (1, 2, 3)
+    }
+
+
+def test_healthy_cluster_has_no_problems() -> None:
+    picture = merged(VIEW, told())
+    assert picture["problems"] == []
+    assert [entry["pid"] for entry in picture["nodes"]] == [101, 102, 103]
+    assert [entry["leads"] for entry in picture["nodes"]] == [[0], [1], []]
+    assert [group["leader"] for group in picture["groups"]] == [1, 2]
+
+
+def test_leader_of_the_higher_term_holds() -> None:
+    answers = told()
+    answers[3] = node(3, replica(0, "leader", leader=3, term=2))
+    picture = merged(VIEW, answers)
+    assert picture["groups"][0]["leader"] == 3
+    assert picture["groups"][0]["term"] == 2
+
+
+def test_unreachable_node_is_a_problem_and_keeps_its_place() -> None:
+    picture = merged(VIEW, told() | {3: "timed out"})
+    assert picture["nodes"][2] == {
+        "id": 3,
+        "address": "127.0.0.1:7402",
+        "is_reachable": False,
+        "pid": None,
+        "leads": [],
+        "error": "timed out",
+    }
+    assert picture["problems"] == ["node 3 at 127.0.0.1:7402 does not answer: timed out"]
+
+
+def test_followers_that_remember_a_dead_leader_do_not_make_one() -> None:
+    picture = merged(VIEW, told() | {2: "connection refused"})
+    assert picture["groups"][1]["leader"] == 0
+    assert "group 1 has no leader" in picture["problems"]
+
+
+def test_group_that_no_reachable_node_carries_has_no_leader() -> None:
+    picture = merged(VIEW, dict.fromkeys((1, 2, 3), "gone"))
+    assert [group["leader"] for group in picture["groups"]] == [0, 0]
+
+
+def test_refusing_replica_is_a_problem() -> None:
+    answers = told()
+    answers[1] = node(1, replica(0, "leader", leader=1, term=1, refusal="the disk is full"))
+    assert any("the disk is full" in problem for problem in merged(VIEW, answers)["problems"])
+
+
+def test_behind_is_counted_by_the_leader_and_named_by_node() -> None:
+    answers = told()
+    progress = {1: {"match": 10}, (7 << 32) | 2: {"match": 4}}
+    answers[1] = node(1, replica(0, "leader", leader=1, term=1, progress=progress))
+    assert merged(VIEW, answers)["groups"][0]["behind"] == {"1": 0, "2": 6}

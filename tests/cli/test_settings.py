@@ -1,0 +1,128 @@
+"""Settings as `serve` reads them, and the sample files in deploy/."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from raftmq.broker.settings import Settings, load
+from raftmq.cli.exits import Failure
+from raftmq.cli.serve import read_settings
+
+DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+SAMPLE = DEPLOY / "node.toml"
+
+
+def uncommented() -> str:
+    """The sample with every setting switched on."""
+    return re.sub(r"^# (\w+ = )", r"\1", SAMPLE.read_text(), flags=re.MULTILINE)
+
+
+def fields(kind: Any) -> dict[str, Any]:
+    return {field.name: field for field in msgspec.structs.fields(kind)}
+
+
+def test_sample_is_loadable_as_it_stands() -> None:
+    assert load(SAMPLE.read_bytes()).node.id == 1
+
+
+def test_sample_names_every_setting_and_nothing_else() -> None:
+    import tomllib
+
+    tables = tomllib.loads(uncommented())
+    assert set(tables) == set(fields(Settings))
+    for table, field in fields(Settings).items():
+        assert set(tables[table]) == set(fields(field.type)), table
+
+
+def test_sample_shows_the_defaults() -> None:
+    settings = load(uncommented().encode())
+    for table in fields(Settings):
+        part = getattr(settings, table)
+        for name, field in fields(type(part)).items():
+            if field.required or name == "peers":
+                continue
+            default = field.default_factory() if field.default is msgspec.NODEFAULT else None
+            expected = field.default if default is None else default
+            assert getattr(part, name) == expected, f"{table}.{name}"
+
+
+def test_sample_explains_every_setting() -> None:
+    lines = SAMPLE.read_text().splitlines()
+    settings = [at for at, line in enumerate(lines) if re.match(r"(# )?\w+ = ", line)]
+    for at in settings:
+        above = lines[at - 1]
+        assert above.startswith("# "), lines[at]
+        assert not re.match(r"# \w+ = ", above), f"{lines[at]}: no words above it"
+
+
+def test_set_replaces_settings_of_the_file() -> None:
+    settings = read_settings(SAMPLE, ("node.id=2", "raft.tick_ms = 50", "node.host=10.0.0.2"))
+    assert (settings.node.id, settings.raft.tick_ms, settings.node.host) == (2, 50, "10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("node.id=0", "$.node.id"),
+        ("node.idd=2", "idd"),
+        ("raft.tick_ms=fast", "$.raft.tick_ms"),
+        ("raft.election_ticks=3", "raft.heartbeat_ticks"),
+        ("node.id=9", "node.peers"),
+        ("port=7400", "TABLE.NAME=VALUE"),
+        ("node.port", "TABLE.NAME=VALUE"),
+    ],
+)
+def test_wrong_setting_is_refused_and_named(override: str, words: str) -> None:
+    with pytest.raises(Failure) as caught:
+        read_settings(SAMPLE, (override,))
+    assert words in str(caught.value)
+    assert "node.toml" in caught.value.fix
+
+
+def test_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text("[node\n")
+    with pytest.raises(Failure, match="line 1"):
+        read_settings(path, ())
+
+
+def test_compose_nodes_load_with_their_overrides() -> None:
+    commands = re.findall(
+        r"^ +serve -c (\S+) (.*)$", (DEPLOY / "compose.yaml").read_text(), re.MULTILINE
+    )
+    assert len(commands) == 3
+    nodes = []
+    for _, options in commands:
+        overrides = tuple(re.findall(r"--set (\S+)", options))
+        nodes.append(read_settings(DEPLOY / "node.docker.toml", overrides).node)
+    assert [node.id for node in nodes] == [1, 2, 3]
+    assert [peer.host for peer in nodes[0].peers] == [node.host for node in nodes]
+    assert {node.data for node in nodes} == {"/var/lib/raftmq"}
+
+
+def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "raftmq.service"
+    text = (DEPLOY / "raftmq.service").read_text()
+    unit.write_text(text.replace("/opt/raftmq/bin/raftmq", sys.executable))
+    done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True)
+    assert "raftmq.service" not in done.stderr, done.stderr
+
+
+def test_serve_refuses_python_without_assertions() -> None:
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "raftmq", "serve", "-c", str(SAMPLE)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "assertions" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,130 @@
+"""The processes of a local cluster, with a stand-in for the node."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raftmq.cli import supervisor as supervisor_module
+from raftmq.cli.notify import parse
+from raftmq.cli.playground import Playground
+from raftmq.cli.supervisor import Supervisor
+
+COMMAND = (sys.executable, "-m", "tests.cli.fake_serve")
+SECONDS_MAX = 20.0
+
+
+class Run:
+    """A supervisor over stand-ins, and what it said."""
+
+    def __init__(self, folder: Path, words: list[str]) -> None:
+        self.playground = Playground(folder, is_temporary=False)
+        for node, text in enumerate(words, 1):
+            self.playground.config(node).write_text(text)
+        self.said: list[str] = []
+        self.supervisor = Supervisor(
+            self.playground, range(7500, 7500 + len(words)), say=self.said.append, command=COMMAND
+        )
+        self.supervisor.start()
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Step until something holds."""
+        end = time.monotonic() + SECONDS_MAX
+        while not holds():
+            assert time.monotonic() < end, self.said
+            self.supervisor.step()
+
+    def pid(self, node: int) -> int:
+        """The node's process."""
+        return self.supervisor.state().nodes[node - 1].pid
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def start(*words: str) -> Run:
+        runs.append(Run(tmp_path, list(words)))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.supervisor.stop(is_hurried=lambda: True)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_nodes_become_ready_and_tell_their_roles(start: Callable[..., Run]) -> None:
+    run = start("", "")
+    run.until(lambda: run.supervisor.is_led)
+    assert run.supervisor.is_ready
+    assert [node.role for node in run.supervisor.state().nodes] == ["leads groups 0, 1"] * 2
+
+
+def test_killed_node_is_started_again_and_a_line_says_so(start: Callable[..., Run]) -> None:
+    run = start("", "")
+    run.until(lambda: run.supervisor.is_led)
+    before = run.pid(2)
+    os.kill(before, signal.SIGKILL)
+    run.until(lambda: run.pid(2) not in (0, before))
+    assert run.said == [
+        f"node 2 (pid {before}) was ended by SIGKILL; it will be started again in 0.5 s",
+        f"node 2 was started again, pid {run.pid(2)}",
+    ]
+    state = run.playground.folder / "up.json"
+    assert str(run.pid(2)) in state.read_text()
+
+
+def test_node_that_cannot_live_is_started_ever_later_with_its_last_words(
+    start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "PAUSE_SECONDS_MAX", 1.0)
+    run = start("exit")
+    run.until(lambda: run.supervisor.deaths >= 3)
+    ends = [line for line in run.said if "ended with 3" in line]
+    assert ["0.5 s" in ends[0], "in 1 s" in ends[1], "in 1 s" in ends[2]] == [True] * 3
+    assert all("the disk is on fire" in line for line in ends)
+
+
+def test_stop_leaves_no_process(start: Callable[..., Run]) -> None:
+    run = start("", "", "")
+    run.until(lambda: run.supervisor.is_ready)
+    pids = [run.pid(node) for node in (1, 2, 3)]
+    run.supervisor.stop()
+    assert not any(map(is_alive, pids))
+
+
+def test_stopped_process_is_woken_to_end(start: Callable[..., Run]) -> None:
+    run = start("")
+    run.until(lambda: run.supervisor.is_ready)
+    pid = run.pid(1)
+    os.kill(pid, signal.SIGSTOP)
+    started = time.monotonic()
+    run.supervisor.stop()
+    assert time.monotonic() - started < supervisor_module.STOP_SECONDS_MAX / 2
+    assert not is_alive(pid)
+
+
+def test_node_that_does_not_end_is_killed_when_it_becomes_urgent(
+    start: Callable[..., Run],
+) -> None:
+    run = start("deaf")
+    run.until(lambda: run.supervisor.is_ready)
+    pid = run.pid(1)
+    until = time.monotonic() + 0.5
+    run.supervisor.stop(is_hurried=lambda: time.monotonic() > until)
+    assert not is_alive(pid)
+
+
+def test_datagram_without_names_says_nothing() -> None:
+    assert parse(b"\xff\x00 hello\n\n") == {}
