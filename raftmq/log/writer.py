@@ -84,37 +84,37 @@ class LogWriter:
     def append(
         self, records: Sequence[Record], hard_state: tuple[int, int, int] | None = None
     ) -> None:
-        """Write consecutive records and, if given, a new hard state (term, vote, commit), at once.
+        """Write records and, if given, a new hard state (term, vote, commit), in one write.
 
-        What is at or above the first record's index is superseded. Durable after `sync`. Records
-        must chain to each other and to what they follow; the bytes are written as they are.
+        Each record follows the one before it, in this call or in the log, or supersedes: then all
+        at or above its index is gone. So what several messages of Raft want written can be written
+        together. Durable after `sync`. Records must chain; the bytes are written as they are.
 
         Raises:
             DiskFull: nothing was appended; a later append may succeed.
             WriteFailed: final.
         """
         self._refuse_if_failed()
-        view, state = self._view, self._hard_state
-        if hard_state is not None:
-            state = HardState(*hard_state)
-        first = view.last + 1
-        if records:
-            first = records[0].index
-            self._check_follows(records)
+        state = self._hard_state if hard_state is None else HardState(*hard_state)
+        runs = _runs(records)
+        lowest = min([self._view.last + 1, *[run[0].index for run in runs]])
+        if runs:
+            self._check_follows(runs)
             if self._active.end >= self._settings.segment_bytes:
-                self._roll(first)
+                self._roll(lowest)
         active = self._active
-        position = active.end
-        self._write(active, [self._mark(active, state, first), *[r.encoded for r in records]])
+        position = active.end + MARK_BYTES
+        self._write(active, [self._mark(active, state, lowest), *[r.encoded for r in records]])
         self._hard_state = state
-        if first <= view.last:
-            active = self._supersede(first)
-        active.end = position + MARK_BYTES
-        if records:
+        active.end, last = position, self._view.last
+        for run in runs:
+            position, first = active.end, run[0].index
+            if first <= last:
+                active = self._supersede(first)
             if not active.positions:
                 active.before = self.link(first - 1)
-            active.extend(records, active.end)
-        last = records[-1].index if records else view.last
+            active.extend(run, position)
+            last = run[-1].index
         segments, bases, start, _, _ = self._view
         self._view = View(segments, bases, start, last, active.end)
         self._is_marked = False
@@ -196,20 +196,27 @@ class LogWriter:
             self.layout = tuple(layout)
         self.sealed = tuple(s for s in segments if isinstance(s, SegmentIndex))
 
-    def _check_follows(self, records: Sequence[Record]) -> None:
+    def _check_follows(self, runs: list[Sequence[Record]]) -> None:
         # Each of these would be rot to the next recovery, so they stop the node here.
-        first = records[0].index
-        assert self._hard_state.commit < first <= self._view.last + 1, (
-            f"record {first} after {self._view.last}, {self._hard_state.commit} is committed"
-        )
-        assert first > self._start.index, f"record {first} lies before the log"
-        assert records[-1].index == first + len(records) - 1, "records are not consecutive"
-        crcs = self._active.crcs
-        before = crcs[-1] if crcs and first == self._view.last + 1 else self.link(first - 1).crc
-        chains = [record.chain for record in records]
-        assert chains == [before, *[record.crc for record in records[:-1]]], (
-            f"records {first} to {records[-1].index} do not chain"
-        )
+        last, crcs = self._view.last, self._active.crcs
+        earlier: dict[int, int] = {}
+        for run in runs:
+            first = run[0].index
+            assert self._hard_state.commit < first <= last + 1, (
+                f"record {first} after {last}, {self._hard_state.commit} is committed"
+            )
+            assert first > self._start.index, f"record {first} lies before the log"
+            before = earlier.get(first - 1)
+            if before is None:
+                is_next = crcs and first == self._view.last + 1
+                before = crcs[-1] if is_next else self.link(first - 1).crc
+            found = [record.crc for record in run]
+            assert [record.chain for record in run] == [before, *found[:-1]], (
+                f"records {first} to {run[-1].index} do not chain"
+            )
+            last = run[-1].index
+            if len(runs) > 1:
+                earlier.update(zip(range(first, last + 1), found, strict=True))
 
     def _mark(self, active: Unsealed, state: HardState, first: int) -> bytes:
         """The mark of a write whose records, if any, begin at `first`."""
@@ -328,3 +335,14 @@ class LogWriter:
     def _refuse_if_failed(self) -> None:
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
+
+
+def _runs(records: Sequence[Record]) -> list[Sequence[Record]]:
+    """Split records where one does not follow the one before; one run, as a rule."""
+    if not records:
+        return []
+    first, count = records[0].index, len(records)
+    if count == 1 or [record.index for record in records] == list(range(first, first + count)):
+        return [records]
+    starts = [0] + [i for i in range(1, count) if records[i].index != records[i - 1].index + 1]
+    return [records[i:j] for i, j in zip(starts, [*starts[1:], count], strict=True)]

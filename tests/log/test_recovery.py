@@ -89,7 +89,8 @@ def run(plan: Plan, files: MemoryFiles, chain: Chain, model: Model) -> None:
         elif operation == "supersede" and chain.last:
             assert isinstance(argument, int)
             term += 1
-            records = chain.make([b"newer"], term=term, first=max(chain.last - argument, 1))
+            records = chain.make([b"in the same write"], term=term - 1)
+            records += chain.make([b"newer"], term=term, first=max(chain.last - argument, 1))
         elif operation == "sync":
             store.sync()
             model.synced()

@@ -124,6 +124,27 @@ def test_superseding_records_take_the_place_of_a_suffix() -> None:
     assert recovered.terms == [(1, 1), (3, 2)]
 
 
+def test_one_write_may_hold_records_that_supersede_each_other() -> None:
+    # Two messages of Raft wait for the disk; the second takes back what the first brought.
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files, LogSettings())
+    store.append(chain.make([b"a"] * 4), HardState(1, 1, 1))
+    together = chain.make([b"b"] * 3)
+    together += chain.make([b"c"] * 2, term=2, first=6)
+    together += chain.make([b"d"] * 3, term=3, first=3)
+    together += chain.make([b"e"], term=3)
+    writes = store.statistics().writes
+    store.append(together, HardState(3, 1, 6))
+    assert store.statistics().writes == writes + 1
+    store.sync()
+    assert read_all(store) == chain.upto(6)
+    store.close()
+    store, recovered = open_store(files)
+    assert read_all(store) == chain.upto(6)
+    assert recovered.terms == [(1, 1), (3, 3)]
+    assert recovered.hard_state == HardState(3, 1, 6)
+
+
 def test_superseding_reaches_back_into_closed_segments() -> None:
     files, chain = MemoryFiles(), Chain()
     store, _ = open_store(files)
@@ -164,6 +185,8 @@ def test_records_that_do_not_follow_are_refused_as_a_bug() -> None:
         store.append(stranger)
     with pytest.raises(AssertionError, match="after 3"):
         store.append(chain.make([b"b", b"c"])[1:])
+    with pytest.raises(AssertionError, match="after 4"):
+        store.append([chain.records[4], *chain.make([b"d"] * 2)[1:]])
     with pytest.raises(AssertionError, match="committed"):
         store.append(chain.make([b"b"], first=2))
 
