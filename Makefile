@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet
 
-.PHONY: help setup test check fix bench clean
+.PHONY: help setup test check fix bench docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,12 +24,14 @@ setup: $(VENV)/.dev  ## make .venv with the locked dependencies
 test: setup  ## run the whole test suite
 	$(BIN)/pytest
 
-check: setup  ## read-only gate: format, lint, types, import contracts, fast tests
+check: setup  ## read-only gate: format, lint, types, import contracts, fast tests, docs
 	$(BIN)/ruff format --check raftmq tests bench
 	$(BIN)/ruff check raftmq tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m "not process"
+	$(SYNC) --inexact --group docs
+	$(BIN)/zensical build --strict
 
 fix: setup  ## edit what the formatter and the linter can mend
 	$(BIN)/ruff format raftmq tests bench
@@ -38,6 +40,11 @@ fix: setup  ## edit what the formatter and the linter can mend
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench
 	$(BIN)/python -m bench.run $(ARGS)
+
+docs: setup  ## write the reference pages from the code, build the site into site/
+	$(BIN)/python docs/generate.py
+	$(SYNC) --inexact --group docs
+	$(BIN)/zensical build --strict --clean
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
