@@ -29,6 +29,17 @@ wait for each other. All other messages may be sent *at once*. When a STORAGE_AP
 its `responses` are delivered in order: those to this node through `step`, the others over the
 network. Responses to peers hold votes and acknowledgements, so they must never leave earlier.
 An append with no responses needs no sync. What is lost by a crash is what had no response yet.
+A snapshot in a STORAGE_APPEND replaces log and machine; from the `Ready` that holds it on, queued
+STORAGE_APPLY records at or below its index must not be applied any more, though their responses
+may still be stepped. After a torn write, what is recovered must never claim a commit index past
+the last record that is left.
+
+**Founding and joining.** Each first member starts from the same snapshot, at index 1 or above, whose
+membership names them all. A node that joins later starts empty and is sent a snapshot first, even
+one older than its own addition.
+
+**Losing messages on purpose** is allowed: of several APPENDs to one peer in a `Ready`, an empty one
+that is followed by another carries nothing that the later one does not.
 
 **Records.** The leader encodes (`raftmq.log.record.encode`) in `propose`; followers write the same
 bytes. A record's chain field holds the CRC of the one before it.

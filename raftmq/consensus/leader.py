@@ -32,6 +32,8 @@ from raftmq.consensus.types import NONE, DropReason, Role
 from raftmq.errors import CorruptRecord
 from raftmq.log.record import HEADER_BYTES, Kind, Record, encode
 
+# Bound once: looking a member up in its enum class costs 0.1 µs, and these are in the hot path.
+_APPEND_RESPONSE = MessageKind.APPEND_RESPONSE
 _MEMBERSHIP = int(Kind.MEMBERSHIP)
 _NOOP: Proposal = (Kind.NOOP, b"")
 
@@ -97,7 +99,7 @@ def _append(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     log.append(records)
     # Our own vote for these records, counted like any other once they are on our disk.
     core.after_append.append(
-        Message(MessageKind.APPEND_RESPONSE, core.id, sender=core.id, term=term, index=index - 1)
+        Message(_APPEND_RESPONSE, core.id, sender=core.id, term=term, index=index - 1)
     )
     return first
 

@@ -142,4 +142,4 @@ RESPONSE_KINDS = frozenset(
 
 def is_local_target(node: int) -> bool:
     """Whether a message to or from `node` stays inside this process."""
-    return node in (APPEND_THREAD, APPLY_THREAD)
+    return node >= APPLY_THREAD

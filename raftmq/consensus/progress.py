@@ -134,7 +134,8 @@ class Progress:
         if index <= self.match:
             return False
         self.match = index
-        self.next = max(self.next, index + 1)
+        if self.next <= index:
+            self.next = index + 1
         self.is_flow_paused = False
         return True
 

@@ -77,7 +77,7 @@ class Storage(Protocol):
     def tail(self, index: int) -> tuple[int, int]:
         """(crc, timestamp) of the record at `index`: first_index - 1, last_index, or any between.
 
-        (0, 0) for index 0.
+        (0, 0) for index 0. At `last_index()` the answer must be at hand when a node starts.
 
         Raises:
             Compacted: the log has been compacted past it.
