@@ -34,9 +34,9 @@ STORAGE_APPLY records at or below its index must not be applied any more, though
 may still be stepped. After a torn write, what is recovered must never claim a commit index past
 the last record that is left.
 
-**Founding and joining.** Each first member starts from the same snapshot, at index 1 or above, whose
-membership names them all. A node that joins later starts empty and is sent a snapshot first, even
-one older than its own addition.
+**Founding and joining.** Each first member starts from the same snapshot, at index 1 or above, and
+its membership names them all. A node that joins later starts empty and is sent a snapshot first,
+even one older than its own addition.
 
 **Losing messages on purpose** is allowed: of several APPENDs to one peer in a `Ready`, an empty one
 that is followed by another carries nothing that the later one does not.

@@ -28,7 +28,8 @@ from raftmq.consensus.trace import Event
 from raftmq.consensus.types import NONE, DropReason, Role
 
 _VOTES = (MessageKind.VOTE, MessageKind.PRE_VOTE)
-_FROM_LEADER = (MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT)
+_SIGNS_OF_LIFE = (MessageKind.APPEND, MessageKind.HEARTBEAT)
+_FROM_LEADER = (*_SIGNS_OF_LIFE, MessageKind.SNAPSHOT)
 
 
 class Campaign(Enum):
@@ -142,7 +143,7 @@ def _on_higher_term(core: Core, message: Message) -> bool:
 
 def _on_lower_term(core: Core, message: Message) -> None:
     kind, config = message.kind, core.config
-    if (config.check_quorum or config.pre_vote) and kind in _FROM_LEADER[:2]:
+    if (config.check_quorum or config.pre_vote) and kind in _SIGNS_OF_LIFE:
         # A leader of an older term, and with these options nobody's vote request will tell it of
         # the newer one: our answer's term does. Else a node that raised its term while cut off
         # could neither win nor rejoin.
