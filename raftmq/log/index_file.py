@@ -37,6 +37,9 @@ Invariants:
 - Sections are checked against their CRC before their first use: all but the keys when the log is
   opened, the keys when one is looked for.
 
+Left out: a mapped file that someone else cuts short ends the process (SIGBUS). Each map holds a
+file descriptor, so a node needs about one for every sealed segment.
+
 Sources: Kafka's offset and time indexes; RocketMQ's consume queue and index file; the column
 layout of Arrow.
 """

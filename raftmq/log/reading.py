@@ -94,7 +94,7 @@ def read_range(
         records += _decode(files, folder, place, ordinals, start=start, end=end)
         low = place.segment.base + stop
         bytes_max -= end - start
-    _check_chain(folder, records)
+    _check_chain(folder, view, records)
     return records
 
 
@@ -188,10 +188,15 @@ def path_of(folder: str, segment: Segment) -> str:
     return f"{folder}/{file_name(segment.name, SEGMENT_SUFFIX)}"
 
 
-def _check_chain(folder: str, records: list[Record]) -> None:
+def _check_chain(folder: str, view: View, records: list[Record]) -> None:
     crcs = [record.crc for record in records[:-1]]
     chains = [record.chain for record in records[1:]]
     if crcs != chains:
-        broken = next(i for i, crc in enumerate(crcs) if crc != chains[i])
-        message = f"record {records[broken + 1].index} does not chain to the one before it"
-        raise RotFound(message, file=folder, position=0)
+        broken = next(at for at, crc in enumerate(crcs) if crc != chains[at])
+        index = records[broken + 1].index
+        place = _place(view, index)
+        raise RotFound(
+            f"record {index} does not chain to the one before it",
+            file=path_of(folder, place.segment),
+            position=place.positions[index - place.segment.base],
+        )

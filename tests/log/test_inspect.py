@@ -15,7 +15,7 @@ from raftmq.log.store import LogSettings
 
 from .building import FOLDER, Chain, meta_at, open_store, write
 from .memory_files import MemoryFiles
-from .test_recovery import sealed_log
+from .test_rot import sealed_log
 
 ACTIVE = f"{FOLDER}/{1:020d}.log"
 
