@@ -60,6 +60,8 @@ SUSPECT_SECONDS = 1.0
 """A node that could not be reached is not tried again for so long."""
 METADATA_SECONDS_MAX = 2.0
 """To answer a question for the table; then another node is asked."""
+ATTEMPT_SECONDS_MAX = 5.0
+"""A request without an answer is sent again after so long, perhaps to another leader."""
 REFRESH_SECONDS = 30.0
 """The table is asked for so often in any case: topics grow."""
 
@@ -326,6 +328,8 @@ class Router:
         known = self.topics.get(name)
         if known is not None and not is_fresh:
             return known
+        if not is_fresh and await self._ask_anybody(name):
+            return self.topics[name]
         view = await self.ask_system_leader([name])
         for topic in view.topics:
             if topic.name == name:
@@ -361,6 +365,13 @@ class Router:
                 return view
             await anyio.sleep(self.delay(attempt))
             attempt += 1
+
+    async def _ask_anybody(self, name: str) -> bool:
+        """Ask one node for a topic; False if it does not know it. No leader is needed."""
+        for candidate in self._candidates(()):
+            if await self._ask(candidate, [name]) is not None:
+                break
+        return name in self.topics
 
     async def _newest_view(self, view: ClusterView, topics: list[str] | None) -> ClusterView:
         """The newest table of all nodes that answer: for who cannot tell the system's leader."""
@@ -506,7 +517,9 @@ class _Call:
             doubtful = self.is_doubtful
             # If the time runs out inside `call`, this stays.
             self.is_doubtful = True
-            answer = await connection.call(self._kind, self._header)
+            answer: Answer = Lost(was_written=True, why=f"node {connection.node} did not answer")
+            with anyio.move_on_after(ATTEMPT_SECONDS_MAX):
+                answer = await connection.call(self._kind, self._header)
             self.is_doubtful = doubtful
             if isinstance(answer, Lost):
                 self.is_doubtful = doubtful or answer.was_written

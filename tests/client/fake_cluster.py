@@ -13,6 +13,7 @@ answered, is the truth of `raftmq.pop`; the connections, refusals and silences a
 | UNKNOWN_NOT_APPLIED / UNKNOWN_APPLIED | no / yes | `outcome_unknown` |
 | BUSY, UNAVAILABLE, NOT_LEADER | no | that refusal |
 | IGNORED / APPLIED_AND_IGNORED | no / yes | nothing, and the connection stays open |
+| APPLIED_LATE | yes, some time after the connection closed | the connection closes |
 """
 
 import struct
@@ -90,10 +91,11 @@ class Fate(Enum):
     NOT_LEADER = auto()
     IGNORED = auto()
     APPLIED_AND_IGNORED = auto()
+    APPLIED_LATE = auto()
 
 
 _APPLIED = {Fate.DONE, Fate.APPLIED_AND_CUT, Fate.UNKNOWN_APPLIED, Fate.APPLIED_AND_IGNORED}
-_CUT = {Fate.NOT_APPLIED, Fate.APPLIED_AND_CUT}
+_CUT = {Fate.NOT_APPLIED, Fate.APPLIED_AND_CUT, Fate.APPLIED_LATE}
 _UNKNOWN = {Fate.UNKNOWN_NOT_APPLIED, Fate.UNKNOWN_APPLIED}
 _REFUSED = {Fate.BUSY: "busy", Fate.UNAVAILABLE: "unavailable", Fate.NOT_LEADER: "not_leader"}
 
@@ -339,6 +341,8 @@ class FakeNode:
             answer = self._handlers[FrameKind(frame.kind)](frame)
         if fate in _CUT:
             pipe.close()
+            if fate is Fate.APPLIED_LATE and frame.kind != FrameKind.FETCH:
+                self._tasks.start_soon(self._apply_late, frame)
         elif fate in _UNKNOWN:
             error = ErrorReply("outcome_unknown", "the leader lost its office")
             await _send(pipe, FrameKind.ERROR, frame, pack(error), [])
@@ -348,6 +352,10 @@ class FakeNode:
             await _send(pipe, FrameKind.ERROR, frame, pack(answer), [])
         else:
             await _send(pipe, frame.kind | REPLY, frame, *answer)
+
+    async def _apply_late(self, frame: Frame) -> None:
+        await anyio.sleep(self.cluster.random.random() * 0.2)
+        self._handlers[FrameKind(frame.kind)](frame)
 
     # -- requests ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from raftmq.batch import encode
-from raftmq.client import Client, Consumer, connect, fetching
+from raftmq.client import Client, Consumer, connect, fetching, router
 from raftmq.errors import CorruptRecord, Reason, Rejected, Unavailable
 from raftmq.log.record import Kind
 from raftmq.wire.frame import Frame
@@ -384,6 +384,8 @@ async def test_queue_that_cannot_be_reached_is_unavailable_in_time(cluster: Fake
             await c.fetch(wait=60.0)
         assert anyio.current_time() - before < 2.0
         cluster.unreachable.clear()
+        # Longer than nodes that could not be reached are left alone.
+        await anyio.sleep(2 * router.SUSPECT_SECONDS)
         add(cluster, QUEUE, 1)
         assert (await c.fetch(1, wait=5.0))[0].offset == 3
 
