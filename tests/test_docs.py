@@ -1,0 +1,248 @@
+"""The pages keep pace with the code: generated parts, links, names of tests and files, examples."""
+
+import ast
+import doctest
+import re
+import subprocess
+import sys
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from raftmq.broker.settings import Peer, Settings
+from raftmq.errors import Reason
+from raftmq.wire import messages
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "bench/README.md", *DOCS.rglob("*.md")])
+
+# A path in code, perhaps with a test of that file behind it.
+PATH = re.compile(r"`((?:raftmq|tests|bench|docs|deploy)/[\w./-]+)(?:::(\w+))?`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MADE_LATER = {"docs/benchmarks.md", "docs/benchmarks.json", "docs/demo.svg"}
+"""Written by `make bench` and `make demo`."""
+TARGETS_LATER = {"demo"}
+"""Named in the README and not in the Makefile yet: empty this when it is."""
+
+GUARANTEE_TERMS = {
+    "ack", "acked", "available", "dead-lettered", "deadline", "key", "lease", "leased",
+    "linearizable", "message", "minority", "node", "outcome unknown", "pull", "retention",
+    "retry", "waiting",
+}  # fmt: skip
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(path: Path) -> str:
+    """The page without its fenced code and its comments."""
+    return re.sub(r"<!--.*?-->", "", FENCE.sub("", path.read_text()), flags=re.DOTALL)
+
+
+def anchor(heading: str) -> str:
+    """As GitHub and the site make it of a heading."""
+    plain = re.sub(r"[^\w\s-]", "", heading.strip().lower())
+    return re.sub(r"\s", "-", plain)
+
+
+def first_column(text: str) -> list[str]:
+    """The first cells of all tables of a page."""
+    cells = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    return [cell for cell in cells if cell.strip("- ")]
+
+
+def test_there_are_pages_to_check() -> None:
+    assert len(PAGES) > 30
+
+
+def test_generated_pages_are_what_the_code_says() -> None:
+    command = [sys.executable, "docs/generate.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, f"`make docs` rewrites\n{done.stdout}{done.stderr}"
+
+
+def test_every_setting_has_its_line_and_its_meaning() -> None:
+    text = (DOCS / "reference/settings.md").read_text()
+    structs = [Peer, *(type_ for type_ in Settings.__annotations__.values())]
+    for struct in structs:
+        assert isinstance(struct, type)
+        for field in msgspec.structs.fields(struct):
+            assert re.search(rf"^\| `{field.name}` \| .+ \| .+ \| \w.+ \|$", text, re.MULTILINE), (
+                f"{struct.__name__}.{field.name} needs a docstring"
+            )
+
+
+def test_every_message_and_reason_has_its_heading_or_line() -> None:
+    text = (DOCS / "reference/messages.md").read_text()
+    for frame_kind in messages.FrameKind:
+        assert f"| `{frame_kind.name}` | {frame_kind.value} |" in text
+    public = [
+        value.__name__
+        for value in vars(messages).values()
+        if isinstance(value, type)
+        and issubclass(value, msgspec.Struct)
+        and value.__module__ == messages.__name__
+        and not value.__name__.startswith("_")
+    ]
+    assert len(public) > 30
+    for struct in public:
+        assert f"## `{struct}`" in text
+    errors = (DOCS / "reference/errors.md").read_text()
+    for reason in Reason:
+        assert f"| `{reason.name}` | `{reason.value}` |" in errors
+
+
+def test_every_dependency_has_its_line_and_no_line_is_left_over() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    for group in project["dependency-groups"].values():
+        wanted += group
+    names = {re.split(r"[\[<>=!~ ]", requirement)[0] for requirement in wanted}
+    # The Makefile installs it to read the lock file.
+    names.add("uv")
+    found = first_column((DOCS / "decisions/dependencies.md").read_text())
+    assert sorted(set(found) - {"dependency"}) == sorted(names)
+
+
+def test_terms_of_the_guarantees_are_in_the_glossary() -> None:
+    quotes = "\n".join(re.findall(r"^> .*", (DOCS / "guarantees.md").read_text(), re.MULTILINE))
+    used = set(re.findall(r"\*([\w -]+)\*", quotes))
+    entries = {
+        term.strip()
+        for cell in first_column((DOCS / "glossary.md").read_text())
+        for term in cell.split(",")
+    }
+    singular = {"keys": "key", "pulls": "pull", "nodes": "node", "retention ran out": "retention"}
+    used = {singular.get(term, term) for term in used}
+    assert used == GUARANTEE_TERMS
+    assert used <= entries
+
+
+def test_glossary_names_each_term_once_with_chinese_where_there_is_any() -> None:
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (DOCS / "glossary.md").read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| term")
+    ]
+    rows = [cells for cells in lines if cells[0].strip("-")]
+    assert len({cells[0] for cells in rows}) == len(rows) > 80
+    for term, chinese, meaning in rows:
+        assert meaning, term
+        assert chinese == "(none)" or re.search(r"[\u4e00-\u9fff]", chinese), term
+
+
+def test_guarantees_of_the_readme_are_those_of_the_page() -> None:
+    quotes = re.findall(r"^> (.*)", (DOCS / "guarantees.md").read_text(), re.MULTILINE)
+    readme = (ROOT / "README.md").read_text()
+    assert len(quotes) == 7
+    for quote in quotes:
+        sentence = quote.replace("*", "")
+        assert f"| {sentence} | " in readme
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in LINK.findall(prose(path)):
+        if re.match(r"https?://", link):
+            continue
+        file, _, fragment = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        if path.is_relative_to(DOCS):
+            assert target.is_relative_to(DOCS), f"{link} would not work in the site"
+        if fragment:
+            headings = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
+            assert fragment in map(anchor, headings), link
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_files_and_tests_that_a_page_names_exist(path: Path) -> None:
+    for file, test in PATH.findall(prose(path)):
+        if file in MADE_LATER or "*" in file:
+            continue
+        target = ROOT / file
+        assert target.exists(), file
+        if test:
+            assert re.search(rf"^def {test}\(", target.read_text(), re.MULTILINE), f"{file}::{test}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_lists_and_tables_stand_after_a_blank_line(path: Path) -> None:
+    lines = prose(path).splitlines()
+    for before, line in pairwise(lines):
+        for start in ("- ", "| "):
+            if line.startswith(start) and not before.startswith((start, "  ", "|")):
+                assert not before.strip(), f"the site shows no list or table here: {line}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_examples_in_python_compile_or_run(path: Path) -> None:
+    examples = [body for language, body in FENCE.findall(path.read_text()) if language == "python"]
+    session = ""
+    for body in examples:
+        if body.startswith(">>>"):
+            session += body + "\n"
+        elif not path.is_relative_to(DOCS / "reference"):
+            compile(body, name(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if session and path.is_relative_to(DOCS / "tour"):
+        run = doctest.DocTestParser().get_doctest(session, {}, name(path), name(path), 0)
+        assert doctest.DocTestRunner().run(run).failed == 0
+
+
+def test_tour_leads_from_its_first_chapter_to_its_last() -> None:
+    chapters = sorted((DOCS / "tour").glob("[0-9]*.md"))
+    assert len(chapters) == 11
+    titles = [path.read_text().split("\n", 1)[0].removeprefix("# ") for path in chapters]
+    for number, path in enumerate(chapters):
+        last = path.read_text().strip().splitlines()[-1]
+        before = (
+            ("The tour", "index.md")
+            if not number
+            else (titles[number - 1], chapters[number - 1].name)
+        )
+        assert last.startswith(f"Previous: [{before[0]}]({before[1]}) · ")
+        if path is not chapters[-1]:
+            assert last.endswith(f"Next: [{titles[number + 1]}]({chapters[number + 1].name})")
+    index = (DOCS / "tour/index.md").read_text()
+    for title, path in zip(titles, chapters, strict=True):
+        assert f"[{title}]({path.name})" in index
+
+
+def test_every_page_is_in_the_site_once_and_every_decision_in_its_index() -> None:
+    site = (ROOT / "zensical.toml").read_text()
+    for path in DOCS.rglob("*.md"):
+        if name(path) not in MADE_LATER:
+            assert site.count(f'"{path.relative_to(DOCS)}"') == 1, path
+    for page in re.findall(r'"([\w/-]+\.md)"', site):
+        assert (DOCS / page).exists() or f"docs/{page}" in MADE_LATER, page
+    index = (DOCS / "decisions/index.md").read_text()
+    for path in (DOCS / "decisions").glob("*.md"):
+        assert path.name == "index.md" or f"({path.name})" in index
+        if path.name[0].isdigit():
+            headings = re.findall(r"^## (.*)", path.read_text(), re.MULTILINE)
+            assert headings == ["Context", "Choice", "Cost"], path.name
+
+
+def test_site_needs_nothing_from_elsewhere() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    assert site["theme"]["font"] is False
+    for path in PAGES:
+        assert "```mermaid" not in path.read_text(), "its script would be fetched from elsewhere"
+
+
+def test_architecture_stays_short() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) < 300
+
+
+def test_make_targets_that_pages_name_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for path in PAGES:
+        for target in re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(), re.MULTILINE):
+            is_there = re.search(rf"^{target}:", makefile, re.MULTILINE)
+            assert is_there or target in TARGETS_LATER, f"{name(path)}: make {target}"
