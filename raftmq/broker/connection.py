@@ -22,7 +22,7 @@ from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
 
-from .outbox import Outbox
+from .outbox import Outbox, Step
 from .settings import Limits
 
 RECEIVE_BYTES = 256 * 1024
@@ -44,6 +44,8 @@ class Load:
         """Open connections."""
         self.request_bytes = 0
         """Bytes of requests that are not answered yet."""
+        self.step = Step()
+        """Gathers what is sent within one step of the node's loop."""
 
 
 class Refusal(Exception):
@@ -64,6 +66,9 @@ class Handler(Protocol):
         """Act on a frame; answer now or later through the connection. Never waits, never raises
         but `ProtocolError`, which closes the connection."""
 
+    def settle(self) -> None:
+        """All frames that have come so far were handed over: act on them."""
+
     def closed(self, connection: "Connection") -> None:
         """The connection is gone: drop what waits for it."""
 
@@ -79,7 +84,7 @@ class Connection:
         self._limits = limits
         self._load = load
         self._room = trio.Event()
-        self._outbox = Outbox(stream, on_sent=lambda: self._room.set())
+        self._outbox = Outbox(stream, load.step, on_sent=lambda: self._room.set())
         self._parser = FrameParser(limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
         self._open: dict[int, int] = {}
         self._open_bytes = 0
@@ -137,12 +142,13 @@ class Connection:
     async def _read(self) -> None:
         with trio.move_on_after(HELLO_SECONDS_MAX) as scope:
             while True:
-                for frame in self._parser.frames():
-                    if self.hello is None:
-                        self._greet(frame)
-                        scope.deadline = float("inf")
-                    else:
-                        self._handle(frame)
+                self._load.step.begin()
+                try:
+                    self._take_frames()
+                finally:
+                    self._handler.settle()
+                if self.hello is not None:
+                    scope.deadline = float("inf")
                 while self._is_full():
                     self._room = trio.Event()
                     await self._room.wait()
@@ -151,6 +157,13 @@ class Connection:
                     return
                 self._parser.feed(bytes(data))
         raise ProtocolError(f"no Hello within {HELLO_SECONDS_MAX:.0f} s")
+
+    def _take_frames(self) -> None:
+        for frame in self._parser.frames():
+            if self.hello is None:
+                self._greet(frame)
+            else:
+                self._handle(frame)
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind != FrameKind.HELLO:

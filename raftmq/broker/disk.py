@@ -42,6 +42,9 @@ class Write:
     """The storage messages, in order."""
     written: int = 0
     """Messages written so far."""
+    is_awaited: bool = False
+    """True if an answer waits for it. A message without answers is a commit index that moved: it
+    goes along with the next write, and if a crash takes it, the leader tells it again."""
     full: DiskFull | None = None
     """Set by the pass if the disk was full: the messages from `written` on are not written."""
 
@@ -50,34 +53,48 @@ class DiskLoop:
     """The passes of one node."""
 
     def __init__(
-        self, worker: Worker, timers: Timers, *, on_fault: Callable[[BaseException], None]
+        self,
+        worker: Worker,
+        timers: Timers,
+        *,
+        begin: Callable[[], None],
+        settle: Callable[[], None],
+        on_fault: Callable[[BaseException], None],
     ) -> None:
         self._worker = worker
         self._timers = timers
+        self._begin = begin
+        self._settle = settle
         self._on_fault = on_fault
         self._pending: dict[int, Write] = {}
+        self._postponed: dict[int, Write] = {}
         self._is_busy = False
         self.passes = 0
         """Passes done, for people who want to know how many records share an fsync."""
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing waits and no pass runs."""
-        return not self._is_busy and not self._pending
+        """True if nobody waits for a write."""
+        return not self._is_busy and not any(w.is_awaited for w in self._pending.values())
 
     def write(self, group: Group, message: Message) -> None:
         """Queue a storage message; `flush` starts the pass."""
-        write = self._pending.get(group.number)
+        write = self._postponed.get(group.number) or self._pending.get(group.number)
         if write is None:
             write = self._pending[group.number] = Write(group)
         write.messages.append(message)
+        write.is_awaited = write.is_awaited or bool(message.responses)
 
     def flush(self) -> None:
-        """Start a pass with all that waits, unless one runs."""
-        if self._is_busy or not self._pending:
+        """Start a pass with all that somebody waits for, unless one runs."""
+        if self._is_busy:
+            return
+        writes = [write for write in self._pending.values() if write.is_awaited]
+        if not writes:
             return
         self._is_busy = True
-        writes, self._pending = list(self._pending.values()), {}
+        for write in writes:
+            del self._pending[write.group.number]
         self._worker.submit(partial(_run_pass, writes), self._done)
 
     def _done(self, writes: list[Write] | None, error: BaseException | None) -> None:
@@ -87,27 +104,26 @@ class DiskLoop:
             self._on_fault(error)
             return
         assert writes is not None
+        self._begin()
         for write in writes:
             if write.full is None:
                 write.group.refusal = ""
                 write.group.persisted(write.messages)
             else:
                 self._postpone(write, write.full)
-        self.flush()
+        self._settle()
 
     def _postpone(self, write: Write, full: DiskFull) -> None:
         write.group.refusal = f"the disk is full: {full}"
-        later = self._pending.get(write.group.number)
+        # Out of reach of `flush` until the retry, so that a full disk makes no busy loop.
+        later = self._pending.pop(write.group.number, None)
         if later is not None:
             write.messages.extend(later.messages)
-        # Out of reach of `flush` until the retry, so that a full disk makes no busy loop.
-        self._pending.pop(write.group.number, None)
+        self._postponed[write.group.number] = write
         self._timers.call_after(FULL_RETRY_SECONDS, partial(self._retry, write))
 
     def _retry(self, write: Write) -> None:
-        later = self._pending.get(write.group.number)
-        if later is not None:
-            write.messages.extend(later.messages)
+        del self._postponed[write.group.number]
         write.full = None
         self._pending[write.group.number] = write
         self.flush()

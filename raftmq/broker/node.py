@@ -2,7 +2,7 @@
 
 | task | does |
 |---|---|
-| pump | runs each marked group, wakes fetches, starts a disk pass |
+| pump | settles what other steps have marked: runs groups, wakes fetches, starts a disk pass |
 | ticker | lets a tick pass in each group |
 | links | keep a connection to each other node |
 | accept | serves whoever connects |
@@ -408,7 +408,13 @@ class Node:
         limits = self.settings.limits
         self._disk_worker = self.world.worker(f"raftmq-disk-{self.id}", nursery)
         self._reader = self.world.worker(f"raftmq-read-{self.id}", nursery)
-        self._disk = DiskLoop(self._disk_worker, self.timers, on_fault=self.fail)
+        self._disk = DiskLoop(
+            self._disk_worker,
+            self.timers,
+            begin=self.load.step.begin,
+            settle=self.settle,
+            on_fault=self.fail,
+        )
         self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
         self._requests = Requests(self, fetches=self._fetches, reader=self._reader, limits=limits)
         self._snapshots = Snapshots(self, self._disk_worker)
@@ -432,14 +438,24 @@ class Node:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            while self._marked:
-                marked, self._marked = self._marked, {}
-                for group in marked:
-                    group.pump()
-            if self._touched:
-                touched, self._touched = self._touched, set()
-                self._fetches.wake(touched)
-            self._disk.flush()
+            self.settle()
+
+    def settle(self) -> None:
+        """Let the marked groups act on all that has come in.
+
+        Called at the end of each step that brings something in, so that an answer does not wait for
+        another turn of the event loop; the pump task does it for all other marks.
+        """
+        self.load.step.begin()
+        while self._marked:
+            marked, self._marked = self._marked, {}
+            for group in marked:
+                group.pump()
+        if self._touched:
+            touched, self._touched = self._touched, set()
+            self._fetches.wake(touched)
+        self._disk.flush()
+        self.load.step.end()
 
     async def _tick(self) -> None:
         seconds = self.settings.raft.tick_ms / 1000
@@ -494,6 +510,7 @@ class Node:
                 PROTOCOL, self.settings.node.cluster, self.id, self.incarnation, SOFTWARE
             ),
             world=self.world,
+            step=self.load.step,
             unsent_bytes_max=limits.peer_bytes_max,
             frame_bytes_max=limits.frame_bytes_max,
             on_welcome=lambda welcome: None,

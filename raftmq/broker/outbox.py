@@ -1,8 +1,11 @@
-"""Bytes that wait to be sent on one stream: filled without waiting, emptied by one task.
+"""Bytes that wait to be sent on one stream: filled without waiting, emptied in few calls.
 
 Whoever answers a request or sends to a peer runs inside a step of the event loop that must not
-wait. It puts the frame's parts here; the one task in `run` joins small parts and sends. So many
-answers that become ready together leave in one system call.
+wait. It puts the frame's parts here. At the end of the step all that was put for a stream leaves
+in one system call, as far as the socket takes it without waiting; the task in `run` sends the rest,
+and what is put outside of any step.
+
+    step.begin() ... outbox.put(parts), outbox.put(parts) ... step.end()      one send
 
 Invariants:
 - Parts leave in the order in which they were put, whole, or the stream is broken.
@@ -10,6 +13,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import trio
 
@@ -17,15 +21,51 @@ _JOIN_BYTES_MAX = 256 * 1024
 """Parts are joined up to this size; larger ones go alone, as a copy would cost more than a call."""
 
 
+@runtime_checkable
+class SendsNowait(Protocol):
+    """A stream that can send without waiting."""
+
+    def send_nowait(self, data: bytes) -> int:
+        """Send what goes without waiting; how many bytes that was."""
+
+
+class Step:
+    """A stretch of the event loop during which what is put gathers, to leave at its end."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        """True between `begin` and `end`."""
+        self.filled: list[Outbox] = []
+        """The outboxes that were empty before something was put in this step."""
+
+    def begin(self) -> None:
+        """From now on, what is put waits for the end of the step."""
+        self.is_open = True
+
+    def end(self) -> None:
+        """Send what was put."""
+        self.is_open = False
+        filled, self.filled = self.filled, []
+        for outbox in filled:
+            outbox.push()
+
+
 class Outbox:
     """The sending half of a connection."""
 
     def __init__(
-        self, stream: trio.abc.SendStream, *, on_sent: Callable[[], None] = lambda: None
+        self,
+        stream: trio.abc.SendStream,
+        step: Step,
+        *,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream
+        self._nowait = stream if isinstance(stream, SendsNowait) else None
+        self._step = step
         self._on_sent = on_sent
         self._parts: list[bytes] = []
+        self._is_sending = False
         self._wake = trio.Event()
         self._drained = trio.Event()
         self.size = 0
@@ -33,9 +73,24 @@ class Outbox:
 
     def put(self, parts: Sequence[bytes]) -> None:
         """Send these bytes after those put before; never waits."""
+        if not self._step.is_open:
+            self._wake.set()
+        elif not self._parts:
+            self._step.filled.append(self)
         self._parts.extend(parts)
         self.size += sum(map(len, parts))
-        self._wake.set()
+
+    def push(self) -> None:
+        """Send what goes without waiting; the task does the rest."""
+        if not self._parts:
+            return
+        if self._nowait is not None and not self._is_sending and self.size <= _JOIN_BYTES_MAX:
+            data = b"".join(self._parts)
+            sent = self._nowait.send_nowait(data)
+            self._note_sent(sent)
+            self._parts = [data[sent:]] if sent < len(data) else []
+        if self._parts:
+            self._wake.set()
 
     async def wait_drained(self) -> None:
         """Wait until all that was put has been sent. Cancelling leaves everything as it was."""
@@ -49,13 +104,23 @@ class Outbox:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
+            self._is_sending = True
             parts, self._parts = self._parts, []
             for piece in _pieces(parts):
                 await self._stream.send_all(piece)
-                self.size -= len(piece)
-                self._on_sent()
-            if not self.size:
-                self._drained.set()
+                self._note_sent(len(piece))
+            self._is_sending = False
+            if self._parts:
+                # Put during a step that ended while this task was sending.
+                self._wake.set()
+
+    def _note_sent(self, size: int) -> None:
+        if not size:
+            return
+        self.size -= size
+        self._on_sent()
+        if not self.size:
+            self._drained.set()
 
 
 def _pieces(parts: list[bytes]) -> list[bytes]:

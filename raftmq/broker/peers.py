@@ -19,7 +19,7 @@ from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import ErrorReply, FrameKind, Hello, Welcome
 
 from .connection import RECEIVE_BYTES
-from .outbox import Outbox
+from .outbox import Outbox, Step
 from .settings import Peer
 from .world import World
 
@@ -40,6 +40,7 @@ class PeerLink:
         hello: Callable[[], Hello],
         *,
         world: World,
+        step: Step,
         unsent_bytes_max: int,
         frame_bytes_max: int,
         on_welcome: Callable[[Welcome], None],
@@ -49,6 +50,7 @@ class PeerLink:
         """Where the other node is reached; may be replaced when its address changes."""
         self._hello = hello
         self._world = world
+        self._step = step
         self._unsent_bytes_max = unsent_bytes_max
         self._frame_bytes_max = frame_bytes_max
         self._on_welcome = on_welcome
@@ -129,7 +131,7 @@ class PeerLink:
                 with trio.fail_after(CONNECT_SECONDS_MAX):
                     await self._greet(stream, parser)
                 welcomed = True
-                self._outbox = Outbox(stream)
+                self._outbox = Outbox(stream, self._step)
                 self.last_error = ""
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, self._outbox, nursery.cancel_scope)

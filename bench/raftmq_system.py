@@ -1,0 +1,144 @@
+"""raftmq under test: three `raftmq serve` processes, and the public client on trio.
+
+One topic of six queues over three partition groups, each group led by another node. Every ack is a
+majority's fdatasync. The producer's settings are the defaults, save that a batch holds what the
+scenario asks for. Reading goes by `fetch`, in batches, with committed offsets once a second.
+"""
+
+import sys
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+import trio
+
+import raftmq
+from bench.processes import Cluster, free_ports, wait_for_port
+from bench.system import Meter, Sample
+
+QUEUES = 6
+TOPIC = "bench"
+START_SECONDS_MAX = 30.0
+
+
+class RaftmqSystem:
+    """A cluster of three nodes; see the module heading."""
+
+    name = "raftmq"
+    version = raftmq.__version__
+    settings = (
+        f"3 nodes, 3 partition groups, {QUEUES} queues, default settings; ack = fdatasync on 2 of 3"
+    )
+
+    def __init__(self) -> None:
+        self._cluster: Cluster | None = None
+        self._url = ""
+
+    def available(self) -> str | None:
+        """It is always there: it is what this repository builds."""
+        return None
+
+    def __enter__(self) -> Self:
+        self._cluster = cluster = Cluster(self.name)
+        ports = free_ports(3)
+        peers = ", ".join(
+            f'{{id = {number}, host = "127.0.0.1", port = {port}}}'
+            for number, port in enumerate(ports, 1)
+        )
+        for number, port in enumerate(ports, 1):
+            config = cluster.folder / f"node{number}.toml"
+            data = cluster.folder / f"data{number}"
+            config.write_text(
+                f'[node]\nid = {number}\ncluster = "bench"\ndata = "{data}"\nport = {port}\n'
+                f"peers = [{peers}]\n"
+            )
+            command = [sys.executable, "-m", "raftmq", "serve", "-c", str(config)]
+            cluster.start(command, name=f"node{number}")
+        for port in ports:
+            wait_for_port(port, cluster, seconds_max=START_SECONDS_MAX)
+        self._url = f"raftmq://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]},127.0.0.1:{ports[2]}"
+        trio.run(self._settle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._cluster is not None
+        self._cluster.close()
+
+    async def _settle(self) -> None:
+        """Create the topic and wait until each node leads its share."""
+        async with raftmq.connect(self._url, timeout=START_SECONDS_MAX) as mq:
+            await mq.admin.create_topic(TOPIC, queues=QUEUES)
+            with trio.fail_after(START_SECONDS_MAX):
+                while True:
+                    view = await mq.admin.cluster()
+                    leaders = {group.leader for group in view.groups if group.id}
+                    if len(leaders) == 3 and 0 not in leaders:
+                        return
+                    await trio.sleep(0.1)
+
+    def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Publish with `window` batches in flight."""
+        return trio.run(self._produce, size, batch, window, seconds)
+
+    async def _produce(self, size: int, batch: int, window: int, seconds: float) -> Sample:
+        bodies = [b"x" * size] * batch
+        async with raftmq.connect(self._url) as mq, self._producer(mq, size, batch) as producer:
+            meter = Meter(size=size, seconds=seconds)
+            under_way: deque[tuple[float, raftmq.client.PendingMany]] = deque()
+            while not meter.is_over():
+                while len(under_way) < window:
+                    under_way.append((time.perf_counter(), producer.send_many_nowait(bodies=bodies)))
+                sent_at, pending = under_way.popleft()
+                await pending.wait()
+                meter.on_ack(batch, sent_at)
+            for _, pending in under_way:
+                await pending.wait()
+        return meter.sample()
+
+    def _producer(self, mq: raftmq.Client, size: int, batch: int) -> raftmq.Producer:
+        return mq.producer(
+            TOPIC,
+            batch_bytes=max(size * batch + 4096, 65_536),
+            batch_messages=batch,
+            buffer_bytes=1 << 30,
+            buffer_messages=1 << 20,
+        )
+
+    def single(self, *, size: int, seconds: float) -> Sample:
+        """Publish one message at a time, awaiting each."""
+        return trio.run(self._single, size, seconds)
+
+    async def _single(self, size: int, seconds: float) -> Sample:
+        body = b"x" * size
+        async with raftmq.connect(self._url) as mq, mq.producer(TOPIC) as producer:
+            meter = Meter(size=size, seconds=seconds)
+            while not meter.is_over():
+                sent_at = time.perf_counter()
+                await producer.send(body)
+                meter.on_ack(1, sent_at)
+        return meter.sample()
+
+    def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Fill the log, then read it back by position."""
+        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        return trio.run(self._consume, size, seconds)
+
+    async def _consume(self, size: int, seconds: float) -> Sample:
+        async with (
+            raftmq.connect(self._url) as mq,
+            mq.consumer(TOPIC, group="bench", mode="pull", auto_commit=1.0) as consumer,
+        ):
+            meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+            while not meter.is_over():
+                messages = await consumer.fetch(10_000, wait=0.2)
+                if not messages:
+                    break
+                assert all(len(body) == size for body in messages.bodies)
+                meter.on_delivery(len(messages))
+        return meter.sample(until_last=True)
