@@ -21,11 +21,18 @@ def on_append(core: Core, message: Message) -> None:
     core.election_elapsed = 0
     core.leader = message.sender
     log = core.log
+    records = message.entries
+    if records and (records[0].index, records[-1].index) != (
+        message.index + 1,
+        message.index + len(records),
+    ):
+        core.note(Event.APPEND_MALFORMED, message.sender, message.index)
+        return
     if message.index < log.committed:
         # Old news; all up to our commit index matches any leader's log.
         _answer(core, message.sender, log.committed)
         return
-    last = log.try_append(message.index, message.log_term, message.entries, message.commit)
+    last = log.try_append(message.index, message.log_term, records, message.commit)
     if last is not None:
         _answer(core, message.sender, last)
         return

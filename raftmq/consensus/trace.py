@@ -70,6 +70,8 @@ class Event(Enum):
     """membership"""
     NOT_LEAVING_JOINT = auto()
     """membership, reason"""
+    APPEND_MALFORMED = auto()
+    """sender, index: its records do not follow the record before; ignored"""
     APPEND_REJECTED = auto()
     """our term at index, index, its term there, sender"""
     APPEND_REJECTION_RECEIVED = auto()

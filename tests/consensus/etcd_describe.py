@@ -399,6 +399,9 @@ LINES: dict[Event, Line] = {
     Event.NOT_LEAVING_JOINT: (
         DEBUG, lambda own, membership, reason:
         f"not initiating automatic transition out of joint configuration {membership}: {DROPPED}"),
+    Event.APPEND_MALFORMED: (
+        ERROR, lambda own, sender, index:
+        f"{own} ignored malformed MsgApp from {sender:x} at index {index}"),
     Event.APPEND_REJECTED: (
         DEBUG, lambda own, ours, index, log_term, sender:
         f"{own} [logterm: {ours}, index: {index}] rejected MsgApp "

@@ -24,7 +24,7 @@ from raftmq.consensus import (
 )
 from raftmq.consensus.messages import LOCAL_KINDS
 from raftmq.log.record import HEADER_BYTES, Kind, Record, decode
-from tests.consensus.cluster import BASE, Cluster, make_raft, make_storage, of_kind
+from tests.consensus.cluster import BASE, Cluster, make_log, make_raft, make_storage, of_kind
 
 A = MessageKind.APPEND
 R = MessageKind.APPEND_RESPONSE
@@ -141,6 +141,14 @@ def test_local_kinds_are_refused_from_the_network(kind: MessageKind) -> None:
 def test_responses_of_strangers_are_refused() -> None:
     raft = make_raft(make_storage(THREE))
     assert raft.step(Message(R, 1, sender=9, term=1)) is StepRefusal.UNKNOWN_PEER
+
+
+@pytest.mark.parametrize("wrong", [slice(1, None), slice(0, None, 2)])
+def test_append_whose_records_do_not_follow_each_other_is_ignored(wrong: slice) -> None:
+    raft = make_raft(make_storage(THREE))
+    records = make_log([1, 1, 1])[wrong]
+    raft.step(Message(A, 1, sender=2, term=1, log_term=1, index=BASE, entries=records))
+    assert raft.last_index == BASE
 
 
 # Flow control
