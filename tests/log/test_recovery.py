@@ -30,7 +30,6 @@ from .building import (
 )
 from .memory_files import MemoryFiles, PowerLoss
 
-
 # The law of crashes.
 
 

@@ -206,6 +206,22 @@ def test_a_commit_index_is_only_kept_as_far_as_records_bear_it_out() -> None:
     assert recovered.torn_bytes_cut > 0
 
 
+def test_a_torn_write_that_superseded_further_back_commits_nothing_it_took_back() -> None:
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files, LogSettings())
+    store.append(chain.make([b"old"] * 5), HardState(1, 1, 2))
+    store.sync()
+    together = chain.make([b"old too"] * 2)
+    together += chain.make([b"new"] * 4, term=2, first=4)
+    store.append(together, HardState(2, 1, 7))
+    active = f"{FOLDER}/{1:020d}.log"
+    files.put(active, files.bytes_of(active)[: -4 * 43 - 1])
+    files.kill()
+    store, recovered = open_store(files)
+    assert [bytes(record.payload) for record in read_all(store)] == [b"old"] * 5 + [b"old too"]
+    assert recovered.hard_state == HardState(2, 1, 3)
+
+
 def test_an_idle_log_marks_its_last_write_once() -> None:
     files, chain = MemoryFiles(), Chain()
     store, _ = open_store(files)
