@@ -6,6 +6,8 @@
 | spread the leadership | leader of any group | the group's first member is well and does not lead |
 | retention | leader of a data group | sealed segments are too old or too many |
 | forget deleted topics | leader of a data group | its machine knows queues of a deleted topic |
+| change members | leader of any group | the catalog wants other members than the group has |
+| forget nodes that left | leader of the system group | a leaving node carries nothing any more |
 
 A duty is only a proposal; whether it happens, the log decides. One that gets lost with a change of
 leader is done again by the next one.
@@ -18,12 +20,13 @@ import trio
 from raftmq.consensus import ProgressState
 from raftmq.log.record import Kind
 from raftmq.log.store import SegmentSize
-from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap
+from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, RemoveNode
 from raftmq.pop.catalog import Node as CatalogNode
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
 
 from .group import Group
+from .members import is_unused, next_step
 from .settings import Log
 from .tickets import Callback
 
@@ -62,10 +65,12 @@ class Duties:
     def _do(self, group: Group) -> None:
         if group.number == SYSTEM_GROUP:
             self._found()
+            self._forget_left()
         else:
             self._retain(group)
             self._forget_deleted(group)
-        self._spread(group)
+        if not self._change_members(group):
+            self._spread(group)
 
     def _propose(self, name: str, group: Group, payload: bytes) -> None:
         """Propose a duty's commands, unless the same duty is under way."""
@@ -85,6 +90,45 @@ class Duties:
         nodes = [CatalogNode(peer.id, peer.host, peer.port) for peer in own.peers]
         command = Bootstrap(nodes, own.groups, own.replicas)
         self._propose("found", self._node.groups[SYSTEM_GROUP], encode_commands([command]))
+
+    def _change_members(self, group: Group) -> bool:
+        """Take a step towards the members that the catalog wants; True if there is one."""
+        wanted = self._node.catalog.groups.get(group.number)
+        duty = ("members", group.number)
+        if wanted is None or duty in self._under_way:
+            return False
+        step = next_step(group, wanted.members)
+        if isinstance(step, int):
+            group.transfer(step)
+            return True
+        if step:
+            self._under_way.add(duty)
+            group.change_members(
+                step,
+                Callback(
+                    lambda _: self._under_way.discard(duty),
+                    lambda _: self._under_way.discard(duty),
+                ),
+            )
+        return bool(step)
+
+    def _forget_left(self) -> None:
+        """Remove leaving nodes from the catalog, once every group has moved away from them."""
+        catalog = self._node.catalog
+        leaving = [node.id for node in catalog.nodes.values() if node.is_leaving]
+        if leaving and ("left", SYSTEM_GROUP) not in self._under_way:
+            self._under_way.add(("left", SYSTEM_GROUP))
+            self._node.start_soon(self._ask_and_forget, leaving)
+
+    async def _ask_and_forget(self, leaving: list[int]) -> None:
+        try:
+            views = await self._node.views()
+        finally:
+            self._under_way.discard(("left", SYSTEM_GROUP))
+        gone = [RemoveNode(number) for number in leaving if is_unused(number, views)]
+        if gone:
+            payload = encode_commands(gone)
+            self._propose("left", self._node.groups[SYSTEM_GROUP], payload)
 
     def _spread(self, group: Group) -> None:
         """Hand over to the group's first member if it does not lead and could."""

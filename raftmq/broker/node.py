@@ -19,7 +19,8 @@ Invariants:
   the node with `NodeStopped`, which says why and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ import trio
 from raftmq import __version__
 from raftmq.batch import peek
 from raftmq.consensus import Message, MessageKind, Snapshot
-from raftmq.errors import Reason
+from raftmq.errors import Reason, Unavailable
 from raftmq.log.builder import Placement, SegmentBuilder
 from raftmq.log.faults import DiskFull, LogFault
 from raftmq.log.index_file import SegmentIndex
@@ -47,6 +48,7 @@ from raftmq.wire.messages import (
     FrameKind,
     GroupView,
     Hello,
+    Metadata,
     NodeView,
     Probe,
     ProbeReply,
@@ -178,6 +180,25 @@ class Node:
         voters = [node_of(member) for member in conf.voters]
         learners = [node_of(member) for member in conf.learners]
         return GroupView(number, node_of(group.leader), group.raft.term, voters, learners)
+
+    async def views(self) -> list[ClusterView]:
+        """The routing table as each node knows it that answers within a second."""
+        views = [self.view([])]
+
+        async def ask(link: PeerLink) -> None:
+            with trio.move_on_after(1.0), suppress(Unavailable):
+                frame = await link.request(FrameKind.METADATA, pack(Metadata([])))
+                if frame.kind != FrameKind.ERROR:
+                    views.append(unpack(ClusterView, frame.header))
+
+        async with trio.open_nursery() as nursery:
+            for link in self.links.values():
+                nursery.start_soon(ask, link)
+        return views
+
+    def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run a task of the node's own beside the others."""
+        self._nursery.start_soon(task, *args)
 
     def status(self) -> dict[str, Any]:
         """A picture of this node for people and programs."""

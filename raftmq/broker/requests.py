@@ -27,6 +27,7 @@ from raftmq.wire.messages import (
     LATEST,
     Admin,
     AdminDone,
+    ChangeMember,
     ClusterView,
     CommitOffsets,
     Committed,
@@ -51,6 +52,7 @@ from raftmq.wire.messages import (
 from .connection import Connection
 from .fetches import Fetches, Source
 from .group import Group
+from .members import plan
 from .settings import Limits
 from .tickets import Callback
 from .world import Worker
@@ -122,6 +124,7 @@ class Requests:
             FrameKind.ADMIN: self._admin,
             FrameKind.STATUS: self._status,
             FrameKind.TRANSFER: self._transfer,
+            FrameKind.MEMBER: self._member,
         }
 
     def handle(self, connection: Connection, frame: Frame) -> None:
@@ -188,12 +191,13 @@ class Requests:
         answer: Callable[[Any], msgspec.Struct],
     ) -> None:
         def done(results: list[Result]) -> None:
+            refused = [result for result in results if isinstance(result, Refused)]
+            if refused:
+                connection.refuse(frame.correlation, _refused(refused[0]))
+                return
             result = results[0]
-            if isinstance(result, Changed):
-                connection.reply(frame.kind, frame.correlation, pack(answer(result.value)))
-            else:
-                assert isinstance(result, Refused)
-                connection.refuse(frame.correlation, _refused(result))
+            assert isinstance(result, Changed)
+            connection.reply(frame.kind, frame.correlation, pack(answer(result.value)))
 
         ticket = Callback(done, partial(connection.refuse, frame.correlation))
         group.propose(Kind.COMMANDS, payload, ticket)
@@ -307,6 +311,23 @@ class Requests:
             return
         payload = encode_commands([command])
         self._propose_commands(connection, frame, group, payload, AdminDone)
+
+    def _member(self, connection: Connection, frame: Frame) -> None:
+        group = self._service.group(SYSTEM_GROUP)
+        if group is None:
+            connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
+            return
+        change = unpack(ChangeMember, frame.header)
+
+        def ready() -> None:
+            commands = plan(change, self._service.catalog)
+            if isinstance(commands, Refused):
+                connection.refuse(frame.correlation, _refused(commands))
+                return
+            payload = encode_commands(commands)
+            self._propose_commands(connection, frame, group, payload, lambda _: Done())
+
+        self._read(connection, frame, group, ready)
 
     def _status(self, connection: Connection, frame: Frame) -> None:
         header = pack(NodeStatus(self._service.status()))

@@ -58,6 +58,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     """Where clients and peers reach it."""
     port: int
     """The native protocol's port."""
+    is_leaving: bool = False
+    """True while the groups it carries are moved to others; then it is removed."""
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):

@@ -403,11 +403,13 @@ class ChangeMember(_Wire, frozen=True):
     action: str
     """`add`, `remove` or `replace`."""
     node: int
-    """The node's number."""
+    """The number of the node that comes, goes or is replaced."""
     host: str = ""
-    """For `add`: where it will be reached."""
+    """For `add` and `replace`: where the new node is reached."""
     port: int = 0
-    """For `add`: its port."""
+    """For `add` and `replace`: its port."""
+    new: int = 0
+    """For `replace`: the new node's number."""
 
 
 class Done(_Wire, frozen=True):

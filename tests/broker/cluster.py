@@ -20,7 +20,9 @@ from raftmq.wire.messages import (
     REPLY,
     Admin,
     AdminDone,
+    ChangeMember,
     ClusterView,
+    Done,
     ErrorReply,
     Fetch,
     Fetched,
@@ -187,8 +189,17 @@ class Cluster:
 
     def settings(self, number: int) -> Settings:
         """A node's settings."""
-        own = self.peers[number - 1]
-        node = NodeSettings(number, "test", "/data", own.host, own.port, peers=self.peers)
+        own = Peer(number, f"node{number}", 7400)
+        is_founder = own in self.peers
+        node = NodeSettings(
+            number,
+            "test",
+            "/data",
+            own.host,
+            own.port,
+            peers=self.peers if is_founder else [],
+            join=[] if is_founder else self.peers,
+        )
         return Settings(node, Raft(tick_ms=50), self.log, Limits()).validate()
 
     async def start(self, *numbers: int) -> None:
@@ -200,6 +211,7 @@ class Cluster:
 
     async def _start(self, number: int) -> None:
         seed = self._seed * 1000 + next(self._starts)
+        self.files.setdefault(number, Disk(Random(seed)))
         world = MadeUpWorld(self.network, self.files[number], seed=seed)
         self.worlds[number] = world
         self.nodes[number] = Node(self.settings(number), world)
@@ -253,16 +265,21 @@ class Cluster:
         self, number: int, *, is_lockstep: bool = False
     ) -> AsyncIterator[RawClient]:
         """A connection to a node, before any word. In lockstep nothing is buffered in between."""
-        peer = self.peers[number - 1]
-        stream = await self.network.connect(peer.host, peer.port, is_lockstep=is_lockstep)
+        own = self.settings(number).node
+        stream = await self.network.connect(own.host, own.port, is_lockstep=is_lockstep)
         client = RawClient(stream)
+        error: Exception | None = None
         async with stream, trio.open_nursery() as nursery:
             if not is_lockstep:
                 nursery.start_soon(client.receive)
             try:
                 yield client
-            finally:
-                nursery.cancel_scope.cancel()
+            except Exception as caught:
+                error = caught
+            nursery.cancel_scope.cancel()
+        if error is not None:
+            # Raised here, as a nursery would wrap it in a group.
+            raise error
 
     @asynccontextmanager
     async def client(self, number: int) -> AsyncIterator[RawClient]:
@@ -306,6 +323,21 @@ class Cluster:
         group = node.catalog.group_of(queue)
         assert group is not None
         return self.leader(group)
+
+    async def wait_until(self, holds: Callable[[], bool], seconds: float = 120) -> None:
+        """Wait until something is so."""
+        with trio.fail_after(seconds):
+            while not holds():
+                await trio.sleep(0.05)
+
+    async def change(self, action: str, node: int, **to: Any) -> None:
+        """Add, remove or replace a node."""
+        async with self.client(self.leader(0)) as client:
+            await client.ask(FrameKind.MEMBER, ChangeMember(action, node, **to), Done)
+
+    def members(self, group: int) -> set[int]:
+        """The voters of a partition group, as its leader sees them."""
+        return set(self.nodes[self.leader(group)].groups[group].conf_state.voters)
 
     async def wait_led(self, *groups: int) -> None:
         """Wait until all these groups have a leader."""

@@ -1,0 +1,100 @@
+"""Changing the cluster's nodes while it serves: what is wanted, and how each group gets there.
+
+What is wanted stands in the catalog: each group's members. The leader of each group brings its Raft
+membership there, in steps that each leave a majority that has everything:
+
+1. add the missing nodes as learners; they get a snapshot and then the log;
+2. when all of them have caught up, one joint change makes them voters and removes who is not
+   wanted (Raft §6, thesis §4.3);
+3. a leader that is not wanted itself first hands over.
+
+A node that leaves is marked in the catalog, the groups move, and when no group counts on it any
+more it is forgotten. It may be stopped then.
+
+Invariants:
+- A voter is removed only in the same step that all wanted nodes are voters.
+"""
+
+from raftmq.consensus import Change, ChangeKind, ProgressState
+from raftmq.errors import Reason
+from raftmq.pop.catalog import Catalog, Command, Node, PutGroup, PutNode
+from raftmq.pop.results import Refused
+from raftmq.wire.messages import ChangeMember, ClusterView
+
+from .group import Group
+from .placement import with_node, with_replacement, without_node
+
+CAUGHT_UP_LAG_MAX = 256
+"""Records that a learner may lack when it is made a voter."""
+
+
+def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
+    """The catalog commands that a request amounts to. Repeating a request changes nothing."""
+    nodes, groups = catalog.nodes, catalog.groups.values()
+    if change.action not in ("add", "remove", "replace"):
+        message = f"{change.action!r} is not add, remove or replace"
+        return Refused(Reason.BAD_ARGUMENT, message)
+    if change.action != "remove" and not (change.host and 0 < change.port < 65_536):
+        return Refused(Reason.BAD_ARGUMENT, "a node that comes needs a host and a port")
+    if change.action != "add" and change.node not in nodes:
+        return Refused(Reason.UNKNOWN_NODE, f"there is no node {change.node}: {sorted(nodes)}")
+    if change.action == "add":
+        node = Node(change.node, change.host, change.port)
+        return [PutNode(node), *map(PutGroup, with_node(groups, change.node))]
+    if sum(not node.is_leaving for node in nodes.values()) < 2:
+        return Refused(Reason.BAD_ARGUMENT, "the last node cannot be removed")
+    old = nodes[change.node]
+    leaving = PutNode(Node(old.id, old.host, old.port, is_leaving=True))
+    if change.action == "remove":
+        staying = [node.id for node in nodes.values() if not node.is_leaving]
+        return [leaving, *map(PutGroup, without_node(groups, change.node, staying))]
+    if change.new < 1 or change.new == change.node:
+        return Refused(Reason.BAD_ARGUMENT, "the new node needs a number of its own")
+    moved = with_replacement(groups, change.node, change.new)
+    return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
+
+
+def next_step(group: Group, wanted: list[int]) -> list[Change] | int:
+    """What the leader of a group does next to get to the wanted members.
+
+    Returns:
+        Changes to propose; a node to hand over to first; or an empty list: nothing to do now.
+    """
+    conf = group.conf_state
+    if conf.voters_outgoing:
+        return []
+    present = {*conf.voters, *conf.learners}
+    missing = [node for node in wanted if node not in present]
+    if missing:
+        return [Change(ChangeKind.ADD_LEARNER, node) for node in missing]
+    learners = [node for node in wanted if node in conf.learners]
+    if not all(_is_caught_up(group, node) for node in learners):
+        return []
+    surplus = [node for node in sorted(present) if node not in wanted]
+    if group.raft.id in surplus:
+        voters = [node for node in wanted if node in conf.voters]
+        if voters:
+            return voters[0]
+    changes = [Change(ChangeKind.ADD_VOTER, node) for node in learners]
+    return changes + [Change(ChangeKind.REMOVE, node) for node in surplus]
+
+
+def _is_caught_up(group: Group, node: int) -> bool:
+    status = group.raft.status()
+    progress = status.progress.get(node)
+    return (
+        progress is not None
+        and progress.state is ProgressState.REPLICATE
+        and progress.match + CAUGHT_UP_LAG_MAX >= status.last_index
+    )
+
+
+def is_unused(node: int, views: list[ClusterView]) -> bool:
+    """True if, by the newest word on each group, none has the node as a member."""
+    newest: dict[int, tuple[int, list[int]]] = {}
+    for view in views:
+        for group in view.groups:
+            if group.leader and group.term >= newest.get(group.id, (0, []))[0]:
+                newest[group.id] = (group.term, group.voters + group.learners)
+    known = {group.id for view in views for group in view.groups}
+    return known == set(newest) and all(node not in members for _, members in newest.values())

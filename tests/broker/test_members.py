@@ -1,0 +1,128 @@
+"""Nodes come, go and are replaced while the cluster serves."""
+
+import pytest
+import trio
+
+from raftmq.wire.messages import FrameKind, NodeStatus, Status
+from tests.broker.cluster import Cluster, Refused
+from tests.broker.scenario import QUEUE, bodies, in_cluster
+
+DATA_GROUPS = (1, 2, 3)
+
+
+async def produce_everywhere(cluster: Cluster, first: int, count: int) -> None:
+    """The next messages of one producer to each of three queues, wherever they are led."""
+    for queue in range(QUEUE, QUEUE + 3):
+        for n in range(first, first + count):
+            while True:
+                try:
+                    async with cluster.client(cluster.leader_of(queue)) as client:
+                        await client.produce(queue, [b"%d" % n], n)
+                    break
+                except (Refused, OSError, trio.BrokenResourceError):
+                    await trio.sleep(0.1)
+
+
+async def check_everywhere(cluster: Cluster, count: int) -> None:
+    for queue in range(QUEUE, QUEUE + 3):
+        assert await bodies(cluster, queue) == [b"%d" % n for n in range(count)]
+
+
+def test_node_that_joins_takes_over_its_share_and_has_every_message() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 10)
+        await cluster.change("add", 4, host="node4", port=7400)
+        await cluster.start(4)
+        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        carried = [g for g in DATA_GROUPS if 4 in cluster.nodes[1].catalog.groups[g].members]
+        assert len(carried) == 2
+        for group in carried:
+            await cluster.wait_until(lambda group=group: 4 in cluster.members(group))
+            assert len(cluster.members(group)) == 3
+        await produce_everywhere(cluster, 10, 10)
+        await trio.sleep(2)
+        for group in carried:
+            here = cluster.nodes[4].groups[group].machine
+            there = cluster.nodes[cluster.leader(group)].groups[group].machine
+            assert (here.applied, here.digest) == (there.applied, there.digest)
+        await check_everywhere(cluster, 20)
+
+    in_cluster(scenario)
+
+
+def test_node_that_is_removed_hands_over_and_the_rest_serves_without_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        await cluster.change("remove", 3)
+        await cluster.wait_until(
+            lambda: all(cluster.members(group) == {1, 2} for group in (0, *DATA_GROUPS))
+        )
+        await cluster.wait_until(lambda: sorted(cluster.nodes[1].catalog.nodes) == [1, 2])
+        cluster.kill(3)
+        await produce_everywhere(cluster, 5, 5)
+        await check_everywhere(cluster, 10)
+
+    in_cluster(scenario)
+
+
+def test_node_takes_the_place_of_another_under_load() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        await cluster.start(4)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce_everywhere, cluster, 5, 40)
+            await cluster.change("replace", 1, new=4, host="node4", port=7400)
+        await cluster.wait_until(
+            lambda: all(cluster.members(group) == {2, 3, 4} for group in (0, *DATA_GROUPS))
+        )
+        await cluster.wait_until(lambda: sorted(cluster.nodes[2].catalog.nodes) == [2, 3, 4])
+        cluster.kill(1)
+        await cluster.wait_led(0, *DATA_GROUPS)
+        await check_everywhere(cluster, 45)
+
+    for seed in range(3):
+        in_cluster(scenario, seed=seed)
+
+
+def test_node_that_lost_its_disk_is_replaced_under_a_new_number() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        cluster.kill(2)
+        await cluster.wait_led(0, *DATA_GROUPS)
+        await cluster.start(4)
+        await cluster.change("replace", 2, new=4, host="node4", port=7400)
+        await cluster.wait_until(
+            lambda: all(cluster.members(group) == {1, 3, 4} for group in (0, *DATA_GROUPS))
+        )
+        await produce_everywhere(cluster, 5, 5)
+        await check_everywhere(cluster, 10)
+
+    in_cluster(scenario)
+
+
+@pytest.mark.parametrize(
+    ("action", "node", "more", "code"),
+    [
+        ("promote", 1, {}, "bad_argument"),
+        ("add", 4, {}, "bad_argument"),
+        ("remove", 9, {}, "unknown_node"),
+        ("replace", 1, {"host": "x", "port": 1}, "bad_argument"),
+        ("replace", 1, {"host": "x", "port": 1, "new": 1}, "bad_argument"),
+    ],
+)
+def test_change_that_makes_no_sense_is_refused(
+    action: str, node: int, more: dict[str, object], code: str
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found()
+        with pytest.raises(Refused) as caught:
+            await cluster.change(action, node, **more)
+        assert caught.value.reply.code == code
+        async with cluster.client(1) as client:
+            await client.ask(FrameKind.STATUS, Status(), NodeStatus)
+
+    in_cluster(scenario)
