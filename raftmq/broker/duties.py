@@ -58,6 +58,7 @@ class Duties:
             with trio.move_on_after(PAUSE_SECONDS):
                 await self._wake.wait()
             self._wake = trio.Event()
+            self._node.mark_idle()
             for group in list(self._node.groups.values()):
                 if group.is_leader and not group.refusal:
                     self._do(group)

@@ -240,6 +240,15 @@ class Group:
         self.index.restore(self.store.layout)
         self._arrange()
 
+    def leader_is_down(self) -> None:
+        """The leader's process is known to be gone: do not wait for the election timeout.
+
+        A hint for liveness only: pre-votes still ask a majority, who must have noticed it too.
+        """
+        self.raft.forget_leader()
+        self.raft.campaign()
+        self._host.mark(self)
+
     def transfer(self, to: int) -> ErrorReply | None:
         """Start handing the leadership to a member; 0: the voter that is furthest.
 

@@ -75,6 +75,9 @@ from .world import World
 
 SOFTWARE = f"raftmq {__version__}"
 
+DOWN_SECONDS_MAX = 0.1
+"""A node whose leader's process is gone campaigns after up to this time."""
+
 STOP_CHECK_SECONDS = 0.05
 STOP_CHECKS_MAX = 100
 """A stopping node looks so often, at that interval, whether it has handed over what it leads."""
@@ -110,6 +113,7 @@ class Node:
         self._marked: dict[Group, None] = {}
         self._wake = trio.Event()
         self._touched: set[int] = set()
+        self._marked_passes = 0
         self._stop = trio.Event()
         self._is_serving = False
         self._fault: BaseException | None = None
@@ -195,6 +199,18 @@ class Node:
             for link in self.links.values():
                 nursery.start_soon(ask, link)
         return views
+
+    def mark_idle(self) -> None:
+        """If nothing is being written, have the logs vouch for their last writes."""
+        if self._disk.is_idle and self._marked_passes != self._disk.passes:
+            self._marked_passes = self._disk.passes
+            stores = [group.store for group in self.groups.values()]
+
+            def done(_: object, error: BaseException | None) -> None:
+                if error is not None:
+                    self.fail(error)
+
+            self._disk_worker.submit(lambda: [store.mark_idle() for store in stores], done)
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""
@@ -541,12 +557,24 @@ class Node:
         self._nursery.start_soon(link.run)
 
     def _link_lost(self, peer: int, was_refused: bool) -> None:
-        """A link broke or could not be made: tell consensus, which then probes."""
+        """A link broke or could not be made: tell consensus, which then probes.
+
+        If nobody listens at the other end, that process is dead, and the groups it led need not
+        wait for the election timeout. Each node waits a little before it campaigns, another time
+        each, so that they do not get in each other's way.
+        """
         for group in self.groups.values():
+            if was_refused and node_of(group.leader) == peer and peer:
+                pause = self.world.random.random() * DOWN_SECONDS_MAX
+                self.timers.call_after(pause, partial(self._leader_is_down, group, group.leader))
             if group.is_leader:
                 for member in group.conf_state.voters + group.conf_state.learners:
                     if node_of(member) == peer:
                         group.raft.report_unreachable(member)
+
+    def _leader_is_down(self, group: Group, leader: int) -> None:
+        if group.leader == leader and self._is_serving:
+            group.leader_is_down()
 
     # The end
 

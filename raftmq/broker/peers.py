@@ -110,7 +110,7 @@ class PeerLink:
                 stream = await self._open()
             except (OSError, trio.TooSlowError) as error:
                 self.last_error = f"{type(error).__name__}: {error}"
-                was_refused = isinstance(error, OSError)
+                was_refused = isinstance(error, ConnectionRefusedError)
             else:
                 if await self._converse(stream):
                     pause = RETRY_SECONDS_MIN

@@ -131,4 +131,10 @@ class RealWorld:
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
         """Open a TCP connection that sends small frames at once."""
-        return TcpStream(await trio.open_tcp_stream(host, port))
+        try:
+            return TcpStream(await trio.open_tcp_stream(host, port))
+        except OSError as error:
+            # trio wraps the system's error; that nobody listens there is worth knowing.
+            if isinstance(error.__cause__, ConnectionRefusedError):
+                raise error.__cause__ from error
+            raise

@@ -61,4 +61,9 @@ class World(Protocol):
         """Accept connections at an address. Raises `OSError` if it is taken."""
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
-        """Open a connection. Raises `OSError` if nobody answers."""
+        """Open a connection.
+
+        Raises:
+            ConnectionRefusedError: the other machine says that nobody listens there.
+            OSError: it cannot be reached.
+        """

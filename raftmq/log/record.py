@@ -60,7 +60,7 @@ class Kind(IntEnum):
 class Record(NamedTuple):
     """A decoded header beside the bytes it came from. Make one with `encode` or `decode`."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     term: int
     kind: int
     version: int

@@ -376,3 +376,19 @@ def test_status_tells_who_leads_what() -> None:
     assert 2 in status["leads"]
     assert [group["group"] for group in status["groups"]] == [0, 1, 2, 3]
     assert all(link["connected"] for link in status["links"].values())
+
+
+def test_dead_leader_is_replaced_well_before_the_election_timeout() -> None:
+    async def scenario(cluster: Cluster) -> float:
+        await cluster.found("t", 1)
+        await trio.sleep(5)
+        leader = cluster.leader_of(QUEUE)
+        group = cluster.nodes[leader].catalog.group_of(QUEUE)
+        assert group is not None
+        cluster.kill(leader)
+        killed = trio.current_time()
+        await cluster.wait_led(group)
+        return trio.current_time() - killed
+
+    # The election timeout is 0.5 to 1 s here.
+    assert max(in_cluster(scenario, seed=seed) for seed in range(5)) < 0.35
