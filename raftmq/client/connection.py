@@ -4,9 +4,10 @@
 answer's frame or with `Lost`, unless the request was forgotten. One task reads, one writes and
 joins small frames into one system call, one watches for silence.
 
-A node that is stopped but not dead keeps its connections open and answers nothing. So if requests
-are open and nothing moved for two ticks, the client asks for something that is answered at once; if
-nothing moves for three more, the connection is given up.
+A node that is stopped but not dead keeps its connections open and answers nothing. If requests are
+open and nothing moved for a second, the node counts as silent: it is asked for something that is
+answered at once, and the router asks other nodes about it. After five seconds the connection is
+given up in any case.
 
 Invariants:
 - A request is *written* from the moment its bytes may have left; before that it can be withdrawn,
@@ -33,11 +34,11 @@ from .world import ClientWorld, Stream
 
 OPEN_SECONDS_MAX = 2.0
 """To connect and to be welcomed. A stopped node's kernel still accepts connections."""
-TICK_SECONDS = 1.0
+TICK_SECONDS = 0.5
 """The pace of the watch for silence."""
 SILENT_TICKS_ASK = 2
-"""So long silent with requests open: ask something."""
-SILENT_TICKS_MAX = 5
+"""So long silent with requests open: ask something, and ask others."""
+SILENT_TICKS_MAX = 10
 """So long silent: give the connection up."""
 
 WINDOW_REQUESTS = 512
@@ -103,6 +104,10 @@ class Connection:
         """False once it broke or was closed; nothing can be posted then."""
         self.why = "the connection was closed"
         """Why it is not open any more."""
+        self.is_silent = False
+        """True while requests are open and nothing has moved for `SILENT_TICKS_ASK`."""
+        self.when_silent: Callable[[], None] = lambda: None
+        """Called at each tick of silence."""
         self.was_silent = False
         """True if it was given up because the node did not answer."""
 
@@ -237,8 +242,11 @@ class Connection:
             await anyio.sleep(TICK_SECONDS)
             silent = silent + 1 if self._open and self._moves == seen else 0
             seen = self._moves
+            self.is_silent = silent >= SILENT_TICKS_ASK
             if silent == SILENT_TICKS_ASK:
                 self.post(FrameKind.METADATA, pack(Metadata([])), (), lambda _: None)
+            if SILENT_TICKS_ASK <= silent < SILENT_TICKS_MAX:
+                self.when_silent()
             elif silent >= SILENT_TICKS_MAX:
                 self.was_silent = True
                 seconds = SILENT_TICKS_MAX * TICK_SECONDS

@@ -8,7 +8,8 @@ wins; a node that refuses as "not leader" names the leader if it knows it, and i
 |---|---|
 | refused as not leader, with a hint | go to the hinted node at once |
 | refused, no hint; or the connection broke | ask any node, in turn; wait a little; again |
-| a node cannot be reached, or is silent | it is *suspect* for a second: others are asked instead |
+| a node is silent | the others are asked; if one leads in its place, it is left |
+| a node cannot be reached, or was left | it is *suspect* for a second: others are asked instead |
 | no known node can be reached | the addresses of the URL in turn |
 
 Invariants:
@@ -35,7 +36,6 @@ from raftmq.errors import (
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
-    REPLY,
     ClusterView,
     ErrorReply,
     FrameKind,
@@ -46,9 +46,10 @@ from raftmq.wire.messages import (
 )
 
 from .address import Address
+from .calls import LeaderCall
 from .connection import Answer, Connection, Lost, open_connection
 from .message import QUEUE_BITS
-from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, refusal_of
+from .refusals import exception_of, refusal_of
 from .supervisor import Nest
 from .world import ClientWorld
 
@@ -60,8 +61,6 @@ SUSPECT_SECONDS = 1.0
 """A node that could not be reached is not tried again for so long."""
 METADATA_SECONDS_MAX = 2.0
 """To answer a question for the table; then another node is asked."""
-ATTEMPT_SECONDS_MAX = 5.0
-"""A request without an answer is sent again after so long, perhaps to another leader."""
 REFRESH_SECONDS = 30.0
 """The table is asked for so often in any case: topics grow."""
 
@@ -272,11 +271,27 @@ class Router:
         before = self.connections.get(connection.node)
         self.connections[connection.node] = connection
         self._suspect_until.pop(connection.node, None)
+        connection.when_silent = lambda: self._doubt(connection)
         attempt.connection = connection
         attempt.done.set()
         if before is not None:
             before.close("a newer connection to the same node took its place")
         await connection.run()
+
+    def _doubt(self, connection: Connection) -> None:
+        """A node is silent: ask the others whether it has lost its office, and leave it if so."""
+        assert self._nest is not None
+        node = connection.node
+        led = [group for group, view in self.groups.items() if view.leader == node]
+
+        async def ask() -> None:
+            await self.refresh()
+            successors = [leader for group in led if (leader := self._leader_of(group))]
+            if connection.is_silent and any(leader != node for leader in successors):
+                connection.was_silent = True
+                connection.close(f"node {node} was silent and others lead what it led")
+
+        self._nest.start(ask)
 
     # -- the table -------------------------------------------------------------------------------
 
@@ -393,7 +408,7 @@ class Router:
         nodes.sort(key=lambda node: node not in prefer)
         for node in nodes:
             connection = self.connections.get(node)
-            if connection is not None and connection.is_open:
+            if connection is not None and connection.is_open and not connection.is_silent:
                 yield connection
         for node in nodes:
             connection = self.connections.get(node)
@@ -469,7 +484,7 @@ class Router:
             Unavailable: the time ran out; nothing was changed.
             OutcomeUnknown: the time ran out, and a change was sent and not answered.
         """
-        call = _Call(self, group, kind, pack(message), refusal_in)
+        call = LeaderCall(self, group, kind, pack(message), refusal_in)
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             return await call.run()
         what = f"{kind.name} to partition group {group} was not answered in time"
@@ -486,69 +501,6 @@ class Router:
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             return await work
         raise Unavailable(f"{what} was not possible in time: {self.last_error}")
-
-
-class _Call:
-    """One request on its way through as many attempts as it takes."""
-
-    def __init__(
-        self,
-        router: Router,
-        group: int,
-        kind: FrameKind,
-        header: bytes,
-        refusal_in: Callable[[Frame], ErrorReply | None],
-    ) -> None:
-        self._refusal_in = refusal_in
-        self._router = router
-        self._group = group
-        self._kind = kind
-        self._header = header
-        self._attempt = 0
-        self.is_doubtful = False
-        """True if an attempt may have taken effect."""
-        self.why = ""
-        """What went wrong last."""
-
-    async def run(self) -> Frame:
-        """Try until there is an answer; raise if it is a final refusal."""
-        while True:
-            connection = await self._router.leader(self._group)
-            doubtful = self.is_doubtful
-            # If the time runs out inside `call`, this stays.
-            self.is_doubtful = True
-            answer: Answer = Lost(was_written=True, why=f"node {connection.node} did not answer")
-            with anyio.move_on_after(ATTEMPT_SECONDS_MAX):
-                answer = await connection.call(self._kind, self._header)
-            self.is_doubtful = doubtful
-            if isinstance(answer, Lost):
-                self.is_doubtful = doubtful or answer.was_written
-                self.why = answer.why
-                if self._attempt:
-                    await anyio.sleep(self._router.delay(self._attempt))
-            else:
-                refusal = self._refusal(answer)
-                if refusal is None:
-                    return answer
-                await self._refused(connection, refusal)
-            self._attempt += 1
-
-    def _refusal(self, answer: Frame) -> ErrorReply | None:
-        if answer.kind == self._kind | REPLY:
-            return self._refusal_in(answer)
-        return refusal_of(answer) or ErrorReply("protocol", f"answer of kind {answer.kind}")
-
-    async def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
-        if refusal.code not in RETRIED:
-            raise exception_of(refusal)
-        self.why = refusal.message
-        if refusal.code == OUTCOME_UNKNOWN:
-            self.is_doubtful = True
-        if refusal.code == NOT_LEADER:
-            self._router.not_leader(self._group, connection.node, refusal.leader)
-            if self._attempt == 0:
-                return
-        await anyio.sleep(max(refusal.retry_ms / 1000, self._router.delay(self._attempt)))
 
 
 def _view_in(answer: Answer) -> ClusterView:

@@ -122,19 +122,29 @@ async def test_leader_that_dies_is_found_again(cluster: FakeCluster, hints: bool
     assert cluster.stored() == [[b"before", b"after"]]
 
 
-async def test_leader_that_is_silent_is_left_for_the_next_one(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_succeeded", [True, False])
+async def test_silent_leader_is_left_sooner_if_another_leads(
+    cluster: FakeCluster, is_succeeded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(connection_module, "TICK_SECONDS", 0.2)
     cluster.create_topic()
     group = cluster.catalog.group_of(QUEUE)
     assert group is not None
     stopped = cluster.leaders[group]
+    longest = connection_module.SILENT_TICKS_MAX * connection_module.TICK_SECONDS
     async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
         await p.send(b"before")
         cluster.fate = lambda node, _: Fate.IGNORED if node.number == stopped else Fate.DONE
-        cluster.move(group, stopped % 3 + 1)
-        await p.send(b"after", timeout=10.0)
+        before = anyio.current_time()
+
+        async def elect() -> None:
+            await anyio.sleep(0.1 if is_succeeded else longest)
+            cluster.move(group, stopped % 3 + 1)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(elect)
+            await p.send(b"after")
+        assert (anyio.current_time() - before < longest / 2) == is_succeeded
     assert cluster.stored() == [[b"before", b"after"]]
 
 

@@ -1,0 +1,81 @@
+"""One idempotent request to the leader of a partition group, on its way through many attempts."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
+
+from .connection import Answer, Connection, Lost
+from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, refusal_of
+
+if TYPE_CHECKING:
+    from .router import Router
+
+ATTEMPT_SECONDS_MAX = 5.0
+"""A request without an answer is sent again after so long, perhaps to another leader."""
+
+
+class LeaderCall:
+    """One request on its way through as many attempts as it takes."""
+
+    def __init__(
+        self,
+        router: "Router",
+        group: int,
+        kind: FrameKind,
+        header: bytes,
+        refusal_in: Callable[[Frame], ErrorReply | None],
+    ) -> None:
+        self._refusal_in = refusal_in
+        self._router = router
+        self._group = group
+        self._kind = kind
+        self._header = header
+        self._attempt = 0
+        self.is_doubtful = False
+        """True if an attempt may have taken effect."""
+        self.why = ""
+        """What went wrong last."""
+
+    async def run(self) -> Frame:
+        """Try until there is an answer; raise if it is a final refusal."""
+        while True:
+            connection = await self._router.leader(self._group)
+            doubtful = self.is_doubtful
+            # If the time runs out inside `call`, this stays.
+            self.is_doubtful = True
+            answer: Answer = Lost(was_written=True, why=f"node {connection.node} did not answer")
+            with anyio.move_on_after(ATTEMPT_SECONDS_MAX):
+                answer = await connection.call(self._kind, self._header)
+            self.is_doubtful = doubtful
+            if isinstance(answer, Lost):
+                self.is_doubtful = doubtful or answer.was_written
+                self.why = answer.why
+                if self._attempt:
+                    await anyio.sleep(self._router.delay(self._attempt))
+            else:
+                refusal = self._refusal(answer)
+                if refusal is None:
+                    return answer
+                await self._refused(connection, refusal)
+            self._attempt += 1
+
+    def _refusal(self, answer: Frame) -> ErrorReply | None:
+        if answer.kind == self._kind | REPLY:
+            return self._refusal_in(answer)
+        return refusal_of(answer) or ErrorReply("protocol", f"answer of kind {answer.kind}")
+
+    async def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
+        if refusal.code not in RETRIED:
+            raise exception_of(refusal)
+        self.why = refusal.message
+        if refusal.code == OUTCOME_UNKNOWN:
+            self.is_doubtful = True
+        if refusal.code == NOT_LEADER:
+            self._router.not_leader(self._group, connection.node, refusal.leader)
+            if self._attempt == 0:
+                return
+        await anyio.sleep(max(refusal.retry_ms / 1000, self._router.delay(self._attempt)))
