@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 PAUSE_SECONDS = 1.0
 """How often the duties are looked at when nothing calls for them."""
 
+SPREAD_SECONDS = 5.0
+"""A new leader keeps the office for so long before it hands it to the preferred one, who may have
+given it up a moment ago because it is stopping."""
+
 HAND_OVER_LAG_MAX = 256
 """Records that the preferred leader may lack when it is handed the leadership."""
 
@@ -47,6 +51,7 @@ class Duties:
         self._node = node
         self._wake = trio.Event()
         self._under_way: set[tuple[str, int]] = set()
+        self._led_since: dict[tuple[int, int], float] = {}
 
     def think(self) -> None:
         """Look at the duties now: something changed."""
@@ -59,8 +64,12 @@ class Duties:
                 await self._wake.wait()
             self._wake = trio.Event()
             self._node.mark_idle()
-            for group in list(self._node.groups.values()):
-                if group.is_leader and not group.refusal:
+            led = [group for group in self._node.groups.values() if group.is_leader]
+            now = trio.current_time()
+            offices = [(group.number, group.raft.term) for group in led]
+            self._led_since = {office: self._led_since.get(office, now) for office in offices}
+            for group in led:
+                if not group.refusal:
                     self._do(group)
 
     def _do(self, group: Group) -> None:
@@ -138,6 +147,9 @@ class Duties:
             return
         preferred = wanted.members[0]
         if group.number == SYSTEM_GROUP or preferred == self._node.id:
+            return
+        led_since = self._led_since[group.number, group.raft.term]
+        if trio.current_time() - led_since < SPREAD_SECONDS:
             return
         status = group.raft.status()
         progress = status.progress.get(preferred)

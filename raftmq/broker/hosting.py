@@ -62,12 +62,17 @@ class GroupOpener:
         settings = LogSettings(segment_bytes=node.settings.log.segment_bytes)
         folder = group_folder(node, number)
         store, recovered = LogStore.open(node.world.files, folder, settings, identity)
-        if founders and recovered.last_index == 0:
+        is_new = bool(founders) and recovered.last_index == 0
+        if is_new:
             _found(node, store, identity, founders)
             store.close()
             store, recovered = LogStore.open(node.world.files, folder, settings, identity)
         machine, conf_state = _restored(number, store)
-        return self._assemble(number, store, recovered, machine, conf_state)
+        group = self._assemble(number, store, recovered, machine, conf_state)
+        if is_new and founders[0] == node.id:
+            # Nobody leads yet and one is as good as another: no need to wait for a timeout.
+            group.raft.campaign()
+        return group
 
     def _assemble(
         self,
@@ -99,6 +104,7 @@ class GroupOpener:
                 uncommitted_bytes_max=pace.uncommitted_bytes_max,
                 committed_bytes_max=pace.committed_bytes_max,
                 async_storage_writes=True,
+                announce_commit=False,
                 draw=node.world.random.randrange,
             ),
             storage,

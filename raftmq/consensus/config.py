@@ -89,6 +89,11 @@ class Config:
     place of `Ready.entries`, `hard_state`, `snapshot`, `committed` and `advance()`. Lets the next
     append start while the last one syncs."""
 
+    announce_commit: bool = True
+    """When the commit index moves and there are no records to send along, followers are told at
+    once by an empty append, which they answer. False saves those messages: followers hear of it
+    with the next records, or with the next heartbeat. Only their own applying is later for it."""
+
     step_down_on_removal: bool = True
     """A leader that is removed or demoted becomes a follower once that change is applied (Raft
     §6); otherwise it leads on without counting itself."""

@@ -226,8 +226,8 @@ def on_append_response(core: Core, message: Message) -> None:
         # With the first commit of this term, reads that waited for it can be started.
         if core.pending_reads:
             leader_reads.start_pending(core)
-        broadcast_append(core)
-    elif is_peer and progress.may_bump_commit(core.log.committed):
+        broadcast_append(core, even_if_empty=core.config.announce_commit)
+    elif is_peer and core.config.announce_commit and progress.may_bump_commit(core.log.committed):
         send_append(core, sender, progress, even_if_empty=True)
     if is_peer:
         # Room in the window, or a probe that found its place: send as much as fits.

@@ -106,10 +106,10 @@ def send_snapshot(core: Core, to: int, progress: Progress) -> bool:
     return True
 
 
-def broadcast_append(core: Core) -> None:
-    """Send everyone what it lacks, or at least the commit index."""
+def broadcast_append(core: Core, *, even_if_empty: bool = True) -> None:
+    """Send everyone what it lacks; who lacks nothing gets the commit index, if `even_if_empty`."""
     for node, progress in core.peers:
-        send_append(core, node, progress, even_if_empty=True)
+        send_append(core, node, progress, even_if_empty=even_if_empty)
 
 
 def broadcast_heartbeat(core: Core, context: bytes) -> None:

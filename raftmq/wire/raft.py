@@ -10,7 +10,7 @@ Invariants:
 
 import msgspec
 
-from raftmq.consensus.messages import KINDS_END, LOCAL_KINDS, Message, MessageKind
+from raftmq.consensus.messages import LOCAL_KINDS, Message, MessageKind
 from raftmq.consensus.types import ConfState, Snapshot, SnapshotMeta
 from raftmq.errors import CorruptRecord, ProtocolError
 from raftmq.log.record import decode_many
@@ -18,6 +18,10 @@ from raftmq.log.record import decode_many
 from .codec import pack, unpack
 from .frame import Frame, encode_frame
 from .messages import FrameKind
+
+
+TRAVELLING_KINDS = frozenset(MessageKind) - LOCAL_KINDS - {MessageKind.PROPOSE}
+"""Proposals are not forwarded: a client is told who leads and asks there."""
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -99,7 +103,7 @@ def decode(frame: Frame) -> tuple[int, Message]:
         ProtocolError: the header is malformed, a kind may not travel, or a record is damaged.
     """
     header = unpack(RaftHeader, frame.header)
-    if not 0 < header.kind < KINDS_END or header.kind in LOCAL_KINDS:
+    if header.kind not in TRAVELLING_KINDS:
         raise ProtocolError(f"consensus message kind {header.kind} does not travel")
     try:
         entries = decode_many(frame.body)
