@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from raftmq.errors import Reason
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
 
@@ -28,8 +29,10 @@ class LeaderCall:
         kind: FrameKind,
         header: bytes,
         refusal_in: Callable[[Frame], ErrorReply | None],
+        queue_number: int | None,
     ) -> None:
         self._refusal_in = refusal_in
+        self._queue_number = queue_number
         self._router = router
         self._group = group
         self._kind = kind
@@ -69,7 +72,11 @@ class LeaderCall:
         return refusal_of(answer) or ErrorReply("protocol", f"answer of kind {answer.kind}")
 
     async def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
-        if refusal.code not in RETRIED:
+        is_final = refusal.code not in RETRIED
+        if refusal.code == Reason.UNKNOWN_TOPIC.value and self._queue_number is not None:
+            # A node may not know a new topic yet: only the system group's leader is believed.
+            is_final = not await self._router.has_queue(self._queue_number)
+        if is_final:
             raise exception_of(refusal)
         self.why = refusal.message
         if refusal.code == OUTCOME_UNKNOWN:

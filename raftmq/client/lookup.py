@@ -34,7 +34,12 @@ async def get_message(router: Router, message_id: str, timeout: float | None) ->
     request = Fetch([FetchFrom(queue_number, offset)], wait_ms=0, bytes_max=1)
     group = topic.groups[queue]
     frame = await router.call_leader(
-        group, FrameKind.FETCH, request, timeout=timeout, refusal_in=_refusal_in
+        group,
+        FrameKind.FETCH,
+        request,
+        timeout=timeout,
+        refusal_in=_refusal_in,
+        queue_number=queue_number,
     )
     for part in unpack(Fetched, frame.header).queues:
         for base, timestamp, size in zip(

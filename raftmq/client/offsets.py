@@ -55,7 +55,9 @@ async def find_offsets(
     found: dict[int, FoundOffset] = {}
     for group, queues in by_partition(groups).items():
         question = FindOffsets([FindOffset(queue, at) for queue in queues])
-        frame = await router.call_leader(group, FrameKind.OFFSETS, question, timeout=timeout)
+        frame = await router.call_leader(
+            group, FrameKind.OFFSETS, question, timeout=timeout, queue_number=max(queues)
+        )
         found |= {reply.queue: reply for reply in unpack(FoundOffsets, frame.header).queues}
     return found
 
@@ -93,5 +95,10 @@ async def commit_offsets(
     """Commit offsets of queues of one partition group."""
     message = CommitOffsets(name, [QueueOffset(*pair) for pair in offsets.items()])
     await router.call_leader(
-        partition_group, FrameKind.COMMIT, message, timeout=timeout, is_change=True
+        partition_group,
+        FrameKind.COMMIT,
+        message,
+        timeout=timeout,
+        is_change=True,
+        queue_number=max(offsets, default=None),
     )

@@ -367,6 +367,15 @@ class Router:
                 return topic
         raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic of number {number}")
 
+    async def has_queue(self, queue_number: int) -> bool:
+        """True if a topic has such a queue, as the leader of the system group knows."""
+        queue = queue_number & ((1 << QUEUE_BITS) - 1)
+        view = await self.ask_system_leader(None)
+        return any(
+            topic.id == queue_number >> QUEUE_BITS and queue < len(topic.groups)
+            for topic in view.topics
+        )
+
     async def ask_system_leader(self, topics: list[str] | None) -> ClusterView:
         """The table as the leader of the system group has it, which is the newest there is."""
         attempt = 0
@@ -466,6 +475,7 @@ class Router:
         timeout: float | None = None,
         is_change: bool = False,
         refusal_in: Callable[[Frame], ErrorReply | None] = lambda _: None,
+        queue_number: int | None = None,
     ) -> Frame:
         """Send an idempotent request to the leader of a group, again and again until it answers.
 
@@ -478,13 +488,15 @@ class Router:
             timeout: seconds; None: the default.
             is_change: True if it may change something.
             refusal_in: finds a refusal inside an answer, for requests that answer for parts.
+            queue_number: a queue that it is about: if the leader does not know it, the system
+                group's leader is asked before that is believed.
 
         Raises:
             Rejected: it was refused.
             Unavailable: the time ran out; nothing was changed.
             OutcomeUnknown: the time ran out, and a change was sent and not answered.
         """
-        call = LeaderCall(self, group, kind, pack(message), refusal_in)
+        call = LeaderCall(self, group, kind, pack(message), refusal_in, queue_number)
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             return await call.run()
         what = f"{kind.name} to partition group {group} was not answered in time"

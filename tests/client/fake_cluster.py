@@ -12,6 +12,7 @@ answered, is the truth of `raftmq.pop`; the connections, refusals and silences a
 | NOT_APPLIED / APPLIED_AND_CUT | no / yes | the connection closes |
 | UNKNOWN_NOT_APPLIED / UNKNOWN_APPLIED | no / yes | `outcome_unknown` |
 | BUSY, UNAVAILABLE, NOT_LEADER | no | that refusal |
+| BEHIND | no | `unknown_topic`, as from a node that has not heard of a new topic yet |
 | IGNORED / APPLIED_AND_IGNORED | no / yes | nothing, and the connection stays open |
 | APPLIED_LATE | yes, some time after the connection closed | the connection closes |
 """
@@ -89,6 +90,7 @@ class Fate(Enum):
     BUSY = auto()
     UNAVAILABLE = auto()
     NOT_LEADER = auto()
+    BEHIND = auto()
     IGNORED = auto()
     APPLIED_AND_IGNORED = auto()
     APPLIED_LATE = auto()
@@ -98,6 +100,7 @@ _APPLIED = {Fate.DONE, Fate.APPLIED_AND_CUT, Fate.UNKNOWN_APPLIED, Fate.APPLIED_
 _CUT = {Fate.NOT_APPLIED, Fate.APPLIED_AND_CUT, Fate.APPLIED_LATE}
 _UNKNOWN = {Fate.UNKNOWN_NOT_APPLIED, Fate.UNKNOWN_APPLIED}
 _REFUSED = {Fate.BUSY: "busy", Fate.UNAVAILABLE: "unavailable", Fate.NOT_LEADER: "not_leader"}
+_REFUSED[Fate.BEHIND] = Reason.UNKNOWN_TOPIC.value
 
 
 class Pipe:

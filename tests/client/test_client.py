@@ -236,6 +236,25 @@ async def test_change_whose_answer_was_lost_is_sent_again(cluster: FakeCluster) 
     assert not lost
 
 
+@pytest.mark.parametrize("kind", [FrameKind.OFFSETS, FrameKind.COMMIT, FrameKind.FETCH])
+async def test_leader_that_has_not_heard_of_a_new_topic_yet_is_asked_again(
+    cluster: FakeCluster, kind: FrameKind
+) -> None:
+    cluster.create_topic()
+    fates = [Fate.BEHIND] * 2
+    cluster.fate = lambda _, f: fates.pop() if f.kind == kind and fates else Fate.DONE
+    async with connect(URL, world=cluster) as mq:
+        async with mq.producer("orders") as p:
+            receipt = await p.send(b"x")
+        assert receipt.id is not None
+        assert (await mq.get(receipt.id)).body == b"x"
+        await mq.admin.describe_topic("orders")
+        async with mq.consumer("orders", group="g") as c:
+            await c.fetch()
+            await c.commit()
+    assert not fates
+
+
 @pytest.mark.parametrize(
     ("fate", "error"), [(Fate.IGNORED, OutcomeUnknown), (Fate.BUSY, Unavailable)]
 )
