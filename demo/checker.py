@@ -1,0 +1,225 @@
+"""The proof: what was sent and acked, against what each consumer group read.
+
+A `Ledger` is told of each message before it is sent and when it is acked. A `Witness`, one for each
+consumer group, is told of each message that was read, in the order of reading. Neither asks the
+cluster anything. A message is known by its property `row`; what else there is to it is compared.
+
+| finding | a message that |
+|---|---|
+| `LOST` | was acked and not read |
+| `DUPLICATED` | was read a second time |
+| `ALTERED` | differs from what was sent: the body, key, tag or a property |
+| `INVENTED` | was never sent |
+| `REORDERED` | was read after a later one of the same key |
+| `MISPLACED` | was read at another queue or offset than its receipt says |
+
+A message whose outcome is unknown (its ack did not come in time) may be read once, or not at all.
+
+Invariants:
+- Memory is bounded by the number of messages sent: about 50 bytes each, and 9 for each group.
+  Bodies and properties are kept as digests of 64 bits.
+- A finding that was made is never taken back; all are counted, the first few are kept in words.
+
+Left out: order between messages of different keys, and of messages without a key: nobody promised
+any.
+"""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+
+import msgspec
+
+EXAMPLES_MAX = 3
+_NOWHERE = -1
+_QUEUE_SHIFT = 44
+
+Value = int | float | str | bytes | bool
+_pack = msgspec.msgpack.Encoder(order="sorted").encode
+
+
+class Kind(Enum):
+    """What can be wrong: see the table of this module."""
+
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    ALTERED = "altered"
+    INVENTED = "invented"
+    REORDERED = "reordered"
+    MISPLACED = "misplaced"
+
+
+@dataclass(slots=True)
+class Finding:
+    """All messages of one group with which the same is wrong."""
+
+    count: int = 0
+    """How many."""
+    examples: list[str] = field(default_factory=list)
+    """The first of them, in words."""
+
+
+class Ledger:
+    """What the producer knows: sent, acked, where."""
+
+    def __init__(self, rows: int) -> None:
+        """`rows`: messages are numbered from 0 to one less."""
+        self.rows = rows
+        """How many messages there may be."""
+        self.sent = 0
+        """How many were sent."""
+        self.acked = 0
+        """How many were acked."""
+        self.keyless = 0
+        """How many of those sent have no key."""
+        self._is_sent = bytearray(rows)
+        self._is_acked = bytearray(rows)
+        self._body = array("Q", bytes(8 * rows))
+        self._props = array("Q", bytes(8 * rows))
+        self._place = array("q", [_NOWHERE]) * rows
+        # References: a key or tag that occurs often is one object.
+        self._key: list[str | None] = [None] * rows
+        self._tag: list[str | None] = [None] * rows
+        self._texts: dict[str, str] = {}
+
+    def send(
+        self, row: int, body: bytes, key: str | None, tag: str | None, props: Mapping[str, Value]
+    ) -> None:
+        """Note a message that is about to be sent."""
+        assert not self._is_sent[row], f"row {row} was sent already"
+        self._is_sent[row] = 1
+        self._body[row] = _digest(body)
+        self._props[row] = _digest(_pack(props))
+        self._key[row] = None if key is None else self._texts.setdefault(key, key)
+        self._tag[row] = None if tag is None else self._texts.setdefault(tag, tag)
+        self.sent += 1
+        self.keyless += key is None
+
+    def ack(self, row: int, queue: int, offset: int | None) -> None:
+        """Note the receipt of a message; `offset` None: stored, where is not known."""
+        assert self._is_sent[row], f"row {row} was acked and not sent"
+        assert not self._is_acked[row], f"row {row} was acked already"
+        self._is_acked[row] = 1
+        self.acked += 1
+        if offset is not None:
+            self._place[row] = queue << _QUEUE_SHIFT | offset
+
+    def is_sent(self, row: object) -> bool:
+        """True if there is a message of that number; whatever `row` is."""
+        return type(row) is int and 0 <= row < self.rows and self._is_sent[row] == 1
+
+    def is_acked(self, row: int) -> bool:
+        """True if its receipt came."""
+        return self._is_acked[row] == 1
+
+    def place(self, row: int) -> tuple[int, int] | None:
+        """Queue and offset of its receipt; None: there is none, or it does not say."""
+        place = self._place[row]
+        return None if place == _NOWHERE else split(place)
+
+    def differences(
+        self, row: int, body: bytes, key: str | None, tag: str | None, props: Mapping[str, Value]
+    ) -> list[str]:
+        """The names of what is not as it was sent."""
+        found = []
+        if _digest(body) != self._body[row]:
+            found.append("body")
+        if key != self._key[row]:
+            found.append("key")
+        if tag != self._tag[row]:
+            found.append("tag")
+        if _digest(_pack(props)) != self._props[row]:
+            found.append("properties")
+        return found
+
+
+class Witness:
+    """What one consumer group saw."""
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self.name = name
+        """The consumer group."""
+        self.read = 0
+        """How many messages it read, whatever was wrong with them."""
+        self.findings: dict[Kind, Finding] = {kind: Finding() for kind in Kind}
+        """What is wrong, so far."""
+        self._ledger = ledger
+        self._place = array("q", [_NOWHERE]) * ledger.rows
+        self._is_read = bytearray(ledger.rows)
+        self._last_of_key: dict[str, int] = {}
+
+    @property
+    def is_satisfied(self) -> bool:
+        """True if nothing is wrong, so far."""
+        return all(finding.count == 0 for finding in self.findings.values())
+
+    def see(
+        self,
+        body: bytes,
+        key: str | None,
+        tag: str | None,
+        props: Mapping[str, Value],
+        *,
+        queue: int,
+        offset: int,
+    ) -> None:
+        """Take in the next message that was read."""
+        self.read += 1
+        row = props.get("row")
+        where = f"queue {queue}, offset {offset}"
+        if not self._ledger.is_sent(row):
+            self._find(Kind.INVENTED, f"{where}: nobody sent row {row!r} ({body[:40]!r})")
+            return
+        assert isinstance(row, int)
+        changed = self._ledger.differences(row, body, key, tag, props)
+        if changed:
+            self._find(Kind.ALTERED, f"row {row} at {where}: another {', '.join(changed)}")
+        if self._is_read[row]:
+            first = "queue {}, offset {}".format(*split(self._place[row]))
+            self._find(Kind.DUPLICATED, f"row {row} at {where}, and before at {first}")
+            return
+        self._is_read[row] = 1
+        self._place[row] = queue << _QUEUE_SHIFT | offset
+        self._check_order(row, key, where)
+
+    def finish(self) -> None:
+        """Nothing more will be read: look for what is missing or in the wrong place. Once."""
+        for row in range(self._ledger.rows):
+            if self._is_read[row]:
+                self._check_place(row)
+            elif self._ledger.is_acked(row):
+                receipt = self._ledger.place(row)
+                where = "" if receipt is None else " at queue {}, offset {}".format(*receipt)
+                self._find(Kind.LOST, f"row {row}, acked{where}")
+
+    def _check_order(self, row: int, key: str | None, where: str) -> None:
+        if key is None:
+            return
+        last = self._last_of_key.get(key, -1)
+        if row < last:
+            self._find(Kind.REORDERED, f"row {row} at {where} after row {last}, both of key {key}")
+        self._last_of_key[key] = max(last, row)
+
+    def _check_place(self, row: int) -> None:
+        receipt, place = self._ledger.place(row), split(self._place[row])
+        if receipt not in (None, place):
+            self._find(
+                Kind.MISPLACED, f"row {row}: (queue, offset) {place}, its receipt says {receipt}"
+            )
+
+    def _find(self, kind: Kind, words: str) -> None:
+        finding = self.findings[kind]
+        finding.count += 1
+        if len(finding.examples) < EXAMPLES_MAX:
+            finding.examples.append(words)
+
+
+def split(place: int) -> tuple[int, int]:
+    """Queue and offset of a place, as it is packed in arrays."""
+    return place >> _QUEUE_SHIFT, place & ((1 << _QUEUE_SHIFT) - 1)
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=8).digest())

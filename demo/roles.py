@@ -1,0 +1,152 @@
+"""The clients of the demo: one producer, and a reader for each consumer group.
+
+Each has a connection of its own and knows the cluster by its URL only. The producer keeps a window
+of batches under way and goes on through the failover: retries are the client library's business.
+The readers commit offsets as they go.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import anyio
+
+import raftmq
+from raftmq.client import Outgoing, PendingMany, SentRange
+
+from .checker import Ledger, Witness
+from .flights import Flight
+
+TOPIC = "flights"
+QUEUES = 8
+SEND_SECONDS_MAX = 60.0
+"""A message whose receipt has not come by then counts as not acked."""
+CALL_MESSAGES_MAX = 500
+WINDOW_MESSAGES_MAX = 32_000
+"""Messages in one call, and under way at a time, in a full run; a short run takes less."""
+FETCH_MESSAGES = 500
+FETCH_SECONDS = 0.25
+COMMIT_SECONDS = 0.5
+QUIET_SECONDS_MAX = 30.0
+"""A reader that is given nothing for so long, while something is left to read, gives up."""
+
+Moment = Callable[[], None]
+
+
+@dataclass(slots=True)
+class AckTimes:
+    """When each partition group acked something: the longest pause around a moment."""
+
+    last: dict[int, float] = field(default_factory=dict)
+    """Partition group → when it last acked."""
+    fault_group: int = 0
+    """The partition group whose leader was killed."""
+    fault_at: float = float("inf")
+    """When that was."""
+    pause_seconds: float = 0.0
+    """The longest time between two acks of that group of which the later is after the fault; the
+    first ack of all starts no pause."""
+
+    def note(self, group: int, now: float) -> None:
+        """The group acked something."""
+        before = self.last.get(group)
+        self.last[group] = now
+        if group == self.fault_group and before is not None and now > self.fault_at:
+            self.pause_seconds = max(self.pause_seconds, now - before)
+
+
+class Sender:
+    """Sends the flights in order, and notes each receipt."""
+
+    def __init__(self, ledger: Ledger, groups: list[int], moment: Moment) -> None:
+        """`groups`: the partition group of each queue; `moment` is called after each receipt."""
+        self.times = AckTimes()
+        """When acks came."""
+        self.started = 0.0
+        self.ended = 0.0
+        """The first send and the last receipt, on the clock of anyio."""
+        self.errors: list[str] = []
+        """Why messages were not acked; the first few."""
+        self._ledger = ledger
+        self._groups = groups
+        self._moment = moment
+        call = min(CALL_MESSAGES_MAX, max(1, ledger.rows // 100))
+        window = min(WINDOW_MESSAGES_MAX, max(1, ledger.rows // 10))
+        self._call_messages = call
+        self._slots = anyio.Semaphore(max(1, window // call))
+
+    async def run(
+        self, mq: raftmq.Client, flights: Iterator[Flight], *, hold_at: int, hold: anyio.Event
+    ) -> None:
+        """Send all and wait for all receipts; before message `hold_at` wait for `hold`."""
+        self.started = self.ended = anyio.current_time()
+        async with mq.producer(TOPIC) as producer, anyio.create_task_group() as tasks:
+            position = 0
+            while batch := list(islice(flights, self._call_messages)):
+                if position <= hold_at < position + len(batch):
+                    await hold.wait()
+                position += len(batch)
+                await self._slots.acquire()
+                for flight in batch:
+                    self._ledger.send(*flight)
+                # The call that does not wait: two calls that do would have no order between them.
+                pending = producer.send_many_nowait(
+                    [Outgoing(f.body, f.key, f.tag, f.props) for f in batch],
+                    timeout=SEND_SECONDS_MAX,
+                )
+                tasks.start_soon(self._take_receipts, pending, batch[0].row)
+
+    async def _take_receipts(self, pending: PendingMany, first_row: int) -> None:
+        sent = await pending.wait(check=False)
+        now = self.ended = anyio.current_time()
+        self._slots.release()
+        for part in sent.ranges:
+            if part.error is None:
+                self._take_range(part, first_row, now)
+            elif len(self.errors) < 3:
+                self.errors.append(f"{type(part.error).__name__}: {part.error}")
+        self._moment()
+
+    def _take_range(self, part: SentRange, first_row: int, now: float) -> None:
+        self.times.note(self._groups[part.queue], now)
+        for nth, position in enumerate(part.positions):
+            self._ledger.ack(first_row + position, part.queue, part.receipt(nth).offset)
+
+
+class Reader:
+    """One consumer group: reads everything, in order, and commits as it goes."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.witness = witness
+        """What it saw."""
+        self.seconds = 0.0
+        """From the first message to the last."""
+        self.trouble = ""
+        """Why it ended before the end of the queues; empty: it did not."""
+        self._ends: dict[int, int] | None = None
+
+    def finish_at(self, ends: dict[int, int]) -> None:
+        """Nothing more will be sent: queue → the offset after its last message."""
+        self._ends = ends
+
+    async def run(self, mq: raftmq.Client) -> None:
+        """Read until the ends are reached."""
+        first = None
+        last = anyio.current_time()
+        async with mq.consumer(
+            TOPIC, group=self.witness.name, mode="pull", auto_commit=COMMIT_SECONDS
+        ) as consumer:
+            while self._ends is None or any(
+                consumer.position[queue] < end for queue, end in self._ends.items()
+            ):
+                batch = await consumer.fetch(FETCH_MESSAGES, wait=FETCH_SECONDS)
+                now = anyio.current_time()
+                if not batch:
+                    if self._ends is not None and now - last > QUIET_SECONDS_MAX:
+                        self.trouble = f"nothing came for {QUIET_SECONDS_MAX:g} s"
+                        return
+                    continue
+                first, last = first or now, now
+                for m in batch:
+                    self.witness.see(m.body, m.key, m.tag, m.props, queue=m.queue, offset=m.offset)
+                self.seconds = last - first

@@ -1,0 +1,150 @@
+"""What a person sees: notes, progress bars and, at the end, the table.
+
+Notes and bars go to stderr; without a terminal the bars become a line now and then. The table (or
+the JSON) goes to stdout, by `__main__`. All that was shown is kept in `transcript`, so that a
+picture of a real run can be drawn.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from .report import Check, Report
+
+PLAIN_STEPS = 5
+"""Without a terminal: so many lines of progress in all."""
+
+
+class Screen:
+    """Where notes and progress go. Made once a run."""
+
+    def __init__(self, console: Console) -> None:
+        self.transcript: list[RenderableType] = []
+        """What was shown, in order; the bars as they were at their end."""
+        self._console = console
+        self._started = time.monotonic()
+        self._progress: Progress | None = None
+        self._plain_next = 0.0
+
+    def note(self, words: str, *, style: str = "") -> None:
+        """Show a line, with the seconds since the start."""
+        seconds = time.monotonic() - self._started
+        line = Text.assemble((f"{seconds:6.1f} s  ", "dim"), (words, style))
+        self._show(line)
+
+    @contextmanager
+    def progress(self, total: int, groups: Sequence[str]) -> Iterator[None]:
+        """Show how far sending and reading are, for the length of the block."""
+        progress = self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=40, complete_style="cyan", finished_style="green"),
+            TextColumn("{task.completed:>7,.0f}/{task.total:,.0f}"),
+            _Rate(),
+            console=self._console,
+            transient=True,
+            auto_refresh=False,
+            disable=not self._console.is_terminal,
+        )
+        for name in ("sent and acked", *(f"read by {group}" for group in groups)):
+            progress.add_task(name.ljust(15), total=total)
+        try:
+            with progress:
+                yield
+        finally:
+            self._progress = None
+            if self._console.is_terminal:
+                self._show(Padding(Group(*progress.get_renderables()), (1, 0, 1, 0)))
+
+    def show(self, acked: int, read: dict[str, int]) -> None:
+        """Move the bars."""
+        progress = self._progress
+        assert progress is not None
+        for task, count in zip(progress.tasks, (acked, *read.values()), strict=True):
+            progress.update(task.id, completed=count)
+        total = progress.tasks[0].total or 1
+        if self._console.is_terminal:
+            progress.refresh()
+        elif acked / total >= self._plain_next:
+            self._plain_next = (acked * PLAIN_STEPS // total + 1) / PLAIN_STEPS
+            readers = ", ".join(f"read by {name} {count:,}" for name, count in read.items())
+            self.note(f"acked {acked:,} of {total:,.0f}, {readers}")
+
+    def _show(self, line: RenderableType) -> None:
+        self.transcript.append(line)
+        self._console.print(line, soft_wrap=not self._console.is_terminal)
+
+
+class _Rate(ProgressColumn):
+    """Messages a second, over the whole run."""
+
+    def render(self, task: Task) -> Text:
+        """One cell."""
+        elapsed = task.finished_time or task.elapsed
+        if not elapsed:
+            return Text("")
+        return Text(f"{task.completed / elapsed:>8,.0f}/s", style="dim")
+
+
+def tables(report: Report) -> RenderableType:
+    """The report as a person reads it."""
+    return Group(_proof(report.checks), "", _figures(report), "", verdict(report))
+
+
+def verdict(report: Report) -> Text:
+    """One line."""
+    if report.holds:
+        words = "every acked message was read by each group once, as sent, in order for each key"
+        return Text.assemble((" HOLDS ", "bold white on green"), "  ", words)
+    broken = sum(not check.holds for check in report.checks)
+    words = f"{broken} of {len(report.checks)} checks are violated"
+    return Text.assemble((" BROKEN ", "bold white on red"), "  ", words)
+
+
+def _proof(checks: Sequence[Check]) -> Table:
+    groups = list(dict.fromkeys(check.group for check in checks if check.group))
+    table = Table(title="What the clients saw", title_justify="left", title_style="bold")
+    table.add_column("promise")
+    for group in groups or ["all"]:
+        table.add_column(group, justify="center")
+    for promise in dict.fromkeys(check.promise for check in checks):
+        found = {check.group: check for check in checks if check.promise == promise}
+        cells = [_cell(found.get(group) or found.get("")) for group in groups or [""]]
+        table.add_row(promise, *cells)
+        for check in found.values():
+            for example in check.examples:
+                table.add_row(Text(f"  {example}", style="red"), *([""] * len(cells)))
+    return table
+
+
+def _cell(check: Check | None) -> Text:
+    if check is None:
+        return Text("")
+    if check.holds:
+        return Text("yes", style="green")
+    return Text(f"no: {check.violations:,}", style="bold red")
+
+
+def _figures(report: Report) -> Table:
+    figures = report.figures
+    table = Table(title="What it took", title_justify="left", title_style="bold", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    keyless = f"{figures.keyless:,} without a tail number have no key: no order is asked of them"
+    table.add_row("messages", f"{figures.messages:,}", keyless)
+    table.add_row("sent and acked", f"{figures.send_per_s:,.0f}/s", "the failover included")
+    for group, rate in figures.read_per_s.items():
+        table.add_row(f"read by {group}", f"{rate:,.0f}/s", "while it was sent")
+    failover = "the longest time without a receipt in the queues that lost their leader"
+    table.add_row("failover", f"{figures.failover_seconds:.2f} s", failover)
+    memory = f"{figures.memory_bytes_max / 2**20:,.0f} MiB"
+    table.add_row("memory", memory, "of producer, readers and checker together, at most")
+    took = f"the cluster was ready after {figures.ready_seconds:.1f} s"
+    table.add_row("in all", f"{figures.total_seconds:.1f} s", took)
+    return table

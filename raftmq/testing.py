@@ -1,0 +1,359 @@
+"""A real cluster for tests: processes on loopback that a test may kill, pause and start again.
+
+    async with raftmq.testing.cluster() as nodes:
+        async with raftmq.connect(nodes.url) as mq:
+            await mq.admin.create_topic("orders")
+            nodes.kill(await nodes.leader(1))
+
+Each node is `python -m raftmq serve` with a data folder of its own, and nothing is made up: what a
+test sees is what a deployment would see. It runs on trio and on asyncio.
+
+| call | the node |
+|---|---|
+| `kill` | ends at once (SIGKILL), as in a crash of the process |
+| `stop` | is asked to end (SIGTERM), and hands over what it leads |
+| `pause`, `resume` | does not run for a while (SIGSTOP, SIGCONT), as in a long stall |
+| `start`, `restart` | goes on with its folder, on the same port |
+
+Invariants:
+- No process outlives the block, nor the process that opened it, however that ends.
+- A node keeps its port for the whole block. Ports lie below those that the system gives to outgoing
+  connections, or a connection could take the port of a node while it is down.
+- Nothing is restarted by itself.
+
+Left out: nodes that join later; faults of network, disk and clock (they need a made-up world).
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from .client import connect
+from .errors import RaftmqError, Unavailable
+
+__all__ = ["Cluster", "cluster"]
+
+HOST = "127.0.0.1"
+PORT_MIN, PORT_MAX = 20_000, 32_000
+LOOK_SECONDS = 0.05
+STATUS_SECONDS_MAX = 2.0
+
+Settings = Mapping[str, Mapping[str, int | str]]
+"""Tables of a node's settings file: `{"raft": {"tick_ms": 20}}`."""
+
+
+@dataclass(slots=True)
+class _Node:
+    port: int
+    process: "subprocess.Popen[bytes] | None" = None
+    is_paused: bool = False
+
+
+class Cluster:
+    """A cluster of processes. Made by `cluster`. Nodes are numbered from 1."""
+
+    folder: Path
+    """Everything is in here: `node-1/` the data, `node-1.toml` the settings, `node-1.log`."""
+
+    def __init__(self, folder: Path, count: int, settings: Settings) -> None:
+        self.folder = folder
+        self._nodes = {node: _Node(port) for node, port in enumerate(_free_ports(count), 1)}
+        name = f"testing-{secrets.token_hex(4)}"
+        for node in self._nodes:
+            own: dict[str, int | str] = {"id": node, "cluster": name, "host": HOST}
+            own |= {"data": str(self.data(node)), "port": self._nodes[node].port}
+            own |= {"groups": count, "replicas": min(count, 3)}
+            tables = {**settings, "node": {**own, **settings.get("node", {})}}
+            self.config(node).write_text(self._toml(tables))
+
+    @property
+    def nodes(self) -> list[int]:
+        """All nodes, those that are down too."""
+        return list(self._nodes)
+
+    @property
+    def url(self) -> str:
+        """What `raftmq.connect` takes."""
+        return f"raftmq://{','.join(map(self.address, self._nodes))}"
+
+    def address(self, node: int) -> str:
+        """`host:port` of a node."""
+        return f"{HOST}:{self._nodes[node].port}"
+
+    def data(self, node: int) -> Path:
+        """A node's data folder."""
+        return self.folder / f"node-{node}"
+
+    def config(self, node: int) -> Path:
+        """A node's settings file."""
+        return self.folder / f"node-{node}.toml"
+
+    def log(self, node: int) -> str:
+        """What a node has written to stderr, over all its lives."""
+        return self._log_path(node).read_text(errors="replace")
+
+    def pid(self, node: int) -> int:
+        """A node's process; 0: it is down."""
+        process = self._nodes[node].process
+        return process.pid if process is not None and process.poll() is None else 0
+
+    def exit_status(self, node: int) -> int | None:
+        """How a node's process ended, negative by a signal; None: it runs, or never ran."""
+        process = self._nodes[node].process
+        return None if process is None else process.poll()
+
+    def is_running(self, node: int) -> bool:
+        """True if the node's process exists and is not paused."""
+        return self.pid(node) != 0 and not self._nodes[node].is_paused
+
+    def start(self, node: int) -> None:
+        """Start a node that is down. It does not serve yet on return; see `wait_serving`."""
+        assert not self.pid(node), f"node {node} runs already"
+        own = self._nodes[node]
+        own.is_paused = False
+        with self._log_path(node).open("ab") as log:
+            own.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "raftmq", "serve"),
+                    *("-c", str(self.config(node)), "--parent", str(os.getpid())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C on a terminal is for whoever opened the cluster.
+                process_group=0,
+            )
+
+    def kill(self, node: int) -> None:
+        """End a node at once and wait until it is gone. Does nothing to a node that is down."""
+        process = self._nodes[node].process
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def pause(self, node: int) -> None:
+        """Let a node stand still: its connections stay open and it does not answer."""
+        self._signal(node, signal.SIGSTOP)
+        self._nodes[node].is_paused = True
+
+    def resume(self, node: int) -> None:
+        """Let a paused node go on."""
+        self._signal(node, signal.SIGCONT)
+        self._nodes[node].is_paused = False
+
+    async def stop(self, node: int, *, timeout: float = 30.0) -> int:
+        """Ask a node to end and wait for it: its exit status. Cancelling leaves it ending.
+
+        Raises:
+            TimeoutError: it did not end in time.
+        """
+        self._signal(node, signal.SIGTERM)
+        return await self.wait_exit(node, timeout=timeout)
+
+    async def wait_exit(self, node: int, *, timeout: float = 30.0) -> int:
+        """Wait until a node's process has ended: its exit status.
+
+        Raises:
+            TimeoutError: it did not end in time.
+        """
+        with anyio.fail_after(timeout):
+            while True:
+                status = self.exit_status(node)
+                if status is not None:
+                    return status
+                await anyio.sleep(LOOK_SECONDS)
+
+    async def restart(self, node: int, *, timeout: float = 30.0) -> None:
+        """Start a node that is down, and wait until it serves. Cancelling leaves it starting.
+
+        Raises:
+            Unavailable: it does not serve in time, or ended; the message has its last words.
+        """
+        self.start(node)
+        await self.wait_serving(node, timeout=timeout)
+
+    async def wait_serving(self, node: int, *, timeout: float = 30.0) -> None:
+        """Wait until a node answers clients.
+
+        Raises:
+            Unavailable: it does not in time, or its process ended.
+        """
+        with anyio.move_on_after(timeout):
+            while self.exit_status(node) is None:
+                if await self.status(node) is not None:
+                    return
+                await anyio.sleep(LOOK_SECONDS)
+        words = "\n".join(self.log(node).splitlines()[-10:])
+        status = self.exit_status(node)
+        how = "does not serve" if status is None else f"ended with {status}"
+        raise Unavailable(f"node {node} {how}; its last words:\n{words}")
+
+    async def wait_ready(self, *, timeout: float = 30.0) -> None:
+        """Wait until each running node serves and each partition group has a leader among them.
+
+        Raises:
+            Unavailable: that does not come about in time.
+        """
+        with anyio.move_on_after(timeout):
+            while True:
+                if await self._is_ready():
+                    return
+                await anyio.sleep(LOOK_SECONDS)
+        logs = "\n".join(f"node {n}: {self.log(n)[-1_000:]}" for n in self._nodes)
+        raise Unavailable(f"no cluster with leaders for every group in time\n{logs}")
+
+    async def leader(self, group: int, *, timeout: float = 30.0) -> int:
+        """The node that leads a partition group (0: the system group), waiting for one to.
+
+        The running nodes are asked; of two that believe they lead, the higher term counts.
+
+        Raises:
+            Unavailable: nobody leads it in time.
+        """
+        with anyio.move_on_after(timeout):
+            while True:
+                leaders = _leaders(await self.statuses())
+                if group in leaders:
+                    return leaders[group]
+                await anyio.sleep(LOOK_SECONDS)
+        raise Unavailable(f"nobody leads group {group} for {timeout:g} s")
+
+    async def statuses(self) -> dict[int, dict[str, Any]]:
+        """What each running node that answers says of itself; see `raftmq.broker.status`."""
+        found: dict[int, dict[str, Any]] = {}
+
+        async def ask(node: int) -> None:
+            status = await self.status(node)
+            if status is not None:
+                found[node] = status
+
+        async with anyio.create_task_group() as tasks:
+            for node in filter(self.is_running, self._nodes):
+                tasks.start_soon(ask, node)
+        return dict(sorted(found.items()))
+
+    async def status(self, node: int) -> dict[str, Any] | None:
+        """What one node says of itself; None: it does not answer."""
+        url, seconds = f"raftmq://{self.address(node)}", STATUS_SECONDS_MAX
+        try:
+            async with connect(url, timeout=seconds) as mq:
+                return await mq.admin.status(node)
+        except RaftmqError:
+            return None
+
+    def close(self) -> None:
+        """Kill every node. A second call does nothing."""
+        for own in self._nodes.values():
+            if own.process is not None:
+                own.process.kill()
+        for node in self._nodes:
+            self.kill(node)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _is_ready(self) -> bool:
+        ended = [node for node, own in self._nodes.items() if own.process and not self.pid(node)]
+        if ended:
+            words = "\n".join(self.log(ended[0]).splitlines()[-10:])
+            raise Unavailable(f"node {ended[0]} ended; its last words:\n{words}")
+        statuses = await self.statuses()
+        if not all(node in statuses for node in filter(self.is_running, self._nodes)):
+            return False
+        known = {group["group"] for status in statuses.values() for group in status["groups"]}
+        # Group 0 makes the others; until then there are no data groups to speak of.
+        return len(known) > 1 and known == set(_leaders(statuses))
+
+    def _signal(self, node: int, number: signal.Signals) -> None:
+        assert self.pid(node), f"node {node} is down"
+        os.kill(self.pid(node), number)
+
+    def _log_path(self, node: int) -> Path:
+        return self.folder / f"node-{node}.log"
+
+    def _toml(self, tables: Mapping[str, Mapping[str, int | str]]) -> str:
+        lines: list[str] = []
+        for table, values in tables.items():
+            lines.append(f"[{table}]")
+            # A JSON string or number is one of TOML too.
+            lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+            if table == "node":
+                peers = (
+                    f'    {{ id = {node}, host = "{HOST}", port = {own.port} }},'
+                    for node, own in self._nodes.items()
+                )
+                lines += ["peers = [", *peers, "]"]
+        return "\n".join(lines) + "\n"
+
+
+@asynccontextmanager
+async def cluster(
+    nodes: int = 3,
+    *,
+    folder: Path | None = None,
+    settings: Settings | None = None,
+    timeout: float = 30.0,
+) -> AsyncIterator[Cluster]:
+    """`async with cluster() as nodes:` runs a new cluster, which is ready on entering.
+
+    It has as many data groups as nodes, numbered from 1. Leaving kills every node.
+
+    Args:
+        nodes: how many.
+        folder: where to put it all; it is kept. None: a temporary folder, removed at the end.
+        settings: tables that replace defaults, the same for all nodes; `raftmq serve` knows them.
+        timeout: seconds until it must be ready.
+
+    Raises:
+        Unavailable: it was not ready in time; the message has what the nodes said.
+    """
+    place = folder or Path(tempfile.mkdtemp(prefix="raftmq-testing-"))
+    place.mkdir(parents=True, exist_ok=True)
+    made = Cluster(place, nodes, settings or {})
+    try:
+        for node in made.nodes:
+            made.start(node)
+        await made.wait_ready(timeout=timeout)
+        yield made
+    finally:
+        made.close()
+        if folder is None:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _leaders(statuses: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """Partition group → the node that leads it, by the highest term."""
+    terms: dict[int, tuple[int, int]] = {}
+    for node, status in statuses.items():
+        for group in status["groups"]:
+            if group["group"] in status["leads"]:
+                known = terms.get(group["group"], (0, 0))
+                terms[group["group"]] = max(known, (group["term"], node))
+    return {group: node for group, (_, node) in terms.items()}
+
+
+def _free_ports(count: int) -> Sequence[int]:
+    ports: list[int] = []
+    while len(ports) < count:
+        port = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
+    return ports
