@@ -125,6 +125,7 @@ class Simulation:
         nodes = 3 + seed % 5
         self.is_async = is_async
         self.has_pre_vote, self.has_check_quorum = seed % 2 == 0, seed % 3 == 0
+        self.announces_commit = seed % 4 < 2
         self.counts: Counter[str] = Counter()
         self.network: list[Message] = []
         self.blocked: set[tuple[int, int]] = set()
@@ -183,6 +184,7 @@ class Simulation:
             check_quorum=self.has_check_quorum,
             async_storage_writes=self.is_async,
             disable_proposal_forwarding=False,
+            announce_commit=self.announces_commit,
             message_bytes_max=self.rng.choice([0, 100, 2**40]),
             inflight_messages_max=self.rng.choice([1, 2, 256]),
             inflight_bytes_max=2**50,

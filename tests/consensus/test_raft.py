@@ -235,6 +235,21 @@ def test_snapshot_that_is_not_ready_yet_is_tried_again(monkeypatch: pytest.Monke
     assert cluster.raft(3).commit == cluster.raft(1).commit
 
 
+def test_commit_rides_on_the_next_records_or_heartbeat_if_it_is_not_announced() -> None:
+    cluster = Cluster(3, announce_commit=False)
+    cluster.elect(1)
+    index = cluster.propose(1, b"x")
+    cluster.settle()
+    assert cluster.raft(1).commit == index
+    assert cluster.raft(2).commit < index
+    cluster.propose(1, b"y")
+    cluster.settle()
+    assert cluster.raft(2).commit == index
+    cluster.tick(1, 1)
+    cluster.settle()
+    assert cluster[2].payloads == cluster[3].payloads == [b"x", b"y"]
+
+
 # Records that are on disk only
 
 
