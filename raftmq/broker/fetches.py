@@ -15,8 +15,8 @@ from functools import partial
 from struct import pack as pack_struct
 from typing import NamedTuple, Protocol
 
-from raftmq.errors import CorruptRecord
 from raftmq.log.builder import Placement
+from raftmq.log.faults import Dropped
 from raftmq.log.record import HEADER_BYTES, Record
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -72,12 +72,19 @@ class Fetches:
     """All fetches of a node that are under way."""
 
     def __init__(
-        self, catalogue: Catalogue, *, timers: Timers, reader: Worker, limits: Limits
+        self,
+        catalogue: Catalogue,
+        *,
+        timers: Timers,
+        reader: Worker,
+        limits: Limits,
+        on_fault: Callable[[BaseException], None],
     ) -> None:
         self._catalogue = catalogue
         self._timers = timers
         self._reader = reader
         self._limits = limits
+        self._on_fault = on_fault
         self._parked: dict[int, set[_Pending]] = {}
 
     def start(self, connection: Connection, frame: Frame) -> None:
@@ -180,9 +187,11 @@ class Fetches:
         if result is not None:
             pending.answer(*result)
             return
-        if not isinstance(error, CorruptRecord | OSError | LookupError):
-            assert error is not None
-            raise error
+        assert error is not None
+        if not isinstance(error, Dropped | OSError):
+            # Rot is never served: the node stops and says where it is.
+            self._on_fault(error)
+            return
         message = f"the log cannot be read here: {error}"
         reply = ErrorReply("unavailable", message, retry_ms=200)
         pending.answer([_failed(found.queue, reply) for found in cold], [])

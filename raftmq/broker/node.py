@@ -31,13 +31,13 @@ from raftmq.batch import peek
 from raftmq.consensus import Message, MessageKind, Snapshot
 from raftmq.errors import Reason, Unavailable
 from raftmq.log.builder import Placement, SegmentBuilder
-from raftmq.log.faults import DiskFull, LogFault
+from raftmq.log.faults import DiskFull, Dropped, LogFault
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.segment import Link
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.results import Appended, Result
+from raftmq.pop.results import Appended, Result, UnsupportedVersion
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -250,7 +250,8 @@ class Node:
         budget = self.settings.raft.message_bytes_max * 4
 
         def done(records: list[Record] | None, error: BaseException | None) -> None:
-            if error is not None and not isinstance(error, LogFault | OSError):
+            if error is not None and not isinstance(error, Dropped | OSError):
+                # Rot is never served: the node stops and says where it is.
                 self.fail(error)
                 return
             group.fetched(peer, records or [])
@@ -339,6 +340,9 @@ class Node:
         if self.load.connections > self.settings.limits.connections_max:
             message = f"this node serves {self.settings.limits.connections_max} connections"
             raise Refusal(ErrorReply("busy", message, retry_ms=1000))
+        if hello.node and hello.host and hello.node not in self.links and hello.node != self.id:
+            # A node that joins has no catalog yet to find us by, nor we one that names it.
+            self._start_link(Peer(hello.node, hello.host, hello.port))
         limits = self.settings.limits
         return Welcome(
             PROTOCOL,
@@ -399,7 +403,7 @@ class Node:
         """
         try:
             await self._run(task_status)
-        except* (LogFault, OSError) as group:
+        except* (LogFault, OSError, UnsupportedVersion) as group:
             fault = _first(group)
             raise NodeStopped(f"{type(fault).__name__}: {fault}") from group
         if self._fault is not None:
@@ -452,7 +456,9 @@ class Node:
             settle=self.settle,
             on_fault=self.fail,
         )
-        self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
+        self._fetches = Fetches(
+            self, timers=self.timers, reader=self._reader, limits=limits, on_fault=self.fail
+        )
         self._requests = Requests(self, fetches=self._fetches, reader=self._reader, limits=limits)
         self._snapshots = Snapshots(self, self._disk_worker)
         self._opener = GroupOpener(self)
@@ -543,9 +549,7 @@ class Node:
         limits = self.settings.limits
         link = PeerLink(
             peer,
-            lambda: Hello(
-                PROTOCOL, self.settings.node.cluster, self.id, self.incarnation, SOFTWARE
-            ),
+            self._hello,
             world=self.world,
             step=self.load.step,
             unsent_bytes_max=limits.peer_bytes_max,
@@ -555,6 +559,10 @@ class Node:
         )
         self.links[peer.id] = link
         self._nursery.start_soon(link.run)
+
+    def _hello(self) -> Hello:
+        own = self.settings.node
+        return Hello(PROTOCOL, own.cluster, self.id, self.incarnation, SOFTWARE, own.host, own.port)
 
     def _link_lost(self, peer: int, was_refused: bool) -> None:
         """A link broke or could not be made: tell consensus, which then probes.

@@ -21,6 +21,7 @@ import trio
 
 from raftmq.consensus import Message, Snapshot
 from raftmq.errors import Unavailable
+from raftmq.log.faults import DiskFull
 from raftmq.log.record import Record
 from raftmq.log.snapshot import SnapshotReceiver
 from raftmq.wire import raft as raft_wire
@@ -60,7 +61,8 @@ class Snapshots:
         self._disk.submit(partial(group.store.save_snapshot, meta, state), self._saved)
 
     def _saved(self, _: object, error: BaseException | None) -> None:
-        if error is not None:
+        # A full disk only means that this border has no snapshot: there will be others.
+        if error is not None and not isinstance(error, DiskFull):
             self._node.fail(error)
 
     async def send(self, group: Group, message: Message) -> None:

@@ -97,6 +97,11 @@ class Hello(_Wire, frozen=True):
     """Random name of the sender's data folder; empty from a client. A wiped disk gets a new one."""
     software: str
     """Name and version, for people."""
+    host: str = ""
+    """From a node: where it is reached, so that a node that joins gets answers; empty from a
+    client."""
+    port: int = 0
+    """From a node: its port."""
 
 
 class Welcome(_Wire, frozen=True):

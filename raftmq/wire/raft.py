@@ -19,7 +19,6 @@ from .codec import pack, unpack
 from .frame import Frame, encode_frame
 from .messages import FrameKind
 
-
 TRAVELLING_KINDS = frozenset(MessageKind) - LOCAL_KINDS - {MessageKind.PROPOSE}
 """Proposals are not forwarded: a client is told who leads and asks there."""
 

@@ -198,7 +198,7 @@ class Cluster:
             own.host,
             own.port,
             peers=self.peers if is_founder else [],
-            join=[] if is_founder else self.peers,
+            join=[] if is_founder else self.peers[:1],
         )
         return Settings(node, Raft(tick_ms=50), self.log, Limits()).validate()
 
