@@ -1,5 +1,7 @@
 """Nodes come, go and are replaced while the cluster serves."""
 
+from functools import partial
+
 import pytest
 import trio
 
@@ -38,7 +40,7 @@ def test_node_that_joins_takes_over_its_share_and_has_every_message() -> None:
         carried = [g for g in DATA_GROUPS if 4 in cluster.nodes[1].catalog.groups[g].members]
         assert len(carried) == 2
         for group in carried:
-            await cluster.wait_until(lambda group=group: 4 in cluster.members(group))
+            await cluster.wait_until(partial(lambda group: 4 in cluster.members(group), group))
             assert len(cluster.members(group)) == 3
         await produce_everywhere(cluster, 10, 10)
         await trio.sleep(2)

@@ -1,5 +1,7 @@
 """The data group's machine: offsets, exactly-once publish, committed offsets, snapshots."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -194,7 +196,7 @@ STEPS = st.one_of(
 )
 
 
-def step(log: Log, action: object, now: int) -> list[Result]:
+def step(log: Log, action: Any, now: int) -> list[Result]:
     match action:
         case (int() as first, count, queue, producer, epoch):
             return [log.send(first, count, queue=queue, producer=producer, epoch=epoch, now=now)]
