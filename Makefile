@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet
 
-.PHONY: help setup test check fix bench docs clean
+.PHONY: help setup test demo check fix bench docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,10 @@ setup: $(VENV)/.dev  ## make .venv with the locked dependencies
 
 test: setup  ## run the whole test suite
 	$(BIN)/pytest
+
+demo: setup  ## kill a leader mid-stream, prove that nothing is lost (ARGS="--rows 20000")
+	$(SYNC) --inexact --group demo
+	$(BIN)/python -m demo $(ARGS)
 
 check: setup  ## read-only gate: format, lint, types, import contracts, fast tests, docs
 	$(BIN)/ruff format --check raftmq tests bench

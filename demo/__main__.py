@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -42,12 +43,15 @@ def main(rows: int, keep: bool, is_json: bool) -> None:
     """Kill a leader mid-stream and prove that nothing is lost, repeated or put out of order."""
     screen = Screen(Console(stderr=True))
     folder = Path(tempfile.mkdtemp(prefix="raftmq-demo-")) if keep else None
+    report, troubles = None, []
     try:
         report = anyio.run(run, rows, screen, folder, backend="trio")
-    except (RaftmqError, NoData, TimeoutError) as error:
-        raise click.ClickException(f"{error or 'it took too long'}") from error
+    except* (RaftmqError, NoData, TimeoutError) as group:
+        troubles = [f"{type(error).__name__}: {error}" for error in _single(group)]
     if folder is not None:
         screen.note(f"kept {folder}: `raftmq inspect {folder}/node-1` shows a node's data")
+    if troubles:
+        raise click.ClickException("; ".join(troubles))
     if report is None:
         screen.note("interrupted; the nodes were stopped")
         sys.exit(INTERRUPTED)
@@ -66,6 +70,15 @@ async def run(rows: int, screen: Screen, folder: Path | None) -> Report | None:
         report = await tell(rows, screen, folder=folder)
         tasks.cancel_scope.cancel()
     return report
+
+
+def _single(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _single(inner)
+    else:
+        yield error
 
 
 async def _end_on_signal(scope: anyio.CancelScope) -> None:

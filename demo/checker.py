@@ -114,10 +114,13 @@ class Ledger:
         """True if its receipt came."""
         return self._is_acked[row] == 1
 
-    def place(self, row: int) -> tuple[int, int] | None:
-        """Queue and offset of its receipt; None: there is none, or it does not say."""
-        place = self._place[row]
-        return None if place == _NOWHERE else split(place)
+    def key(self, row: int) -> str | None:
+        """The key it was sent with; None: without one."""
+        return self._key[row]
+
+    def place(self, row: int) -> int:
+        """Queue and offset of its receipt, packed; -1: there is none, or it does not say."""
+        return self._place[row]
 
     def differences(
         self, row: int, body: bytes, key: str | None, tag: str | None, props: Mapping[str, Value]
@@ -168,21 +171,25 @@ class Witness:
         """Take in the next message that was read."""
         self.read += 1
         row = props.get("row")
-        where = f"queue {queue}, offset {offset}"
+        place = queue << _QUEUE_SHIFT | offset
         if not self._ledger.is_sent(row):
-            self._find(Kind.INVENTED, f"{where}: nobody sent row {row!r} ({body[:40]!r})")
+            words = f"nobody sent row {row!r}, read at {_words(place)}: {body[:40]!r}"
+            self._find(Kind.INVENTED, words)
             return
         assert isinstance(row, int)
         changed = self._ledger.differences(row, body, key, tag, props)
         if changed:
-            self._find(Kind.ALTERED, f"row {row} at {where}: another {', '.join(changed)}")
+            self._find(Kind.ALTERED, f"row {row} at {_words(place)}: another {', '.join(changed)}")
         if self._is_read[row]:
-            first = "queue {}, offset {}".format(*split(self._place[row]))
-            self._find(Kind.DUPLICATED, f"row {row} at {where}, and before at {first}")
+            first = _words(self._place[row])
+            self._find(Kind.DUPLICATED, f"row {row} at {_words(place)}, and before at {first}")
             return
         self._is_read[row] = 1
-        self._place[row] = queue << _QUEUE_SHIFT | offset
-        self._check_order(row, key, where)
+        self._place[row] = place
+        # The key it was sent with: an altered one would make its neighbours look out of order.
+        sent_key = self._ledger.key(row)
+        if sent_key is not None:
+            self._check_order(row, sent_key, place)
 
     def finish(self) -> None:
         """Nothing more will be read: look for what is missing or in the wrong place. Once."""
@@ -190,24 +197,21 @@ class Witness:
             if self._is_read[row]:
                 self._check_place(row)
             elif self._ledger.is_acked(row):
-                receipt = self._ledger.place(row)
-                where = "" if receipt is None else " at queue {}, offset {}".format(*receipt)
-                self._find(Kind.LOST, f"row {row}, acked{where}")
+                self._find(Kind.LOST, f"row {row}, acked at {_words(self._ledger.place(row))}")
 
-    def _check_order(self, row: int, key: str | None, where: str) -> None:
-        if key is None:
-            return
+    def _check_order(self, row: int, key: str, place: int) -> None:
         last = self._last_of_key.get(key, -1)
         if row < last:
-            self._find(Kind.REORDERED, f"row {row} at {where} after row {last}, both of key {key}")
-        self._last_of_key[key] = max(last, row)
+            words = f"row {row} at {_words(place)} after row {last}, both of key {key}"
+            self._find(Kind.REORDERED, words)
+        else:
+            self._last_of_key[key] = row
 
     def _check_place(self, row: int) -> None:
-        receipt, place = self._ledger.place(row), split(self._place[row])
-        if receipt not in (None, place):
-            self._find(
-                Kind.MISPLACED, f"row {row}: (queue, offset) {place}, its receipt says {receipt}"
-            )
+        receipt, place = self._ledger.place(row), self._place[row]
+        if receipt not in (_NOWHERE, place):
+            words = f"row {row} at {_words(place)}, its receipt says {_words(receipt)}"
+            self._find(Kind.MISPLACED, words)
 
     def _find(self, kind: Kind, words: str) -> None:
         finding = self.findings[kind]
@@ -216,9 +220,10 @@ class Witness:
             finding.examples.append(words)
 
 
-def split(place: int) -> tuple[int, int]:
-    """Queue and offset of a place, as it is packed in arrays."""
-    return place >> _QUEUE_SHIFT, place & ((1 << _QUEUE_SHIFT) - 1)
+def _words(place: int) -> str:
+    if place == _NOWHERE:
+        return "an unknown place"
+    return f"queue {place >> _QUEUE_SHIFT}, offset {place & ((1 << _QUEUE_SHIFT) - 1)}"
 
 
 def _digest(data: bytes) -> int:

@@ -30,7 +30,7 @@ ROWS = 336_776
 """How many departures there are."""
 
 _TEXTS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
-_MISSING = ("NA", "")
+_MISSING = "NA"
 _PROPERTIES = ("flight", "origin", "dest", "distance", "dep_delay")
 
 Value = int | float | str
@@ -63,22 +63,21 @@ def flights(rows: int = ROWS) -> Iterator[Flight]:
     """
     encode = msgspec.json.Encoder().encode
     with zipfile.ZipFile(_path()) as archive, archive.open("flights.csv") as file:
-        lines = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+        lines = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+        columns = [(name, name in _TEXTS) for name in next(lines)]
         for number, texts in zip(range(rows), lines, strict=False):
-            row = {name: _value(name, text) for name, text in texts.items()}
-            yield Flight(
-                number,
-                encode(row),
-                None if row["tailnum"] is None else texts["tailnum"],
-                texts["carrier"],
-                _properties(number, row),
-            )
+            row = {
+                name: None if text == _MISSING else text if is_text else int(text)
+                for (name, is_text), text in zip(columns, texts, strict=True)
+            }
+            yield Flight(number, encode(row), *_key_and_tag(row), _properties(number, row))
 
 
-def _value(name: str, text: str) -> int | str | None:
-    if text in _MISSING:
-        return None
-    return text if name in _TEXTS else int(text)
+def _key_and_tag(row: dict[str, int | str | None]) -> tuple[str | None, str]:
+    key, tag = row["tailnum"], row["carrier"]
+    assert isinstance(key, str | None)
+    assert isinstance(tag, str)
+    return key, tag
 
 
 def _properties(number: int, row: dict[str, int | str | None]) -> dict[str, Value]:

@@ -39,6 +39,8 @@ class AckTimes:
 
     last: dict[int, float] = field(default_factory=dict)
     """Partition group → when it last acked."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """Partition group → how many batches it has acked."""
     fault_group: int = 0
     """The partition group whose leader was killed."""
     fault_at: float = float("inf")
@@ -51,6 +53,7 @@ class AckTimes:
         """The group acked something."""
         before = self.last.get(group)
         self.last[group] = now
+        self.counts[group] = self.counts.get(group, 0) + 1
         if group == self.fault_group and before is not None and now > self.fault_at:
             self.pause_seconds = max(self.pause_seconds, now - before)
 

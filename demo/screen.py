@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
@@ -93,13 +94,18 @@ class _Rate(ProgressColumn):
 
 def tables(report: Report) -> RenderableType:
     """The report as a person reads it."""
-    return Group(_proof(report.checks), "", _figures(report), "", verdict(report))
+    broken = [
+        Text(f"{check.group}{': ' if check.group else ''}{example}", style="red")
+        for check in report.checks
+        for example in check.examples
+    ]
+    return Group(_proof(report.checks), *broken, "", _figures(report), "", verdict(report))
 
 
 def verdict(report: Report) -> Text:
     """One line."""
     if report.holds:
-        words = "every acked message was read by each group once, as sent, in order for each key"
+        words = "each group read every acked message once, as sent, in order by key"
         return Text.assemble((" HOLDS ", "bold white on green"), "  ", words)
     broken = sum(not check.holds for check in report.checks)
     words = f"{broken} of {len(report.checks)} checks are violated"
@@ -108,7 +114,7 @@ def verdict(report: Report) -> Text:
 
 def _proof(checks: Sequence[Check]) -> Table:
     groups = list(dict.fromkeys(check.group for check in checks if check.group))
-    table = Table(title="What the clients saw", title_justify="left", title_style="bold")
+    table = _table("What the clients saw")
     table.add_column("promise")
     for group in groups or ["all"]:
         table.add_column(group, justify="center")
@@ -116,10 +122,19 @@ def _proof(checks: Sequence[Check]) -> Table:
         found = {check.group: check for check in checks if check.promise == promise}
         cells = [_cell(found.get(group) or found.get("")) for group in groups or [""]]
         table.add_row(promise, *cells)
-        for check in found.values():
-            for example in check.examples:
-                table.add_row(Text(f"  {example}", style="red"), *([""] * len(cells)))
     return table
+
+
+def _table(title: str, *, show_header: bool = True) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold cyan",
+        show_header=show_header,
+        header_style="bold",
+        border_style="dim",
+        box=box.ROUNDED,
+    )
 
 
 def _cell(check: Check | None) -> Text:
@@ -132,19 +147,19 @@ def _cell(check: Check | None) -> Text:
 
 def _figures(report: Report) -> Table:
     figures = report.figures
-    table = Table(title="What it took", title_justify="left", title_style="bold", show_header=False)
+    table = _table("What it took", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    keyless = f"{figures.keyless:,} without a tail number have no key: no order is asked of them"
+    keyless = f"{figures.keyless:,} have no tail number: no key, no order asked"
     table.add_row("messages", f"{figures.messages:,}", keyless)
     table.add_row("sent and acked", f"{figures.send_per_s:,.0f}/s", "the failover included")
     for group, rate in figures.read_per_s.items():
         table.add_row(f"read by {group}", f"{rate:,.0f}/s", "while it was sent")
-    failover = "the longest time without a receipt in the queues that lost their leader"
+    failover = "longest pause of receipts where the leader was lost"
     table.add_row("failover", f"{figures.failover_seconds:.2f} s", failover)
     memory = f"{figures.memory_bytes_max / 2**20:,.0f} MiB"
-    table.add_row("memory", memory, "of producer, readers and checker together, at most")
-    took = f"the cluster was ready after {figures.ready_seconds:.1f} s"
+    table.add_row("memory", memory, "of producer, readers and checker, at most")
+    took = f"of which {figures.ready_seconds:.1f} s until the cluster was ready"
     table.add_row("in all", f"{figures.total_seconds:.1f} s", took)
     return table

@@ -2,7 +2,7 @@
 
 | when | what |
 |---|---|
-| 40 % of the messages are acked | SIGKILL to the leader of the first queue's partition group |
+| 40 % of the messages are acked | SIGKILL to who leads the first queue's partition group |
 | 60 % are about to be sent | they wait until the kill has happened, so that it is never missed |
 | the killed leader's queues ack again | the node is started again, with the folder it had |
 | all are acked or given up | the readers learn where the queues end, and read to there |
@@ -137,6 +137,10 @@ class Story:
         """Kill the leader, see the failover through, start the node again."""
         nodes, kill, screen = self._nodes, self._kill, self._screen
         while self._ledger.acked < int(self._rows * KILL_AT):
+            if sender.errors:
+                # It went wrong before there was any fault: let the verdict say so.
+                self._is_killed.set()
+                return
             await self._moved.wait()
         kill.node = await nodes.leader(kill.group)
         sender.times.fault_group = kill.group
@@ -149,7 +153,9 @@ class Story:
             style="bold red",
         )
         kill.new_leader = await nodes.leader(kill.group)
-        while sender.times.pause_seconds == 0.0:
+        # Receipts that were on their way at the moment of the kill are no sign of recovery.
+        before = sender.times.counts.get(kill.group, 0)
+        while sender.times.counts.get(kill.group, 0) == before and not sender.errors:
             await self._moved.wait()
         seconds = sender.times.pause_seconds
         text = f"node {kill.new_leader} leads group {kill.group}: receipts again after"
