@@ -1,6 +1,7 @@
 """`raftmq consume`: read messages, alone or as a consumer group."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from .session import Session, with_session
 from .values import START
 
 if TYPE_CHECKING:
+    import anyio
+
     from raftmq.client import Client, Consumer, Messages
     from raftmq.client.consumer import Start
 
@@ -34,6 +37,7 @@ class _Reading:
     until_end: bool
     render: "Callable[[Messages], bytes]"
     done: int = 0
+    is_interrupted: bool = False
 
     @property
     def wanted(self) -> int:
@@ -93,20 +97,26 @@ def consume(
     except BrokenPipeError:
         # Whoever read our stdout has enough; what is buffered has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        note(f"\n{reading.done:,} messages")
-        return ExitCode.OK if count is None and not until_end else ExitCode.INTERRUPTED
-    return ExitCode.OK
+    if not reading.is_interrupted:
+        return ExitCode.OK
+    note(f"\n{reading.done:,} messages")
+    return ExitCode.OK if count is None and not until_end else ExitCode.INTERRUPTED
 
 
 async def _read(mq: "Client", reading: _Reading) -> None:
+    import anyio
+
     ends = await _ends(mq, reading) if reading.until_end else {}
-    async with mq.consumer(
-        reading.topic,
-        group=reading.group,
-        queues=reading.queues or None,
-        start=reading.start,
-    ) as consumer:
+    async with (
+        mq.consumer(
+            reading.topic,
+            group=reading.group,
+            queues=reading.queues or None,
+            start=reading.start,
+        ) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(_await_interrupt, reading, tasks.cancel_scope)
         # Where the messages themselves are seen, no progress is.
         with Meter("reading", total=reading.count, is_shown=not sys.stdout.isatty()) as meter:
             while not _is_enough(reading, consumer, ends):
@@ -114,10 +124,24 @@ async def _read(mq: "Client", reading: _Reading) -> None:
                 if not messages:
                     continue
                 _write(reading.render(messages))
-                if reading.group is not None:
-                    await consumer.commit()
                 reading.done += len(messages)
+                if reading.group is not None:
+                    # What was written is committed, Ctrl-C or not.
+                    with anyio.CancelScope(shield=True):
+                        await consumer.commit()
                 meter.advance(len(messages))
+        tasks.cancel_scope.cancel()
+
+
+async def _await_interrupt(reading: _Reading, scope: "anyio.CancelScope") -> None:
+    """End the reading on the first signal; a second one ends the process."""
+    import anyio
+
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            reading.is_interrupted = True
+            scope.cancel()
+            break
 
 
 def _is_enough(reading: _Reading, consumer: "Consumer", ends: dict[int, int]) -> bool:

@@ -217,10 +217,9 @@ def _print_item(item: "Item", output: str) -> None:
             place = (item.position, "", "", "DAMAGED", item.bytes, "", item.message)
             click.echo(_ROW % place)
         case _:
-            name = Path(item.path).name
-            click.echo(
-                f"# {name}: {', '.join(f'{k} {v}' for k, v in plain.items() if k != 'path')}"
-            )
+            facts = {k: v for k, v in plain.items() if k not in ("item", "path")}
+            words = ", ".join(f"{name} {value}" for name, value in facts.items())
+            click.echo(f"# {plain['item']} {Path(item.path).name}: {words}")
 
 
 def _plain_item(item: "Item") -> dict[str, Any]:

@@ -111,11 +111,11 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
     tune_interpreter()
     node = Node(settings, RealWorld())
     own = settings.node
-    log.info("starting", host=own.host, port=own.port, data=own.data, cluster=own.cluster)
     try:
         async with trio.open_nursery() as nursery:
             is_serving = trio.Event()
             await nursery.start(_await_signals, node, log, nursery, is_serving)
+            log.info("starting", host=own.host, port=own.port, data=own.data, cluster=own.cluster)
             await nursery.start(_run_node, node, nursery)
             is_serving.set()
             log.info("serving", host=own.host, port=own.port, incarnation=node.incarnation)
@@ -177,7 +177,8 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
             led = now_led
             log.info("leads", groups=led)
             notify(f"STATUS={leads_text(led)}")
-        for peer, link in sorted(node.links.items()):
+        for link in node.links.all():
+            peer = link.peer.id
             if reached.get(peer) != link.is_connected:
                 reached[peer] = link.is_connected
                 log.info("peer reached" if link.is_connected else "peer not reached", peer=peer)

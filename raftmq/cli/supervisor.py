@@ -16,12 +16,10 @@ Invariants:
 
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,6 +37,9 @@ STEADY_SECONDS = 10.0
 
 LOOK_SECONDS = 0.1
 """Between two looks at the processes."""
+
+TURN_SECONDS = 1.0
+"""A stopping node is waited for so long before the next one is stopped too."""
 
 STOP_SECONDS_MAX = 20.0
 """Nodes that have not ended after so long are killed."""
@@ -60,6 +61,7 @@ class _Child:
     role: str = "starting"
     has_served: bool = False
     deaths: int = 0
+    sent: signal.Signals | None = None
 
 
 class Supervisor:
@@ -77,10 +79,10 @@ class Supervisor:
         self._say = say
         self._command = command
         self._children = [_Child(node, port) for node, port in enumerate(ports, 1)]
-        # A socket's path may have 107 bytes only, so it is not in the playground's folder.
-        self._channel_folder = Path(tempfile.mkdtemp(prefix="raftmq-notify-"))
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._channel.bind(str(self._channel_folder / "socket"))
+        # Without a name Linux chooses an abstract one, which leaves no file behind.
+        path = "" if sys.platform == "linux" else str(playground.folder / "notify")
+        self._channel.bind(path)
 
     @property
     def is_ready(self) -> bool:
@@ -126,19 +128,27 @@ class Supervisor:
 
     def stop(self, *, is_hurried: Callable[[], bool] = lambda: False) -> None:
         """Let all nodes end gracefully; kill those that do not, or all if it becomes urgent."""
-        for child in self._children:
-            _signal(child, signal.SIGTERM)
-        until = time.monotonic() + STOP_SECONDS_MAX
-        while any(child.process is not None for child in self._children):
-            is_late = time.monotonic() > until
-            for child in self._children:
-                if is_late or is_hurried():
-                    _signal(child, signal.SIGKILL)
-                if child.process is not None and child.process.poll() is not None:
-                    child.process, child.role = None, "down"
+        now = time.monotonic()
+        turns = {child.node: now + at * TURN_SECONDS for at, child in enumerate(self._children)}
+        while alive := [child for child in self._children if child.process is not None]:
+            is_late = time.monotonic() > now + STOP_SECONDS_MAX or is_hurried()
+            for child in alive:
+                # One after the other, so that each hands over to nodes that stay a little longer.
+                if child is alive[0] or time.monotonic() > turns[child.node]:
+                    self._end(child, signal.SIGKILL if is_late else signal.SIGTERM)
             time.sleep(LOOK_SECONDS / 2)
         self._channel.close()
-        shutil.rmtree(self._channel_folder, ignore_errors=True)
+
+    def _end(self, child: _Child, number: signal.Signals) -> None:
+        """Send a signal that was not sent before, or find that the node has ended."""
+        assert child.process is not None
+        if child.process.poll() is not None:
+            child.process, child.role = None, "down"
+        elif child.sent is not number:
+            child.sent = number
+            child.process.send_signal(number)
+            # A stopped process takes no signal but SIGKILL before it goes on.
+            child.process.send_signal(signal.SIGCONT)
 
     def _listen(self) -> None:
         said = parse(self._channel.recv(4096))
@@ -149,7 +159,7 @@ class Supervisor:
 
     def _start(self, child: _Child) -> None:
         config = self._playground.config(child.node)
-        environment = {**os.environ, "NOTIFY_SOCKET": self._channel.getsockname()}
+        environment = {**os.environ, "NOTIFY_SOCKET": _address(self._channel)}
         with self._playground.log(child.node).open("ab") as log:
             child.process = subprocess.Popen(
                 [*self._command, "-c", str(config), "--parent", str(os.getpid())],
@@ -190,11 +200,10 @@ class Supervisor:
         return 0 if child.process is None else child.process.pid
 
 
-def _signal(child: _Child, number: signal.Signals) -> None:
-    if child.process is not None:
-        child.process.send_signal(number)
-        # A stopped process takes no signal but SIGKILL before it goes on.
-        child.process.send_signal(signal.SIGCONT)
+def _address(channel: socket.socket) -> str:
+    """An address as `NOTIFY_SOCKET` has it: @ stands for an abstract one's zero byte."""
+    name = channel.getsockname()
+    return "@" + name[1:].decode() if isinstance(name, bytes) else str(name)
 
 
 def _how(code: int) -> str:

@@ -20,7 +20,7 @@ from .output import note, print_table
 from .playground import Playground, State, choose_ports, running, temporary
 from .supervisor import Supervisor
 
-TABLE_SECONDS = 2.5
+TABLE_SECONDS = 2.0
 """The table is printed after so long even if not every node serves yet; a line tells when."""
 
 GIVE_UP_DEATHS = 3
@@ -198,7 +198,8 @@ def _detach(playground: Playground) -> None:
         if state is not None and state.is_ready:
             break
         if process.poll() is not None:
-            raise Failure(f"it ended: {log_path.read_text().strip()}", fix=f"see {log_path}")
+            note(log_path.read_text().strip())
+            raise Failure("the cluster did not start", fix=f"see above and {playground.folder}")
         if time.monotonic() - started > DETACH_SECONDS_MAX:
             fix = f"see {playground.folder}; `raftmq down --data {playground.folder}` stops it"
             raise Failure("the cluster is not ready", fix=fix)

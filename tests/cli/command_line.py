@@ -45,6 +45,12 @@ class CommandLine:
         out, err = self._capsys.readouterr()
         return Ended(code, out, err)
 
+    def ok(self, *arguments: str) -> Ended:
+        """Run one command that must end with 0."""
+        ended = self(*arguments)
+        assert ended.code == 0, ended.stderr
+        return ended
+
 
 def process(
     arguments: Sequence[str], *, data: bytes = b"", environment: dict[str, str] | None = None

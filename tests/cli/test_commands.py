@@ -1,0 +1,264 @@
+"""The commands against a real three-node cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import CommandLine, process
+from tests.cli.local_cluster import LocalCluster, wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    url = cluster.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAFTMQ_URL", url)
+        yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, raftmq: CommandLine, request: pytest.FixtureRequest) -> str:
+    name = request.node.name[5:60].replace("[", "-").replace("]", "")
+    assert raftmq("topic", "create", name, "--queues", "4").code == 0
+    return str(name)
+
+
+def test_topic_lives_and_dies(cluster: LocalCluster, raftmq: CommandLine) -> None:
+    made = raftmq("topic", "create", "life", "-q", "3", "-o", "json")
+    assert made.json["queues"] == 3
+    assert raftmq("topic", "create", "life", "-q", "3").code == 0
+    other = raftmq("topic", "create", "life", "-q", "5")
+    assert other.code == 1
+    assert "topic alter" in other.stderr
+    assert raftmq.ok("topic", "alter", "life", "-q", "5", "-o", "json").json["queues"] == 5
+    assert "life" in {entry["name"] for entry in raftmq.ok("topic", "list", "-o", "json").json}
+    described = raftmq.ok("topic", "describe", "life", "-o", "json").json
+    assert [queue["queue"] for queue in described["queues"]] == [0, 1, 2, 3, 4]
+    assert "EARLIEST" in raftmq.ok("topic", "describe", "life").stdout
+    assert raftmq("topic", "delete", "life", "--yes").code == 0
+    assert raftmq("topic", "describe", "life").code == 1
+
+
+def test_what_is_produced_is_consumed(raftmq: CommandLine, topic: str) -> None:
+    sent = raftmq(
+        *("produce", topic, "hello", "消息", "-k", "k1", "--tag", "paid"),
+        *("-p", "buyerId=7", "-p", "city=Paris", "-o", "json"),
+    )
+    assert [receipt["offset"] for receipt in sent.lines] == [0, 1]
+    assert raftmq.ok("consume", topic, "-n", "2").stdout == "hello\n消息\n"
+    found = raftmq.ok("consume", topic, "-n", "2", "-o", "json").lines
+    assert [message["body"] for message in found] == ["hello", "消息"]
+    assert [message["id"] for message in found] == [receipt["id"] for receipt in sent.lines]
+    assert found[0]["props"] == {"buyerId": 7, "city": "Paris"}
+    assert (found[0]["key"], found[0]["tag"]) == ("k1", "paid")
+    formatted = raftmq("consume", topic, "-e", "-f", r"%k\t%v|%g\n")
+    assert formatted.stdout == "k1\thello|paid\nk1\t消息|paid\n"
+    table = raftmq.ok("consume", topic, "-e", "-o", "table").stdout.splitlines()
+    assert table[0].split()[0] == "ID"
+    assert len(table) == 3
+
+
+def test_lines_of_stdin_and_files_become_messages(topic: str, tmp_path: Path) -> None:
+    lines = b"".join(b"key-%d\tvalue %d\n" % (n % 10, n) for n in range(20_000))
+    assert process(["produce", topic, "-K", r"\t"], data=lines).code == 0
+    path = tmp_path / "binary"
+    path.write_bytes(b"one\nmessage\x00\xff")
+    assert process(["produce", topic, "--file", str(path), "--whole", "-q", "0"]).code == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "raftmq", "consume", topic, "-e", "-f", r"%k\t%v\0"],
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    found = done.stdout.split(b"\0")[:-1]
+    by_key: dict[bytes, list[bytes]] = {}
+    for message in found:
+        key, _, body = message.partition(b"\t")
+        by_key.setdefault(key, []).append(body)
+    # Its own zero byte cuts the whole file's message in two.
+    assert by_key.pop(b"") == [b"one\nmessage"]
+    assert by_key.pop(b"\xff") == [b""]
+    for digit in range(10):
+        expected = [b"value %d" % n for n in range(digit, 20_000, 10)]
+        assert by_key[b"key-%d" % digit] == expected
+
+
+def test_made_up_messages_are_counted(raftmq: CommandLine, topic: str) -> None:
+    ended = raftmq("produce", topic, "--count", "3000", "--size", "1k")
+    assert "3,000 messages stored" in ended.stderr
+    assert ended.stdout == ""
+    described = raftmq.ok("topic", "describe", topic, "-o", "json").json
+    assert sum(queue["end"] for queue in described["queues"]) == 3000
+
+
+def test_group_goes_on_where_it_was_and_reset_is_dry_unless_executed(
+    raftmq: CommandLine, topic: str
+) -> None:
+    raftmq.ok("produce", topic, *map(str, range(10)), "-k", "one")
+    group = f"g-{topic}"
+    assert len(raftmq.ok("consume", topic, "-g", group, "-n", "4").stdout.split()) == 4
+    assert raftmq.ok("consume", topic, "-g", group, "-e").stdout.split() == list("456789")
+    described = raftmq.ok("group", "describe", group, "-o", "json").json
+    assert described["lag"] == 0
+    dry = raftmq("group", "reset", group, topic, "--to", "earliest", "-o", "json")
+    assert dry.json["executed"] is False
+    assert "nothing was changed" in dry.stderr
+    assert raftmq.ok("group", "describe", group, "-o", "json").json["lag"] == 0
+    done = raftmq("group", "reset", group, topic, "--to", "2", "--execute", "-o", "json")
+    assert done.json["executed"] is True
+    groups = {entry["name"]: entry for entry in raftmq.ok("group", "list", "-o", "json").json}
+    assert groups[group]["lag"] == 8
+    assert raftmq.ok("consume", topic, "-g", group, "-e").stdout.split() == list("23456789")
+
+
+def test_consume_starts_where_it_is_told(raftmq: CommandLine, topic: str) -> None:
+    raftmq.ok("produce", topic, *map(str, range(5)), "-k", "one")
+    (queue,) = {m["queue"] for m in raftmq.ok("consume", topic, "-e", "-o", "json").lines}
+    only = ("-q", str(queue))
+    assert raftmq.ok("consume", topic, "--from", "3", "-e", *only).stdout.split() == ["3", "4"]
+    assert raftmq.ok("consume", topic, "--from", "latest", "-e").stdout == ""
+    assert len(raftmq.ok("consume", topic, "--from", "1h", "-e").stdout.split()) == 5
+
+
+def test_consume_into_a_closed_pipe_ends_quietly(topic: str, raftmq: CommandLine) -> None:
+    raftmq.ok("produce", topic, "--count", "20000")
+    pipeline = f"{sys.executable} -m raftmq consume {topic} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", pipeline], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(b"\n") == 1
+    assert b"rror" not in done.stderr
+
+
+def test_ctrl_c_ends_consume_with_0_and_a_count(topic: str, raftmq: CommandLine) -> None:
+    raftmq.ok("produce", topic, "a", "b", "c", "-k", "k")
+    consume = subprocess.Popen(
+        [sys.executable, "-m", "raftmq", "consume", topic, "-g", f"g-{topic}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert consume.stdout is not None
+    assert [consume.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+    consume.send_signal(signal.SIGINT)
+    _, stderr = consume.communicate(timeout=30)
+    assert consume.returncode == 0
+    assert b"3 messages" in stderr
+    assert raftmq.ok("consume", topic, "-g", f"g-{topic}", "-e").stdout == ""
+
+
+def test_status_shows_every_node_and_a_leader_for_every_group(
+    cluster: LocalCluster, raftmq: CommandLine
+) -> None:
+    ended = raftmq("cluster", "status", "-o", "json")
+    assert ended.code == 0
+    assert [node["id"] for node in ended.json["nodes"]] == [1, 2, 3]
+    assert [node["pid"] for node in ended.json["nodes"]] == cluster.pids
+    led = sorted(number for node in ended.json["nodes"] for number in node["leads"])
+    assert led == [group["id"] for group in ended.json["groups"]] == [0, 1, 2, 3]
+    assert "LEADS" in raftmq.ok("cluster", "status").stdout
+
+
+def test_doctor_finds_the_cluster_healthy(
+    cluster: LocalCluster, raftmq: CommandLine, tmp_path: Path
+) -> None:
+    findings = raftmq.ok("doctor", "--data", str(tmp_path), "-o", "json").json
+    (found,) = [finding for finding in findings if finding["check"] == "cluster"]
+    assert found["verdict"] == "ok", found
+
+
+def test_inspect_reads_a_cluster_that_runs(
+    cluster: LocalCluster, raftmq: CommandLine, topic: str
+) -> None:
+    raftmq.ok("produce", topic, "hello")
+    ended = raftmq("inspect", str(cluster.folder), "-o", "json")
+    assert ended.code == 0, ended.stderr
+    assert {(log["node"], log["group"]) for log in ended.json} == {
+        (node, group) for node in (1, 2, 3) for group in (0, 1, 2, 3)
+    }
+    records = process(["inspect", str(cluster.folder / "node-1"), "-r", "-g", "0"])
+    assert f"['create_topic', '{topic}', 4]" in records.stdout
+
+
+@pytest.mark.parametrize("kind", ["produce", "consume", "e2e", "raft"])
+def test_bench_prints_its_figures_and_deletes_its_topic(
+    cluster: LocalCluster, raftmq: CommandLine, kind: str
+) -> None:
+    ended = raftmq("bench", kind, "--duration", "500ms", "--clients", "2", "-o", "json")
+    assert ended.code == 0, ended.stderr
+    result = ended.json
+    assert result["bench"] == kind
+    assert result["messages"] > 0
+    assert result["errors"] == 0
+    assert 0 < result["p50_ms"] <= result["p99_ms"] <= result["max_ms"]
+    assert result["settings"]["clients"] == 2
+    if kind == "raft":
+        assert result["log"]["log entries/s"] > 0
+    topics = raftmq.ok("topic", "list", "-o", "json").json
+    assert not [entry for entry in topics if entry["name"].startswith("bench-")]
+
+
+def test_bench_keeps_its_rate(cluster: LocalCluster, raftmq: CommandLine) -> None:
+    ended = raftmq(
+        *("bench", "produce", "--rate", "2000", "--batch", "10"),
+        *("--duration", "1s", "-o", "json"),
+    )
+    assert ended.json["messages"] == 2000
+
+
+def test_bench_draws(cluster: LocalCluster, raftmq: CommandLine, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is in the group `bench`")
+    path = tmp_path / "plot.svg"
+    raftmq.ok("bench", "raft", "--duration", "300ms", "--plot", str(path))
+    assert path.read_bytes().startswith(b"<?xml")
+
+
+def test_frozen_node_makes_the_cluster_unhealthy(
+    cluster: LocalCluster, raftmq: CommandLine
+) -> None:
+    pid = cluster.pids[1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        ended = raftmq("cluster", "status", "-o", "json")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert ended.code == 4
+    assert ended.json["nodes"][1]["is_reachable"] is False
+    assert "node 2" in ended.stderr
+
+
+def test_killed_node_is_started_again_while_messages_flow(
+    cluster: LocalCluster, raftmq: CommandLine, topic: str
+) -> None:
+    before = cluster.pids
+    os.kill(before[0], signal.SIGKILL)
+    assert raftmq("produce", topic, *map(str, range(20)), "-k", "k", "--timeout", "30s").code == 0
+    wait_until(lambda: cluster.pids[0] not in (0, before[0]), what="node 1 has a new process")
+    assert cluster.pids[1:] == before[1:]
+    wait_until(lambda: raftmq("cluster", "status").code == 0, what="all is well again")
+    found = raftmq.ok("consume", topic, "-e", "--timeout", "30s").stdout.split()
+    assert found == [str(n) for n in range(20)]
+    assert (
+        f"node 1 (pid {before[0]}) was ended by SIGKILL" in (cluster.folder / "up.log").read_text()
+    )
+
+
+def test_leader_moves_when_told(cluster: LocalCluster, raftmq: CommandLine) -> None:
+    def leader() -> int:
+        picture = json.loads(raftmq.ok("cluster", "status", "-o", "json").stdout)
+        return int(picture["groups"][0]["leader"])
+
+    target = leader() % 3 + 1
+    assert raftmq("cluster", "transfer", "0", "--to", str(target)).code == 0
+    wait_until(lambda: leader() == target, what=f"node {target} leads group 0")
+    wrong = raftmq("cluster", "transfer", "0", "--to", "9")
+    assert wrong.code == 1
+    assert "cluster status" in wrong.stderr

@@ -1,0 +1,99 @@
+"""What `raftmq doctor` finds."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from raftmq.cli import doctor
+from tests.cli.command_line import CommandLine
+
+NOBODY = "raftmq://127.0.0.1:1"
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_report_has_a_verdict_for_each_check_and_a_fix_where_it_matters(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    port = str(free_port())
+    ended = raftmq(
+        *("doctor", "--data", str(tmp_path), "--port", port),
+        *("--url", NOBODY, "--timeout", "100ms", "-o", "json"),
+    )
+    assert ended.code == 0
+    assert {"python", "assertions", "modules", "disk", "space", "clock", "cluster"} < {
+        finding["check"] for finding in ended.json
+    }
+    for finding in ended.json:
+        assert bool(finding["fix"]) == (finding["verdict"] != "ok"), finding
+    assert list(tmp_path.iterdir()) == []
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def test_taken_port_is_found() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        finding = doctor.check_port(taken.getsockname()[1])
+    assert finding.verdict == "warn"
+    assert "--port" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("free", "verdict"), [(1 << 20, "fail"), (1 << 30, "warn"), (1 << 40, "ok")]
+)
+def test_space_is_judged(monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 41, 0, free))
+    assert doctor.check_space(Path()).verdict == verdict
+
+
+def test_full_disk_exits_with_4(
+    raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 41, 0, 0))
+    ended = raftmq("doctor", "--data", str(tmp_path), "--url", NOBODY, "--timeout", "100ms")
+    assert ended.code == 4
+    assert "log.retention_bytes" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "verdict", "words"),
+    [(0.001, "warn", "too fast"), (0.5, "ok", ""), (50.0, "warn", "median 50")],
+)
+def test_disk_is_judged_by_its_median(
+    monkeypatch: pytest.MonkeyPatch, milliseconds: float, verdict: str, words: str
+) -> None:
+    monkeypatch.setattr(doctor, "_fsync_times", lambda folder: [milliseconds / 1000] * 5)
+    finding = doctor.check_disk(Path())
+    assert finding.verdict == verdict
+    assert words in finding.found
+
+
+def test_folder_that_does_not_exist_yet_is_examined_where_it_would_be(tmp_path: Path) -> None:
+    assert doctor.check_disk(tmp_path / "a" / "b").verdict in {"ok", "warn"}
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_folder_that_cannot_be_written_fails(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert doctor.check_disk(tmp_path).verdict == "fail"
+
+
+def test_python_without_assertions_fails() -> None:
+    program = "from raftmq.cli.doctor import check_assertions as c; print(c().verdict)"
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "fail"

@@ -1,0 +1,150 @@
+"""How commands end: exit codes, and an error as what and fix."""
+
+import errno
+
+import click
+import pytest
+
+from raftmq.cli import app
+from raftmq.cli.exits import ExitCode, Failure, explained, unwrapped
+from raftmq.errors import (
+    CorruptRecord,
+    OutcomeUnknown,
+    ProtocolError,
+    RaftmqError,
+    Reason,
+    Rejected,
+    Unavailable,
+)
+from tests.cli.command_line import CommandLine
+
+URL = "raftmq://10.0.0.1:7400"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (Unavailable("no leader"), ExitCode.UNREACHABLE, URL),
+        (OutcomeUnknown("no answer"), ExitCode.FAILED, "--timeout"),
+        (Rejected(Reason.UNKNOWN_TOPIC, "no topic"), ExitCode.FAILED, "topic create"),
+        (ProtocolError("bad frame"), ExitCode.FAILED, "doctor"),
+        (CorruptRecord("bad bytes", position=7), ExitCode.FAILED, "doctor"),
+    ],
+)
+def test_client_error_has_its_exit_code_and_a_fix(
+    error: RaftmqError, code: ExitCode, words: str
+) -> None:
+    failure = explained(error, url=URL)
+    assert failure.code == code
+    assert words in failure.fix
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_a_fix(reason: Reason) -> None:
+    assert len(explained(Rejected(reason, "no"), url=URL).fix) > 10
+
+
+def test_error_that_stands_for_others_has_the_fix_of_its_cause() -> None:
+    error = RaftmqError("1 of 2 messages are not known to be stored")
+    error.__cause__ = Rejected(Reason.TOO_LARGE, "17 MiB")
+    assert "limits.batch_bytes_max" in explained(error, url=URL).fix
+
+
+def test_one_error_comes_out_of_nested_groups() -> None:
+    error = Unavailable("no leader")
+    group = ExceptionGroup("outer", [ExceptionGroup("inner", [error])])
+    assert unwrapped(group) is error
+    both = ExceptionGroup("two", [error, ValueError()])
+    assert unwrapped(both) is both
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "words"),
+    [
+        (Failure("it failed", fix="do better", code=ExitCode.UNHEALTHY), 4, "fix: do better"),
+        (BaseExceptionGroup("g", [KeyboardInterrupt()]), 130, "interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(errno.ENOSPC, "no space"), 1, "no space"),
+        (CorruptRecord("bad bytes", position=7), 1, "bad bytes"),
+        (click.UsageError("no such thing"), 2, "no such thing"),
+    ],
+)
+def test_command_that_raises_ends_with_a_code_and_no_traceback(
+    raftmq: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    code: int,
+    words: str,
+) -> None:
+    @click.command()
+    def fails() -> None:
+        raise raised
+
+    monkeypatch.setattr(app.LazyGroup, "get_command", lambda *_: fails)
+    ended = raftmq("topic")
+    assert ended.code == code
+    assert words in ended.stderr
+    assert ended.stdout == ""
+
+
+def test_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(app.LazyGroup, "get_command", lambda *_: fails)
+    with pytest.raises(ZeroDivisionError):
+        app.run(["topic"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["topic", "create", "t"],
+        ["produce", "t", "hello"],
+        ["consume", "t", "-n", "1"],
+        ["group", "list"],
+        ["cluster", "status"],
+        ["bench", "raft", "--duration", "1s"],
+    ],
+    ids=" ".join,
+)
+def test_nobody_there_exits_with_3_and_names_the_url(
+    raftmq: CommandLine, arguments: list[str]
+) -> None:
+    ended = raftmq(*arguments, "--url", "raftmq://127.0.0.1:1", "--timeout", "200ms")
+    assert ended.code == 3
+    assert "raftmq://127.0.0.1:1" in ended.stderr
+    assert "raftmq up" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["produce", "t", "a", "--count", "3"], "exclude each other"),
+        (["produce", "t", "--rate", "3"], "--rate needs --count"),
+        (["produce", "t", "--whole"], "--whole needs --file"),
+        (["produce", "t", "a", "-p", "novalue"], "name=value"),
+        (["produce", "t", "--file", "/absent"], "does not exist"),
+        (["produce", "t", "a", "-K", ""], "must not be empty"),
+        (["consume", "t", "-n", "0"], "x>=1"),
+        (["consume", "t", "-f", "%z"], "is none of"),
+        (["consume", "t", "-o", "yaml"], "'yaml' is not one of"),
+        (["topic", "list", "--url", "http://h"], "raftmq://host:port"),
+        (["topic", "delete", "t"], "--yes"),
+        (["cluster", "remove", "1"], "--yes"),
+        (["cluster", "add", "4", "nowhere"], "host:port"),
+        (["bench", "e2e", "--size", "4"], "at least 8"),
+        (["serve"], "--config"),
+        (["up", "-n", "0"], "1<=x<=9"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_what_is_right(
+    raftmq: CommandLine, arguments: list[str], words: str
+) -> None:
+    ended = raftmq(*arguments)
+    assert ended.code == 2
+    assert words in ended.stderr
+    assert ended.stdout == ""

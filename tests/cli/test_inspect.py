@@ -1,0 +1,111 @@
+"""`raftmq inspect` on the golden log folder, whole and damaged."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import CommandLine
+
+GOLDEN = Path(__file__).parent.parent / "log" / "golden" / "v1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy in the place where a node keeps the log of group 3."""
+    log = tmp_path / "node-1" / "groups" / "00003"
+    shutil.copytree(GOLDEN, log)
+    return log
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def last_segment(folder: Path) -> Path:
+    return max(folder.glob("*.log"))
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_summary_finds_the_log_below_and_touches_nothing(
+    raftmq: CommandLine, folder: Path, tmp_path: Path
+) -> None:
+    before = contents(tmp_path)
+    ended = raftmq("inspect", str(tmp_path), "-o", "json")
+    assert ended.code == 0
+    (log,) = ended.json
+    assert log["folder"] == str(folder)
+    assert log["segments"] == len(list(folder.glob("*.log")))
+    assert log["indexes"] == len(list(folder.glob("*.index")))
+    assert log["snapshots"] == sorted(int(path.stem) for path in folder.glob("*.snapshot"))
+    assert log["hard_state"]["term"] > 0
+    assert log["first"] <= log["last"]
+    assert log["damaged"] == []
+    assert contents(tmp_path) == before
+
+
+def test_table_has_one_line_a_log(raftmq: CommandLine, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "node-1" / "groups" / "00004")
+    lines = raftmq("inspect", str(tmp_path)).stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[0].split()[:3] == ["FOLDER", "NODE", "GROUP"]
+    only = raftmq("inspect", str(tmp_path), "-g", "4", "-o", "json").json
+    assert [Path(log["folder"]).name for log in only] == ["00004"]
+
+
+def test_records_are_printed_within_bounds(raftmq: CommandLine, folder: Path) -> None:
+    ended = raftmq("inspect", str(folder), "-r", "--first", "8", "--last", "12", "-o", "json")
+    records = [line for line in ended.lines if line["item"] == "record"]
+    assert {record["index"] for record in records} == {8, 9, 10, 11, 12}
+    assert not [line for line in ended.lines if line["item"] == "mark"]
+    table = raftmq("inspect", str(folder), "--records", "--marks").stdout
+    assert "mark" in table
+    assert "# segment" in table
+
+
+def test_flipped_bit_in_the_middle_is_damage_and_exits_with_4(
+    raftmq: CommandLine, folder: Path
+) -> None:
+    first = min(folder.glob("*.log"))
+    flip(first, first.stat().st_size // 2)
+    ended = raftmq("inspect", str(folder), "-o", "json")
+    assert ended.code == 4
+    (damaged,) = ended.json[0]["damaged"]
+    assert damaged["path"] == str(first)
+    assert not damaged["is_torn_tail"]
+    assert f"damaged: {first}, byte {damaged['position']}" in ended.stderr
+    assert "ROT 1" in raftmq("inspect", str(folder)).stdout
+
+
+def test_cut_end_of_the_last_segment_is_a_torn_tail_and_no_failure(
+    raftmq: CommandLine, folder: Path
+) -> None:
+    last = last_segment(folder)
+    last.write_bytes(last.read_bytes()[:-7])
+    ended = raftmq("inspect", str(folder))
+    assert ended.code == 0
+    assert "torn tail" in ended.stderr
+    assert "the next start cuts it" in ended.stderr
+
+
+def test_segment_whose_header_is_gone_is_told_and_the_rest_still_shown(
+    raftmq: CommandLine, folder: Path
+) -> None:
+    first = min(folder.glob("*.log"))
+    flip(first, 20)
+    ended = raftmq("inspect", str(folder), "-o", "json")
+    assert ended.code == 4
+    assert ended.json[0]["segments"] == len(list(folder.glob("*.log")))
+    assert ended.json[0]["last"] > 16
+
+
+def test_folder_without_a_log_is_refused(raftmq: CommandLine, tmp_path: Path) -> None:
+    ended = raftmq("inspect", str(tmp_path))
+    assert ended.code == 1
+    assert "node.data" in ended.stderr
+    assert raftmq("inspect", str(tmp_path / "absent")).code == 2

@@ -1,0 +1,140 @@
+"""`raftmq up`, `down` and `serve` with real processes."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raftmq.cli.notify import parse
+from raftmq.cli.playground import Playground, choose_ports
+from tests.cli.command_line import process
+from tests.cli.local_cluster import Foreground, LocalCluster, is_alive, wait_until
+
+pytestmark = pytest.mark.process
+
+TABLE_SECONDS = 3.0
+"""What is promised on an idle machine."""
+
+TABLE_SECONDS_MAX = 15.0
+"""What is asked of a machine that does other things meanwhile."""
+
+
+def test_up_prints_table_and_url_in_time_and_ctrl_c_leaves_nothing() -> None:
+    with Foreground() as up:
+        rows, seconds = up.read_table()
+        print(f"the table stood there after {seconds:.2f} s (promised: {TABLE_SECONDS} s)")
+        pids = [int(row[-2]) for row in rows]
+        folder = Path(rows[0][-1]).parent
+        assert all(map(is_alive, pids))
+        assert folder.is_dir()
+        code, stderr = up.end(signal.SIGINT)
+    assert seconds < TABLE_SECONDS_MAX
+    assert [row[0] for row in rows] == ["1", "2", "3"]
+    assert code == 0
+    assert f"removed {folder}" in stderr
+    assert not folder.exists()
+    assert not any(map(is_alive, pids))
+
+
+def test_nodes_die_with_a_killed_supervisor(tmp_path: Path) -> None:
+    with Foreground("--data", str(tmp_path)) as up:
+        rows, _ = up.read_table()
+        pids = [int(row[-2]) for row in rows]
+        up.end(signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, pids)), what="the nodes are gone")
+    assert Playground(tmp_path, is_temporary=False).read_state() is None
+
+
+def test_cluster_in_a_folder_goes_on_with_its_messages(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "kept")
+    url = cluster.start("-n", "1")
+    assert process(["topic", "create", "t", "--url", url]).code == 0
+    assert process(["produce", "t", "one", "two", "-k", "k", "--url", url]).code == 0
+    cluster.stop()
+    assert cluster.start() == url
+    ended = process(["consume", "t", "-n", "2", "--url", url])
+    cluster.stop()
+    assert ended.stdout == "one\ntwo\n"
+    assert not cluster.playground.is_running()
+
+
+def test_detached_temporary_cluster_is_found_by_down_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ended = process(["up", "-n", "1", "--detach", "--any-port"])
+    assert ended.code == 0, ended.stderr
+    (folder,) = tmp_path.glob("raftmq-up-*")
+    assert process(["down"]).code == 0
+    assert not folder.exists()
+    assert process(["down"]).code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def one_node(folder: Path) -> Playground:
+    playground = Playground(folder, is_temporary=False)
+    playground.found(choose_ports(1, 7400, any_port=True))
+    return playground
+
+
+def test_serve_reports_as_systemd_asks_and_ends_on_sigterm(tmp_path: Path) -> None:
+    playground = one_node(tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.settimeout(30)
+        node = subprocess.Popen(
+            [sys.executable, "-m", "raftmq", "serve", "-c", str(playground.config(1))],
+            stderr=subprocess.PIPE,
+            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
+        )
+        ready = parse(channel.recv(4096))
+        assert ready["READY"] == "1"
+        assert ready["MAINPID"] == str(node.pid)
+        while "leads groups 0, 1" not in parse(channel.recv(4096)).get("STATUS", ""):
+            pass
+        node.send_signal(signal.SIGTERM)
+        while "STOPPING" not in parse(channel.recv(4096)):
+            pass
+    _, stderr = node.communicate(timeout=30)
+    assert node.returncode == 0
+    events = re.findall(rb"\] (starting|serving|leads|stopping|stopped)", stderr)
+    assert events[:2] == [b"starting", b"serving"]
+    assert events[-2:] == [b"stopping", b"stopped"]
+
+
+def test_serve_that_waits_for_its_peers_ends_on_sigint(tmp_path: Path) -> None:
+    playground = Playground(tmp_path, is_temporary=False)
+    playground.found(choose_ports(3, 7400, any_port=True))
+    node = subprocess.Popen(
+        [sys.executable, "-m", "raftmq", "serve", "-c", str(playground.config(1))],
+        stderr=subprocess.PIPE,
+    )
+    assert node.stderr is not None
+    while b"starting" not in node.stderr.readline():
+        pass
+    node.send_signal(signal.SIGINT)
+    _, stderr = node.communicate(timeout=30)
+    assert node.returncode == 0
+    assert b"Traceback" not in stderr
+
+
+def test_two_nodes_on_one_folder_second_says_why_it_stops(tmp_path: Path) -> None:
+    playground = one_node(tmp_path)
+    command = [sys.executable, "-m", "raftmq", "serve", "-c", str(playground.config(1))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as first:
+        assert first.stderr is not None
+        while b"serving" not in first.stderr.readline():
+            pass
+        second = subprocess.run(
+            [*command, "--log", "json"], capture_output=True, text=True, timeout=30, check=False
+        )
+        first.send_signal(signal.SIGTERM)
+    assert second.returncode == 1
+    assert "stopped by a fault" in second.stderr
+    assert str(playground.data(1)) in second.stderr
+    assert "Traceback" not in second.stderr
