@@ -123,7 +123,9 @@ async def _ask(node: "Node", peer: int) -> str | None:
     """What a peer knows of us; None if it cannot be asked now."""
     header = pack(Probe(node.id, node.incarnation))
     try:
-        frame = await node.links[peer].request(FrameKind.PROBE, header)
+        link = node.links.get(peer)
+        assert link is not None, f"no link to founding peer {peer}"
+        frame = await link.request(FrameKind.PROBE, header)
     except Unavailable:
         return None
     if frame.kind == FrameKind.ERROR:

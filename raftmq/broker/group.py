@@ -240,12 +240,13 @@ class Group:
         self.index.restore(self.store.layout)
         self._arrange()
 
-    def leader_is_down(self) -> None:
-        """The leader's process is known to be gone: do not wait for the election timeout.
-
-        A hint for liveness only: pre-votes still ask a majority, who must have noticed it too.
-        """
+    def forget_leader(self) -> None:
+        """The leader's process is known to be gone: listen to candidates at once."""
         self.raft.forget_leader()
+        self._host.mark(self)
+
+    def campaign(self) -> None:
+        """Ask for votes now, by pre-vote, rather than at the election timeout."""
         self.raft.campaign()
         self._host.mark(self)
 
@@ -287,7 +288,7 @@ class Group:
         """The refusal that tells a client where to go."""
         leader = self.leader
         message = f"this node does not lead partition group {self.number}"
-        return ErrorReply("not_leader", message, group=self.number, leader=leader & 0xFFFF_FFFF)
+        return ErrorReply("not_leader", message, group=self.number, leader=node_of(leader))
 
     def pump(self) -> None:
         """Let consensus take in all that waits, and carry out what it asks for."""
@@ -416,7 +417,7 @@ class Group:
             "outcome_unknown",
             f"partition group {self.number} changed its leader before the record was committed",
             group=self.number,
-            leader=self.leader & 0xFFFF_FFFF,
+            leader=node_of(self.leader),
         )
         tickets, self._tickets = self._tickets, {}
         for _, ticket in tickets.values():
@@ -425,3 +426,8 @@ class Group:
         self._reads, self._granted = {}, []
         for ready in reads:
             ready(self.not_leader())
+
+
+def node_of(member: int) -> int:
+    """The node behind a member's id: a node that was replaced has a new member id."""
+    return member & 0xFFFF_FFFF

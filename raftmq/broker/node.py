@@ -27,17 +27,13 @@ from typing import Any
 import trio
 
 from raftmq import __version__
-from raftmq.batch import peek
 from raftmq.consensus import Message, MessageKind, Snapshot
 from raftmq.errors import Reason, Unavailable
-from raftmq.log.builder import Placement, SegmentBuilder
-from raftmq.log.faults import DiskFull, Dropped, LogFault
-from raftmq.log.index_file import SegmentIndex
-from raftmq.log.record import HEADER_BYTES, Kind, Record
-from raftmq.log.segment import Link
+from raftmq.log.faults import Dropped, LogFault
+from raftmq.log.record import Record
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.results import Appended, Result, UnsupportedVersion
+from raftmq.pop.results import Result, UnsupportedVersion
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -62,21 +58,20 @@ from .disk import DiskLoop
 from .duties import Duties
 from .fetches import Fetches, Source
 from .founding import Acquaintances, wait_allowed
-from .group import Group
+from .group import Group, node_of
 from .hosting import GroupOpener
+from .housekeeping import Housekeeping
 from .identity import load, new_identity, save
+from .links import Links
 from .peers import PeerLink
 from .requests import Requests
-from .settings import Peer, Settings
+from .settings import Settings
 from .snapshots import Snapshots
 from .status import node_status
 from .timers import Timers
 from .world import World
 
 SOFTWARE = f"raftmq {__version__}"
-
-DOWN_SECONDS_MAX = 0.1
-"""A node whose leader's process is gone campaigns after up to this time."""
 
 STOP_CHECK_SECONDS = 0.05
 STOP_CHECKS_MAX = 100
@@ -99,8 +94,6 @@ class Node:
         """Its number."""
         self.groups: dict[int, Group] = {}
         """The replicas it carries, by partition group."""
-        self.links: dict[int, PeerLink] = {}
-        """Connections to the other nodes."""
         self.load = Load()
         """What its clients have under way."""
         self.timers = Timers()
@@ -113,9 +106,9 @@ class Node:
         self._marked: dict[Group, None] = {}
         self._wake = trio.Event()
         self._touched: set[int] = set()
-        self._marked_passes = 0
         self._stop = trio.Event()
-        self._is_serving = False
+        self.is_serving = False
+        """True while clients are served."""
         self._fault: BaseException | None = None
 
     # What the rest of the node asks
@@ -157,10 +150,6 @@ class Node:
         assert isinstance(group.machine, PartitionMachine)
         return Source(group, group.machine.ends.get(queue, 0))
 
-    def link_to(self, member: int) -> PeerLink | None:
-        """The connection to the node behind a member of a group."""
-        return self.links.get(node_of(member))
-
     def view(self, topics: list[str] | None) -> ClusterView:
         """The routing table as this node knows it."""
         catalog = self.catalog
@@ -196,21 +185,13 @@ class Node:
                     views.append(unpack(ClusterView, frame.header))
 
         async with trio.open_nursery() as nursery:
-            for link in self.links.values():
+            for link in self.links.all():
                 nursery.start_soon(ask, link)
         return views
 
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""
-        if self._disk.is_idle and self._marked_passes != self._disk.passes:
-            self._marked_passes = self._disk.passes
-            stores = [group.store for group in self.groups.values()]
-
-            def done(_: object, error: BaseException | None) -> None:
-                if error is not None:
-                    self.fail(error)
-
-            self._disk_worker.submit(lambda: [store.mark_idle() for store in stores], done)
+        self._housekeeping.mark_idle()
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""
@@ -236,10 +217,7 @@ class Node:
         if message.kind is MessageKind.SNAPSHOT:
             self._nursery.start_soon(self._snapshots.send, group, message)
             return
-        link = self.links.get(node_of(message.to))
-        is_sent = link is not None and link.send(raft_wire.encode(group.number, message))
-        if not is_sent and message.kind is MessageKind.APPEND:
-            group.raft.report_unreachable(message.to)
+        self.links.send(group, message)
 
     def write(self, group: Group, message: Message) -> None:
         """Make a storage message durable, then call `group.persisted` with it."""
@@ -263,56 +241,7 @@ class Node:
         """Records were applied: place them, wake who waits for them."""
         if group.number == SYSTEM_GROUP:
             self._nursery.start_soon(self._catalog_changed)
-        place, touched = group.index.place, self._touched
-        for record, result in zip(records, results, strict=True):
-            if record.kind != Kind.BATCH:
-                continue
-            appended = result[0]
-            if isinstance(appended, Appended) and not appended.duplicate:
-                queue, base, count, _, _ = appended
-                place(Placement(queue, base, count, record.index), record.timestamp)
-                touched.add(queue)
-                head = peek(record.payload)
-                if head.key_hashes_at:
-                    start = HEADER_BYTES + head.key_hashes_at
-                    hashes = record.encoded[start : start + 4 * count]
-                    group.index.add_keys(record.index, hashes)
-        self._keep_house(group)
-
-    def _keep_house(self, group: Group) -> None:
-        """Seal the segments that are applied to their end, drop those that retention lets go."""
-        while (builder := group.index.sealable(group.machine.applied)) is not None:
-            self._disk_worker.submit(
-                partial(group.store.seal, builder), partial(self._sealed, group, builder)
-            )
-        if group.machine.log_start > group.trimmed:
-            group.trimmed = group.machine.log_start
-            self._disk_worker.submit(
-                partial(group.store.drop_before, group.trimmed), partial(self._dropped, group)
-            )
-
-    def _sealed(
-        self,
-        group: Group,
-        builder: SegmentBuilder,
-        sealed: SegmentIndex | None,
-        error: BaseException | None,
-    ) -> None:
-        if sealed is not None:
-            group.index.sealed(sealed)
-        elif isinstance(error, DiskFull):
-            group.index.seal_failed(builder)
-        else:
-            assert error is not None
-            self.fail(error)
-
-    def _dropped(self, group: Group, start: Link | None, error: BaseException | None) -> None:
-        if start is not None:
-            group.cache.drop_before(start)
-            group.index.drop_before(start.index + 1)
-        else:
-            assert error is not None
-            self.fail(error)
+        self._housekeeping.place(group, records, results, self._touched)
 
     def at_border(self, group: Group, record: Record) -> None:
         """The machine has just applied the last record before a segment: take a snapshot."""
@@ -340,9 +269,7 @@ class Node:
         if self.load.connections > self.settings.limits.connections_max:
             message = f"this node serves {self.settings.limits.connections_max} connections"
             raise Refusal(ErrorReply("busy", message, retry_ms=1000))
-        if hello.node and hello.host and hello.node not in self.links and hello.node != self.id:
-            # A node that joins has no catalog yet to find us by, nor we one that names it.
-            self._start_link(Peer(hello.node, hello.host, hello.port))
+        self.links.meet(hello)
         limits = self.settings.limits
         return Welcome(
             PROTOCOL,
@@ -363,7 +290,7 @@ class Node:
                 self._answer_probe(connection, frame)
             case FrameKind.SNAPSHOT if connection.from_node:
                 self._snapshots.receive(connection, frame, unpack(SnapshotChunk, frame.header))
-            case _ if self._is_serving:
+            case _ if self.is_serving:
                 self._requests.handle(connection, frame)
             case _:
                 reply = ErrorReply("unavailable", "this node is starting", retry_ms=200)
@@ -371,13 +298,13 @@ class Node:
 
     def closed(self, connection: Connection) -> None:
         """The connection is gone: drop what waits for it."""
-        if self._is_serving:
+        if self.is_serving:
             self._fetches.drop(connection)
 
     def _take_raft(self, connection: Connection, frame: Frame) -> None:
         number, message = raft_wire.decode(frame)
         group = self.groups.get(number)
-        if group is None or not connection.from_node or not self._is_serving:
+        if group is None or not connection.from_node or not self.is_serving:
             return
         if message.to != group.raft.id or node_of(message.sender) != connection.from_node:
             return
@@ -430,7 +357,7 @@ class Node:
                 self._assemble(nursery)
                 listener = await self.world.listen(own.host, own.port)
                 nursery.start_soon(self._accept, listener)
-                self._connect()
+                self.links.connect()
                 if is_blank and own.peers:
                     await wait_allowed(self)
                 if is_blank:
@@ -456,6 +383,9 @@ class Node:
             settle=self.settle,
             on_fault=self.fail,
         )
+        self._housekeeping = Housekeeping(self, self._disk_worker, self._disk)
+        self.links = Links(self, nursery)
+        """Connections to the other nodes."""
         self._fetches = Fetches(
             self, timers=self.timers, reader=self._reader, limits=limits, on_fault=self.fail
         )
@@ -465,7 +395,7 @@ class Node:
         self._duties = Duties(self)
 
     def _serve(self, nursery: trio.Nursery) -> None:
-        self._is_serving = True
+        self.is_serving = True
         nursery.start_soon(self._pump)
         nursery.start_soon(self._tick)
         nursery.start_soon(self.timers.run)
@@ -529,60 +459,8 @@ class Node:
                 founders = group.founders if self.id in group.founders else []
                 self.groups[group.id] = self._opener.open(group.id, founders)
                 self.mark(self.groups[group.id])
-        self._connect()
+        self.links.connect()
         self._duties.think()
-
-    def _connect(self) -> None:
-        """Have a link to each other node that the settings or the catalog name."""
-        own = self.settings.node
-        peers = {peer.id: peer for peer in (*own.peers, *own.join)}
-        for node in self.catalog.nodes.values():
-            peers[node.id] = Peer(node.id, node.host, node.port)
-        for peer in peers.values():
-            link = self.links.get(peer.id)
-            if link is not None:
-                link.peer = peer
-            elif peer.id != self.id:
-                self._start_link(peer)
-
-    def _start_link(self, peer: Peer) -> None:
-        limits = self.settings.limits
-        link = PeerLink(
-            peer,
-            self._hello,
-            world=self.world,
-            step=self.load.step,
-            unsent_bytes_max=limits.peer_bytes_max,
-            frame_bytes_max=limits.frame_bytes_max,
-            on_welcome=lambda welcome: None,
-            on_lost=self._link_lost,
-        )
-        self.links[peer.id] = link
-        self._nursery.start_soon(link.run)
-
-    def _hello(self) -> Hello:
-        own = self.settings.node
-        return Hello(PROTOCOL, own.cluster, self.id, self.incarnation, SOFTWARE, own.host, own.port)
-
-    def _link_lost(self, peer: int, was_refused: bool) -> None:
-        """A link broke or could not be made: tell consensus, which then probes.
-
-        If nobody listens at the other end, that process is dead, and the groups it led need not
-        wait for the election timeout. Each node waits a little before it campaigns, another time
-        each, so that they do not get in each other's way.
-        """
-        for group in self.groups.values():
-            if was_refused and node_of(group.leader) == peer and peer:
-                pause = self.world.random.random() * DOWN_SECONDS_MAX
-                self.timers.call_after(pause, partial(self._leader_is_down, group, group.leader))
-            if group.is_leader:
-                for member in group.conf_state.voters + group.conf_state.learners:
-                    if node_of(member) == peer:
-                        group.raft.report_unreachable(member)
-
-    def _leader_is_down(self, group: Group, leader: int) -> None:
-        if group.leader == leader and self._is_serving:
-            group.leader_is_down()
 
     # The end
 
@@ -611,17 +489,12 @@ class Node:
         return self._disk.is_idle and not leads
 
     def _close(self) -> None:
-        self._is_serving = False
+        self.is_serving = False
         for worker in (self._disk_worker, self._reader):
             worker.close()
         if self._stop.is_set() and self._fault is None:
             for group in self.groups.values():
                 group.store.close()
-
-
-def node_of(member: int) -> int:
-    """The node behind a member's id: a node that was replaced has a new member id."""
-    return member & 0xFFFF_FFFF
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:

@@ -43,7 +43,6 @@ class PeerLink:
         step: Step,
         unsent_bytes_max: int,
         frame_bytes_max: int,
-        on_welcome: Callable[[Welcome], None],
         on_lost: Callable[[int, bool], None],
     ) -> None:
         self.peer = peer
@@ -53,7 +52,6 @@ class PeerLink:
         self._step = step
         self._unsent_bytes_max = unsent_bytes_max
         self._frame_bytes_max = frame_bytes_max
-        self._on_welcome = on_welcome
         self._on_lost = on_lost
         self._outbox: Outbox | None = None
         self._waiting: dict[int, Callable[[Frame | None], None]] = {}
@@ -163,7 +161,7 @@ class PeerLink:
             for frame in parser.frames():
                 if frame.kind == FrameKind.ERROR:
                     raise ProtocolError(unpack(ErrorReply, frame.header).message)
-                self._on_welcome(unpack(Welcome, frame.header))
+                unpack(Welcome, frame.header)
                 return
 
     async def _write(self, outbox: Outbox, scope: trio.CancelScope) -> None:

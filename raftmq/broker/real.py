@@ -134,7 +134,8 @@ class RealWorld:
         try:
             return TcpStream(await trio.open_tcp_stream(host, port))
         except OSError as error:
-            # trio wraps the system's error; that nobody listens there is worth knowing.
-            if isinstance(error.__cause__, ConnectionRefusedError):
-                raise error.__cause__ from error
+            # trio wraps the system's errors; that nobody listens there is worth knowing.
+            causes = getattr(error.__cause__, "exceptions", (error.__cause__,))
+            if all(isinstance(cause, ConnectionRefusedError) for cause in causes):
+                raise ConnectionRefusedError(str(error)) from error
             raise

@@ -30,7 +30,7 @@ from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind, SnapshotChunk, SnapshotProgress
 
 from .connection import Connection
-from .group import Group
+from .group import Group, node_of
 from .hosting import group_folder, log_identity, log_meta, restore_machine
 from .peers import PeerLink
 from .world import Worker
@@ -82,7 +82,7 @@ class Snapshots:
 
     async def _send(self, group: Group, message: Message) -> bool:
         assert message.snapshot is not None
-        link = self._node.link_to(message.to)
+        link = self._node.links.get(node_of(message.to))
         if link is None:
             return False
         index = message.snapshot.meta.index

@@ -12,7 +12,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from .group import Group
+from .group import Group, node_of
 
 if TYPE_CHECKING:
     from .node import Node
@@ -37,8 +37,8 @@ def node_status(node: "Node") -> dict[str, Any]:
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),
         "groups": [_group_status(group) for _, group in sorted(node.groups.items())],
         "links": {
-            str(peer): {"connected": link.is_connected, "last_error": link.last_error}
-            for peer, link in sorted(node.links.items())
+            str(link.peer.id): {"connected": link.is_connected, "last_error": link.last_error}
+            for link in node.links.all()
         },
     }
 
@@ -48,7 +48,7 @@ def _group_status(group: Group) -> dict[str, Any]:
     return {
         "group": group.number,
         "role": status.role.name.lower(),
-        "leader": status.leader & 0xFFFF_FFFF,
+        "leader": node_of(status.leader),
         "term": status.hard_state.term,
         "commit": status.hard_state.commit,
         "applied": status.applied,

@@ -1,0 +1,110 @@
+"""What follows from applied records: indexes, sealed segments, dropped segments, idle marks.
+
+The machine says where each batch stands; that goes into the group's index. Once all records of a
+closed segment are applied, its index file is written on the disk thread. Where retention moved, the
+store drops segments. A log that fell idle gets a mark that vouches for its last write.
+
+Invariants:
+- The event loop never waits for any of this.
+- A full disk puts it off; any other fault stops the node.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from raftmq.batch import peek
+from raftmq.log.builder import Placement, SegmentBuilder
+from raftmq.log.faults import DiskFull
+from raftmq.log.index_file import SegmentIndex
+from raftmq.log.record import HEADER_BYTES, Kind, Record
+from raftmq.log.segment import Link
+from raftmq.pop.results import Appended, Result
+
+from .disk import DiskLoop
+from .group import Group
+from .world import Worker
+
+if TYPE_CHECKING:
+    from .node import Node
+
+
+class Housekeeping:
+    """The housekeeping of one node's logs."""
+
+    def __init__(self, node: "Node", worker: Worker, disk: DiskLoop) -> None:
+        self._node = node
+        self._worker = worker
+        self._disk = disk
+        self._marked_passes = 0
+
+    def place(
+        self, group: Group, records: list[Record], results: list[list[Result]], touched: set[int]
+    ) -> None:
+        """Index applied records; the queues that got batches are added to `touched`."""
+        index = group.index
+        for record, result in zip(records, results, strict=True):
+            if record.kind != Kind.BATCH:
+                continue
+            appended = result[0]
+            if not isinstance(appended, Appended) or appended.duplicate:
+                continue
+            queue, base, count, _, _ = appended
+            index.place(Placement(queue, base, count, record.index), record.timestamp)
+            touched.add(queue)
+            hashes_at = peek(record.payload).key_hashes_at
+            if hashes_at:
+                start = HEADER_BYTES + hashes_at
+                index.add_keys(record.index, record.encoded[start : start + 4 * count])
+        self._seal(group)
+        self._trim(group)
+
+    def mark_idle(self) -> None:
+        """If nothing is being written, have the logs vouch for their last writes."""
+        if not self._disk.is_idle or self._marked_passes == self._disk.passes:
+            return
+        self._marked_passes = self._disk.passes
+        stores = [group.store for group in self._node.groups.values()]
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self._node.fail(error)
+
+        self._worker.submit(lambda: [store.mark_idle() for store in stores], done)
+
+    def _seal(self, group: Group) -> None:
+        while (builder := group.index.sealable(group.machine.applied)) is not None:
+            self._worker.submit(
+                partial(group.store.seal, builder), partial(self._sealed, group, builder)
+            )
+
+    def _sealed(
+        self,
+        group: Group,
+        builder: SegmentBuilder,
+        sealed: SegmentIndex | None,
+        error: BaseException | None,
+    ) -> None:
+        if sealed is not None:
+            group.index.sealed(sealed)
+        elif isinstance(error, DiskFull):
+            group.index.seal_failed(builder)
+        else:
+            assert error is not None
+            self._node.fail(error)
+
+    def _trim(self, group: Group) -> None:
+        """Drop what retention lets go since the last time."""
+        if group.machine.log_start <= group.trimmed:
+            return
+        group.trimmed = group.machine.log_start
+        self._worker.submit(
+            partial(group.store.drop_before, group.trimmed), partial(self._dropped, group)
+        )
+
+    def _dropped(self, group: Group, start: Link | None, error: BaseException | None) -> None:
+        if start is not None:
+            group.cache.drop_before(start)
+            group.index.drop_before(start.index + 1)
+        else:
+            assert error is not None
+            self._node.fail(error)

@@ -1,0 +1,120 @@
+"""A node's links to all others: who is linked, what is lost, and what a lost link tells.
+
+If nobody listens at the other end of a link, that process is dead (the other machine says so), and
+the groups that it led need not wait for the election timeout: each survivor forgets the leader at
+once and campaigns after a little while, another one each. Pre-votes still ask a majority, so a
+wrong guess costs nothing but a few messages.
+
+Invariants:
+- There is one link to each node that the settings, the catalog or a `Hello` named, and none to
+  this node itself.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from raftmq.consensus import Message, MessageKind
+from raftmq.wire import raft as raft_wire
+from raftmq.wire.messages import PROTOCOL, Hello
+
+from .group import Group, node_of
+from .peers import PeerLink
+from .settings import Peer
+
+if TYPE_CHECKING:
+    from .node import Node
+
+CAMPAIGN_SECONDS_MAX = 0.1
+"""A survivor campaigns after up to this time, so that survivors do not get in each other's way."""
+
+
+class Links:
+    """The links of one node."""
+
+    def __init__(self, node: "Node", nursery: trio.Nursery) -> None:
+        self._node = node
+        self._nursery = nursery
+        self._links: dict[int, PeerLink] = {}
+        self._orphans: dict[int, int] = {}
+
+    def get(self, node: int) -> PeerLink | None:
+        """The link to a node; None if there is none."""
+        return self._links.get(node)
+
+    def all(self) -> list[PeerLink]:
+        """All links, by the other node's number."""
+        return [self._links[number] for number in sorted(self._links)]
+
+    def connect(self) -> None:
+        """Have a link to each other node that the settings or the catalog name."""
+        own = self._node.settings.node
+        peers = {peer.id: peer for peer in (*own.peers, *own.join)}
+        for node in self._node.catalog.nodes.values():
+            peers[node.id] = Peer(node.id, node.host, node.port)
+        for peer in peers.values():
+            link = self._links.get(peer.id)
+            if link is not None:
+                link.peer = peer
+            else:
+                self._start(peer)
+
+    def meet(self, hello: Hello) -> None:
+        """A node connected to us: link back. One that joins has no other way to get answers, as
+        neither of us has a catalog yet that names the other."""
+        if hello.node and hello.host and hello.node not in self._links:
+            self._start(Peer(hello.node, hello.host, hello.port))
+
+    def send(self, group: Group, message: Message) -> None:
+        """Send a consensus message, best effort."""
+        link = self._links.get(node_of(message.to))
+        is_sent = link is not None and link.send(raft_wire.encode(group.number, message))
+        if not is_sent and message.kind is MessageKind.APPEND:
+            group.raft.report_unreachable(message.to)
+
+    def _start(self, peer: Peer) -> None:
+        if peer.id == self._node.id:
+            return
+        limits = self._node.settings.limits
+        link = PeerLink(
+            peer,
+            self._hello,
+            world=self._node.world,
+            step=self._node.load.step,
+            unsent_bytes_max=limits.peer_bytes_max,
+            frame_bytes_max=limits.frame_bytes_max,
+            on_lost=self._lost,
+        )
+        self._links[peer.id] = link
+        self._nursery.start_soon(link.run)
+
+    def _hello(self) -> Hello:
+        node, own = self._node, self._node.settings.node
+        return Hello(
+            PROTOCOL, own.cluster, node.id, node.incarnation, node.software, own.host, own.port
+        )
+
+    def _lost(self, peer: int, was_refused: bool) -> None:
+        """A link broke, or could not be made: called again for each attempt."""
+        for group in self._node.groups.values():
+            if group.is_leader:
+                for member in group.conf_state.voters + group.conf_state.learners:
+                    if node_of(member) == peer:
+                        group.raft.report_unreachable(member)
+            elif was_refused:
+                self._leader_may_be_down(group, peer)
+
+    def _leader_may_be_down(self, group: Group, peer: int) -> None:
+        if group.leader and node_of(group.leader) == peer:
+            self._orphans[group.number] = peer
+            group.forget_leader()
+        elif group.leader:
+            self._orphans.pop(group.number, None)
+        if self._orphans.get(group.number) == peer:
+            pause = self._node.world.random.random() * CAMPAIGN_SECONDS_MAX
+            self._node.timers.call_after(pause, partial(self._campaign, group))
+
+    def _campaign(self, group: Group) -> None:
+        if not group.leader and self._node.is_serving:
+            group.campaign()
