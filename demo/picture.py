@@ -18,7 +18,7 @@ from .__main__ import run
 from .flights import ROWS
 from .screen import Screen, tables
 
-WIDTH = 92
+WIDTH = 84
 PATH = Path(__file__).parent.parent / "docs" / "demo.svg"
 THEME = TerminalTheme(
     (22, 27, 34),
@@ -72,7 +72,7 @@ def main(rows: int, output: Path) -> None:
     console = Console(
         record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
-    console.print(Text.assemble(("$ ", "bold green"), ("make demo", "bold")))
+    console.print(Text.assemble(("$ ", "bold green"), ("make demo", "bold")), end="\n\n")
     for shown in screen.transcript:
         console.print(shown)
     console.print(tables(report))

@@ -18,6 +18,8 @@ from rich.text import Text
 
 from .report import Check, Report
 
+TABLE_WIDTH = 78
+"""Fits a terminal of 80 columns."""
 PLAIN_STEPS = 5
 """Without a terminal: so many lines of progress in all."""
 
@@ -82,14 +84,13 @@ class Screen:
 
 
 class _Rate(ProgressColumn):
-    """Messages a second, over the whole run."""
+    """Messages a second just now; nothing once all are there."""
 
     def render(self, task: Task) -> Text:
         """One cell."""
-        elapsed = task.finished_time or task.elapsed
-        if not elapsed:
+        if task.finished or not task.speed:
             return Text("")
-        return Text(f"{task.completed / elapsed:>8,.0f}/s", style="dim")
+        return Text(f"{task.speed:>8,.0f}/s", style="dim")
 
 
 def tables(report: Report) -> RenderableType:
@@ -99,17 +100,17 @@ def tables(report: Report) -> RenderableType:
         for check in report.checks
         for example in check.examples
     ]
-    return Group(_proof(report.checks), *broken, "", _figures(report), "", verdict(report))
+    return Group("", _proof(report.checks), *broken, "", _figures(report), "", verdict(report))
 
 
 def verdict(report: Report) -> Text:
     """One line."""
     if report.holds:
         words = "each group read every acked message once, as sent, in order by key"
-        return Text.assemble((" HOLDS ", "bold white on green"), "  ", words)
+        return Text.assemble((" HOLDS ", "bold #0d1117 on green"), "  ", words)
     broken = sum(not check.holds for check in report.checks)
     words = f"{broken} of {len(report.checks)} checks are violated"
-    return Text.assemble((" BROKEN ", "bold white on red"), "  ", words)
+    return Text.assemble((" BROKEN ", "bold #0d1117 on red"), "  ", words)
 
 
 def _proof(checks: Sequence[Check]) -> Table:
@@ -133,7 +134,8 @@ def _table(title: str, *, show_header: bool = True) -> Table:
         show_header=show_header,
         header_style="bold",
         border_style="dim",
-        box=box.ROUNDED,
+        box=box.HORIZONTALS,
+        min_width=TABLE_WIDTH,
     )
 
 
@@ -156,7 +158,7 @@ def _figures(report: Report) -> Table:
     table.add_row("sent and acked", f"{figures.send_per_s:,.0f}/s", "the failover included")
     for group, rate in figures.read_per_s.items():
         table.add_row(f"read by {group}", f"{rate:,.0f}/s", "while it was sent")
-    failover = "longest pause of receipts where the leader was lost"
+    failover = "longest pause of receipts after the kill"
     table.add_row("failover", f"{figures.failover_seconds:.2f} s", failover)
     memory = f"{figures.memory_bytes_max / 2**20:,.0f} MiB"
     table.add_row("memory", memory, "of producer, readers and checker, at most")

@@ -66,8 +66,8 @@ async def tell(rows: int, screen: Screen, *, folder: Path | None = None) -> Repo
     with anyio.fail_after(DEMO_SECONDS_MAX):
         async with cluster(folder=folder, timeout=READY_SECONDS_MAX) as nodes:
             ready_seconds = anyio.current_time() - begun
-            pids = ", ".join(f"{node} (pid {nodes.pid(node)})" for node in nodes.nodes)
-            screen.note(f"three nodes are ready in {nodes.folder}: {pids}")
+            pids = ", ".join(f"{node} is pid {nodes.pid(node)}" for node in nodes.nodes)
+            screen.note(f"three nodes are ready: {pids}")
             story = Story(nodes, rows, screen)
             checks = await story.run()
             return Report(story.figures(ready_seconds, anyio.current_time() - begun), checks)
