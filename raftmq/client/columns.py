@@ -8,7 +8,11 @@ bulk work without keys never touches a single message.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple, Self, TypeVar
+
+import google_crc32c
+import numpy as np
 
 from raftmq.batch import Compression, Limits, Sealed, Value, encode, queue_of
 from raftmq.errors import Reason, Rejected
@@ -97,24 +101,42 @@ class Columns(NamedTuple):
             for piece in self._pieces(everything, bytes_max, messages_max):
                 yield Cut(next_queue() if queue is None else queue, piece)
             return
-        by_queue: dict[int, list[int]] = {}
-        unkeyed: int | None = None
-        for position, key in enumerate(self.keys):
-            if key is None:
-                unkeyed = next_queue() if unkeyed is None else unkeyed
-                at = unkeyed
-            else:
-                at = queue_of(key, queues)
-            by_queue.setdefault(at, []).append(position)
-        for at, positions in by_queue.items():
+        chosen = self._queues_by_key(self.keys, queues, next_queue)
+        for at in np.unique(chosen).tolist():
+            positions = np.flatnonzero(chosen == at).tolist()
             for piece in self._pieces(positions, bytes_max, messages_max):
                 yield Cut(at, piece)
+
+    def _queues_by_key(
+        self,
+        keys: Sequence[str | bytes | None],
+        queues: int,
+        next_queue: Callable[[], int],
+    ) -> np.ndarray:
+        try:
+            # All keys are text, most often: `queue_of` for all of them at once.
+            encoded = map(str.encode, keys)  # type: ignore[arg-type]
+            hashes = np.fromiter(map(google_crc32c.value, encoded), np.int64, len(keys))
+            return hashes % queues
+        except (TypeError, UnicodeEncodeError):
+            pass
+        unkeyed = next_queue() if None in keys else 0
+        try:
+            chosen = [unkeyed if key is None else queue_of(key, queues) for key in keys]
+        except (TypeError, UnicodeEncodeError) as error:
+            raise Rejected(Reason.BAD_ARGUMENT, f"a key is text or bytes: {error}") from None
+        return np.fromiter(chosen, dtype=np.int64, count=len(chosen))
 
     def _pieces(
         self, positions: Positions, bytes_max: int, messages_max: int
     ) -> Iterator[Positions]:
-        bodies = _pick(self.bodies, positions)
-        ends = list(accumulate(map(len, bodies)))
+        sizes = self._sizes(positions)
+        # Most often all of it is one batch, and adding up is cheaper than finding the cuts.
+        if len(sizes) <= messages_max and sum(sizes) <= bytes_max:
+            if sizes:
+                yield positions
+            return
+        ends = list(accumulate(sizes))
         start = 0
         while start < len(ends):
             before = ends[start - 1] if start else 0
@@ -125,13 +147,22 @@ class Columns(NamedTuple):
             yield positions[start:stop]
             start = stop
 
+    def _sizes(self, positions: Positions) -> list[int]:
+        try:
+            return list(map(len, _pick(self.bodies, positions)))
+        except TypeError as error:
+            raise Rejected(Reason.BAD_ARGUMENT, f"a body is bytes: {error}") from None
+
 
 def _pick(column: Sequence[T], positions: Positions) -> Sequence[T]:
     if isinstance(positions, range):
         if len(positions) == len(column):
             return column
         return column[positions.start : positions.stop]
-    return [column[position] for position in positions]
+    if len(positions) == 1:
+        return [column[positions[0]]]
+    picked: tuple[T, ...] = itemgetter(*positions)(column)
+    return picked
 
 
 def _unless_empty(column: list[T | None]) -> list[T | None] | None:

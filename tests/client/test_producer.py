@@ -31,6 +31,17 @@ async def test_key_picks_the_queue_by_the_documented_hash(cluster: FakeCluster) 
             assert (await p.send(b"x", key=key.encode())).queue == queue_of(key, 7)
 
 
+async def test_send_many_picks_the_same_queues_as_send(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=5)
+    texts = [f"ключ-{n}" for n in range(50)]
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        sent = await p.send_many(bodies=[b"x"] * 50, keys=texts)
+        assert [r.queue for r in sent.receipts()] == [queue_of(key, 5) for key in texts]
+        mixed: list[str | bytes | None] = [*texts[:10], *[key.encode() for key in texts[10:]], None]
+        sent = await p.send_many(bodies=[b"x"] * 51, keys=mixed)
+        assert [r.queue for r in sent.receipts()][:50] == [queue_of(key, 5) for key in texts]
+
+
 async def test_named_queue_overrides_the_key(cluster: FakeCluster) -> None:
     cluster.create_topic(queues=3)
     async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
@@ -142,6 +153,14 @@ async def test_send_many_that_cannot_be_encoded_sends_nothing(cluster: FakeClust
             await p.send_many(bodies=[b"x"] * 3, tags=["ok", "t" * 1000, "ok"])
         with pytest.raises(Rejected, match="3 bodies and 2 keys"):
             await p.send_many(bodies=[b"x"] * 3, keys=["a", "b"])
+        with pytest.raises(Rejected, match="a body is bytes"):
+            await p.send_many(bodies=[b"x", None])  # type: ignore[list-item]
+        with pytest.raises(Rejected, match="a key is text or bytes"):
+            await p.send_many(bodies=[b"x"], keys=[7])  # type: ignore[list-item]
+        with pytest.raises(Rejected, match="not both"):
+            await p.send_many([b"x"], bodies=[b"x"])
+        with pytest.raises(Rejected, match="send_many takes"):
+            await p.send_many(["text"])  # type: ignore[list-item]
     assert cluster.stored() == [[]]
 
 
