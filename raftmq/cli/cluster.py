@@ -11,7 +11,7 @@ import click
 
 from raftmq.errors import RaftmqError
 
-from .exits import ExitCode
+from .exits import ExitCode, Failure
 from .output import note, output_option, print_json, print_table
 from .session import Session, with_session
 from .topic import confirm
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 STATUS_SECONDS_MAX = 2.0
 """A node that has not answered after so long counts as unreachable."""
+
+REMOVE_SECONDS_MAX = 60.0
+"""How long `remove` waits until a node's share has moved."""
 
 
 @click.group()
@@ -68,6 +71,12 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
     host, port = address
 
     async def call(mq: "Client") -> "ClusterView":
+        for known in (await mq.admin.cluster()).nodes:
+            if known.id == node and (known.host, known.port) != address:
+                raise Failure(
+                    f"node {node} is a member at {known.host}:{known.port}",
+                    fix="give the new node a number that was never used",
+                )
         await mq.admin.add_node(node, host, port)
         return await mq.admin.cluster()
 
@@ -86,7 +95,7 @@ def remove(session: Session, node: int, yes: bool) -> None:
     """Take a node out of the cluster, after asking."""
     if not yes:
         confirm(f"Take node {node} out of the cluster?")
-    session.run(lambda mq: mq.admin.remove_node(node))
+    session.run(lambda mq: _remove(mq, node))
     note(f"node {node} is no member any more: its process can be stopped, its folder deleted")
 
 
@@ -102,6 +111,24 @@ def replace(session: Session, node: int, address: tuple[str, int] | None, yes: b
         confirm(f"Is the data folder of node {node} lost for good?")
     session.run(lambda mq: mq.admin.replace_node(node, host, port))
     note(f"node {node} may be started with an empty data folder")
+
+
+async def _remove(mq: "Client", node: int) -> None:
+    """Remove a node and wait until no partition group counts on it."""
+    import anyio
+
+    await mq.admin.remove_node(node)
+    with anyio.move_on_after(REMOVE_SECONDS_MAX):
+        while True:
+            view = await mq.admin.cluster()
+            carried = [g.id for g in view.groups if node in g.voters or node in g.learners]
+            if not carried and all(known.id != node for known in view.nodes):
+                return
+            await anyio.sleep(0.2)
+    raise Failure(
+        f"node {node} still carries groups {carried}: its share is moving to others",
+        fix=f"leave it running until `raftmq cluster remove {node}` ends well",
+    )
 
 
 async def picture_of(mq: "Client") -> dict[str, Any]:

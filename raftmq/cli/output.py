@@ -173,12 +173,13 @@ def _bar(console: "Console", unit: str) -> "Progress":
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed or 0:,.0f} {unit}/s")
 
+    # Where time itself is counted, its rate says nothing.
+    counts = [] if unit == "s" else [TextColumn("{task.completed:,.0f}"), Rate()]
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        TextColumn("{task.completed:,.0f}"),
-        Rate(),
+        *counts,
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,

@@ -124,7 +124,8 @@ async def _send(mq: "Client", sending: _Sending) -> None:
     sending.started = time.monotonic()
     async with mq.producer(sending.topic) as producer:
         is_many = sending.total is None or sending.total > RECEIPTS_SHOWN_MAX
-        with Meter("sending", total=sending.total, is_shown=is_many) as meter:
+        is_typed = sending.total is None and sys.stdin.isatty()
+        with Meter("sending", total=sending.total, is_shown=is_many and not is_typed) as meter:
             async for chunk in sending.source:
                 while (pending := _take(producer, sending, chunk)) is None:
                     if not under_way:

@@ -150,27 +150,10 @@ def _stay(playground: Playground, started: float) -> None:
     try:
         supervisor.start()
         note(f"starting {len(playground.ports())} nodes in {playground.folder}")
-        is_shown = is_led = is_told = False
-        while not signals:
-            supervisor.step()
-            is_led = is_led or supervisor.is_led
-            seconds = time.monotonic() - started
-            if not is_shown and (is_led or seconds > TABLE_SECONDS):
-                is_shown = True
-                _show(supervisor.state())
-                note(_fate(playground))
-            if is_shown and is_led and not is_told:
-                is_told = True
-                note(f"ready after {seconds:.1f} s: every node serves, every group has a leader")
-                playground.write_state(supervisor.state())
-            if not supervisor.is_ready and supervisor.deaths >= GIVE_UP_DEATHS:
-                fix = f"read {playground.folder}/node-*.log; `raftmq doctor` examines this machine"
-                playground.is_temporary = False
-                raise Failure("the nodes do not stay alive", fix=fix)
+        _watch(supervisor, playground, signals, started)
+        note("stopping: each node hands over and ends (a second Ctrl-C kills them)")
     finally:
         count = len(signals)
-        if signals:
-            note("stopping: each node hands over and ends (a second Ctrl-C kills them)")
         supervisor.stop(is_hurried=lambda: len(signals) > count)
         if playground.is_temporary:
             shutil.rmtree(playground.folder, ignore_errors=True)
@@ -178,14 +161,41 @@ def _stay(playground: Playground, started: float) -> None:
     note(f"stopped; {'removed' if playground.is_temporary else 'kept'} {playground.folder}")
 
 
+def _watch(
+    supervisor: Supervisor, playground: Playground, signals: list[int], started: float
+) -> None:
+    """Keep the nodes running until a signal comes; show the table and when all is ready.
+
+    Raises:
+        Failure: the nodes never became ready.
+    """
+    is_shown = is_led = is_told = False
+    while not signals:
+        supervisor.step()
+        is_led = is_led or supervisor.is_led
+        seconds = time.monotonic() - started
+        if not is_shown and (is_led or seconds > TABLE_SECONDS):
+            is_shown = True
+            _show(supervisor.state())
+            note(f"{_fate(playground)}; Ctrl-C stops it")
+        if is_shown and is_led and not is_told:
+            is_told = True
+            roles = "; ".join(f"node {node.id} {node.role}" for node in supervisor.state().nodes)
+            note(f"ready after {seconds:.1f} s: {roles}")
+            playground.write_state(supervisor.state())
+        if not supervisor.is_ready and supervisor.deaths >= GIVE_UP_DEATHS:
+            # Their logs are all there is to find out why.
+            playground.is_temporary = False
+            fix = f"read {playground.folder}/node-*.log; `raftmq doctor` examines this machine"
+            raise Failure("the nodes do not stay alive", fix=fix)
+
+
 def _detach(playground: Playground) -> None:
     """Start the supervisor in the background and wait until its cluster is ready."""
     command = [sys.executable, "-m", "raftmq", "up", "--data", str(playground.folder)]
     if playground.is_temporary:
         command.append("--temporary")
-    started = time.monotonic()
-    log_path = playground.folder / "up.log"
-    with log_path.open("wb") as log:
+    with (playground.folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -193,20 +203,28 @@ def _detach(playground: Playground) -> None:
             stderr=log,
             start_new_session=True,
         )
-    while True:
-        state = playground.read_state()
-        if state is not None and state.is_ready:
-            break
-        if process.poll() is not None:
-            note(log_path.read_text().strip())
-            raise Failure("the cluster did not start", fix=f"see above and {playground.folder}")
-        if time.monotonic() - started > DETACH_SECONDS_MAX:
-            fix = f"see {playground.folder}; `raftmq down --data {playground.folder}` stops it"
-            raise Failure("the cluster is not ready", fix=fix)
-        time.sleep(0.02)
+    try:
+        state = _wait_ready(playground, process)
+    except BaseException:
+        process.terminate()
+        raise
     _show(state)
     folder = "" if playground.is_temporary else f" --data {playground.folder}"
     note(f"{_fate(playground)}; `raftmq down{folder}` stops it")
+
+
+def _wait_ready(playground: Playground, process: "subprocess.Popen[bytes]") -> State:
+    until = time.monotonic() + DETACH_SECONDS_MAX
+    while time.monotonic() < until:
+        state = playground.read_state()
+        if state is not None and state.is_ready:
+            return state
+        if process.poll() is not None:
+            note((playground.folder / "up.log").read_text().strip())
+            raise Failure("the cluster did not start", fix=f"see above and {playground.folder}")
+        time.sleep(0.02)
+    fix = f"read the logs in {playground.folder}; `raftmq doctor` examines this machine"
+    raise Failure(f"the cluster is not ready after {DETACH_SECONDS_MAX:g} s", fix=fix)
 
 
 def _fate(playground: Playground) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from raftmq.cli.playground import choose_ports
 from tests.cli.command_line import CommandLine, process
 from tests.cli.local_cluster import LocalCluster, wait_until
 
@@ -262,3 +263,34 @@ def test_leader_moves_when_told(cluster: LocalCluster, raftmq: CommandLine) -> N
     wrong = raftmq("cluster", "transfer", "0", "--to", "9")
     assert wrong.code == 1
     assert "cluster status" in wrong.stderr
+
+
+def test_node_joins_with_the_lines_that_add_prints_and_leaves(
+    cluster: LocalCluster, raftmq: CommandLine, tmp_path: Path
+) -> None:
+    (port,) = choose_ports(1, 7400, any_port=True)
+    taken = raftmq("cluster", "add", "1", f"127.0.0.1:{port}")
+    assert taken.code == 1
+    assert "node 1 is a member at" in taken.stderr
+    lines = raftmq.ok("cluster", "add", "4", f"127.0.0.1:{port}").stdout
+    config = tmp_path / "node.toml"
+    config.write_text(f"{lines}data = {json.dumps(str(tmp_path / 'data'))}\n")
+    node = subprocess.Popen(
+        [sys.executable, "-m", "raftmq", "serve", "-c", str(config)], stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: 4 in voters(raftmq), what="node 4 votes")
+        raftmq.ok("cluster", "remove", "4", "--yes")
+        assert 4 not in voters(raftmq)
+    finally:
+        node.terminate()
+        node.wait(timeout=30)
+    wait_until(lambda: raftmq("cluster", "status").code == 0, what="all is well without node 4")
+    assert raftmq("cluster", "remove", "9", "--yes").code == 1
+
+
+def voters(raftmq: CommandLine) -> list[int]:
+    """The nodes that vote in the system group."""
+    picture = json.loads(raftmq("cluster", "status", "-o", "json").stdout)
+    found: list[int] = picture["groups"][0]["voters"]
+    return found

@@ -138,3 +138,15 @@ def test_two_nodes_on_one_folder_second_says_why_it_stops(tmp_path: Path) -> Non
     assert "stopped by a fault" in second.stderr
     assert str(playground.data(1)) in second.stderr
     assert "Traceback" not in second.stderr
+
+
+def test_up_gives_up_on_nodes_that_cannot_live_and_keeps_their_words(tmp_path: Path) -> None:
+    playground = one_node(tmp_path)
+    settings = playground.config(1).read_text()
+    playground.config(1).write_text(settings + "[raft]\nelection_ticks = 1\n")
+    ended = process(["up", "--data", str(tmp_path)])
+    assert ended.code == 1
+    assert ended.stderr.count("ended with 1; it will be started again") == 3
+    assert "raft.heartbeat_ticks" in playground.log(1).read_text()
+    assert "do not stay alive" in ended.stderr
+    assert not playground.is_running()
