@@ -157,8 +157,20 @@ class Requests:
         return group if group is not None else _elsewhere(number)
 
     def _metadata(self, connection: Connection, frame: Frame) -> None:
-        view = self._service.view(unpack(Metadata, frame.header).topics)
-        connection.reply(frame.kind, frame.correlation, pack(view))
+        request = unpack(Metadata, frame.header)
+
+        def answer() -> None:
+            view = self._service.view(request.topics)
+            connection.reply(frame.kind, frame.correlation, pack(view))
+
+        if not request.is_latest:
+            answer()
+            return
+        group = self._service.group(SYSTEM_GROUP)
+        if group is None:
+            connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
+            return
+        self._read(connection, frame, group, answer)
 
     def _commit(self, connection: Connection, frame: Frame) -> None:
         request = unpack(CommitOffsets, frame.header)

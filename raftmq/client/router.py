@@ -377,18 +377,12 @@ class Router:
         )
 
     async def ask_system_leader(self, topics: list[str] | None) -> ClusterView:
-        """The table as the leader of the system group has it, which is the newest there is."""
-        attempt = 0
-        while True:
-            connection = await self.leader(SYSTEM_GROUP)
-            view = await self._ask(connection, topics)
-            if view is not None and SYSTEM_GROUP not in self.groups:
-                return await self._newest_view(view, topics)
-            # A node that was the leader until now tells so in its own answer.
-            if view is not None and self._leader_of(SYSTEM_GROUP) == connection.node:
-                return view
-            await anyio.sleep(self.delay(attempt))
-            attempt += 1
+        """The table with all that was decided before the call; give it a deadline."""
+        question = pack(Metadata(topics, is_latest=True))
+        call = LeaderCall(self, SYSTEM_GROUP, FrameKind.METADATA, question, lambda _: None, None)
+        view = _view_in(await call.run())
+        self._take_in(view, keep_topics=topics is not None)
+        return view
 
     async def _ask_anybody(self, name: str) -> bool:
         """Ask one node for a topic; False if it does not know it. No leader is needed."""
@@ -396,17 +390,6 @@ class Router:
             if await self._ask(candidate, [name]) is not None:
                 break
         return name in self.topics
-
-    async def _newest_view(self, view: ClusterView, topics: list[str] | None) -> ClusterView:
-        """The newest table of all nodes that answer: for who cannot tell the system's leader."""
-        for node in sorted(self.nodes):
-            connection = self.connections.get(node)
-            address = Address(self.nodes[node].host, self.nodes[node].port)
-            is_open = connection is not None and connection.is_open
-            other = await self._ask(connection if connection and is_open else address, topics)
-            if other is not None and other.version > view.version:
-                view = other
-        return view
 
     def _candidates(self, prefer: Sequence[int]) -> Iterator[Connection | Address]:
         """Whom to ask: open connections, then known nodes, then the URL's addresses; in turn."""

@@ -185,6 +185,10 @@ class Metadata(_Wire, frozen=True):
 
     topics: list[str] | None = None
     """The topics wanted; None: all. A name that does not exist is left out of the answer."""
+    is_latest: bool = False
+    """True: only the leader of the system group answers, with all that was decided before it was
+    asked (a linearizable read); others refuse with `not_leader`. A node that was just started knows
+    no topic until a leader tells it how far the log is committed."""
 
 
 class NodeView(_Wire, frozen=True):

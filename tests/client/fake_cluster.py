@@ -387,8 +387,10 @@ class FakeNode:
         self.cluster.tell()
         return pack(Produced(result.base_offset, result.timestamp, result.duplicate)), []
 
-    def _metadata(self, frame: Frame) -> tuple[bytes, list[bytes]]:
-        return pack(self.cluster.view(unpack(Metadata, frame.header).topics)), []
+    def _metadata(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        request = unpack(Metadata, frame.header)
+        error = self._not_leader(0) if request.is_latest else None
+        return error or (pack(self.cluster.view(request.topics)), [])
 
     def _commit(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(CommitOffsets, frame.header)
