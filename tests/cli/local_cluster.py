@@ -40,6 +40,14 @@ class LocalCluster:
         self.folder = folder
         self.playground = Playground(folder, is_temporary=False)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave no process, whatever the test found."""
+        if self.playground.is_running():
+            self.stop()
+
     def start(self, *options: str) -> str:
         """`raftmq up --detach`; the URL it tells."""
         ended = process(["up", "--detach", "--any-port", "--data", str(self.folder), *options])

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
-    url = cluster.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAFTMQ_URL", url)
+    with (
+        LocalCluster(tmp_path_factory.mktemp("cluster")) as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAFTMQ_URL", cluster.start())
         yield cluster
-    cluster.stop()
 
 
 @pytest.fixture

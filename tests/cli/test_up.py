@@ -1,11 +1,13 @@
 """`raftmq up`, `down` and `serve` with real processes."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,16 +53,14 @@ def test_nodes_die_with_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 def test_cluster_in_a_folder_goes_on_with_its_messages(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path / "kept")
-    url = cluster.start("-n", "1")
-    assert process(["topic", "create", "t", "--url", url]).code == 0
-    assert process(["produce", "t", "one", "two", "-k", "k", "--url", url]).code == 0
-    cluster.stop()
-    assert cluster.start() == url
-    ended = process(["consume", "t", "-n", "2", "--url", url])
-    cluster.stop()
-    assert ended.stdout == "one\ntwo\n"
-    assert not cluster.playground.is_running()
+    with LocalCluster(tmp_path / "kept") as cluster:
+        url = cluster.start("-n", "1")
+        assert process(["topic", "create", "t", "--url", url]).code == 0
+        assert process(["produce", "t", "one", "two", "-k", "k", "--url", url]).code == 0
+        cluster.stop()
+        assert not cluster.playground.is_running()
+        assert cluster.start() == url
+        assert process(["consume", "t", "-n", "2", "--url", url]).stdout == "one\ntwo\n"
 
 
 def test_detached_temporary_cluster_is_found_by_down_and_removed(
@@ -68,12 +68,36 @@ def test_detached_temporary_cluster_is_found_by_down_and_removed(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ended = process(["up", "-n", "1", "--detach", "--any-port"])
-    assert ended.code == 0, ended.stderr
-    (folder,) = tmp_path.glob("raftmq-up-*")
-    assert process(["down"]).code == 0
+    try:
+        assert ended.code == 0, ended.stderr
+        (folder,) = tmp_path.glob("raftmq-up-*")
+    finally:
+        down = process(["down"])
+    assert down.code == 0
     assert not folder.exists()
     assert process(["down"]).code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts `raftmq serve` processes, and leaves none whatever the test found."""
+    nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(playground: Playground, **environment: str) -> subprocess.Popen[bytes]:
+        nodes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "raftmq", "serve", "-c", str(playground.config(1))],
+                stderr=subprocess.PIPE,
+                env={**os.environ, **environment},
+            )
+        )
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        node.kill()
+        node.communicate()
 
 
 def one_node(folder: Path) -> Playground:
@@ -82,16 +106,23 @@ def one_node(folder: Path) -> Playground:
     return playground
 
 
-def test_serve_reports_as_systemd_asks_and_ends_on_sigterm(tmp_path: Path) -> None:
-    playground = one_node(tmp_path)
+def read_until(node: subprocess.Popen[bytes], words: bytes) -> None:
+    """Read a node's stderr up to the line with these words."""
+    assert node.stderr is not None
+    lines = []
+    while words not in (line := node.stderr.readline()):
+        lines.append(line)
+        assert line, lines
+
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def test_serve_reports_as_systemd_asks_and_ends_on_sigterm(tmp_path: Path, started: Start) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(tmp_path / "notify"))
         channel.settimeout(30)
-        node = subprocess.Popen(
-            [sys.executable, "-m", "raftmq", "serve", "-c", str(playground.config(1))],
-            stderr=subprocess.PIPE,
-            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
-        )
+        node = started(one_node(tmp_path), NOTIFY_SOCKET=str(tmp_path / "notify"))
         ready = parse(channel.recv(4096))
         assert ready["READY"] == "1"
         assert ready["MAINPID"] == str(node.pid)
@@ -107,35 +138,23 @@ def test_serve_reports_as_systemd_asks_and_ends_on_sigterm(tmp_path: Path) -> No
     assert events[-2:] == [b"stopping", b"stopped"]
 
 
-def test_serve_that_waits_for_its_peers_ends_on_sigint(tmp_path: Path) -> None:
+def test_serve_that_waits_for_its_peers_ends_on_sigint(tmp_path: Path, started: Start) -> None:
     playground = Playground(tmp_path, is_temporary=False)
     playground.found(choose_ports(3, 7400, any_port=True))
-    node = subprocess.Popen(
-        [sys.executable, "-m", "raftmq", "serve", "-c", str(playground.config(1))],
-        stderr=subprocess.PIPE,
-    )
-    assert node.stderr is not None
-    while b"starting" not in node.stderr.readline():
-        pass
+    node = started(playground)
+    read_until(node, b"starting")
     node.send_signal(signal.SIGINT)
     _, stderr = node.communicate(timeout=30)
     assert node.returncode == 0
     assert b"Traceback" not in stderr
 
 
-def test_two_nodes_on_one_folder_second_says_why_it_stops(tmp_path: Path) -> None:
+def test_two_nodes_on_one_folder_second_says_why_it_stops(tmp_path: Path, started: Start) -> None:
     playground = one_node(tmp_path)
-    command = [sys.executable, "-m", "raftmq", "serve", "-c", str(playground.config(1))]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as first:
-        assert first.stderr is not None
-        while b"serving" not in first.stderr.readline():
-            pass
-        second = subprocess.run(
-            [*command, "--log", "json"], capture_output=True, text=True, timeout=30, check=False
-        )
-        first.send_signal(signal.SIGTERM)
-    assert second.returncode == 1
-    assert "stopped by a fault" in second.stderr
+    read_until(started(playground), b"serving")
+    second = process(["serve", "-c", str(playground.config(1)), "--log", "json"])
+    assert second.code == 1
+    assert json.loads(second.stderr.splitlines()[-1])["event"] == "stopped by a fault"
     assert str(playground.data(1)) in second.stderr
     assert "Traceback" not in second.stderr
 
