@@ -150,6 +150,7 @@ class Group:
         self.trimmed = self.machine.log_start
         """Up to where the log was told to drop segments."""
         self._office = 0
+        self._office_index = 0
         self._borders: set[int] = set()
         self._layout: tuple[SegmentInfo, ...] = self.store.layout
         self.refusal = ""
@@ -159,6 +160,12 @@ class Group:
     def is_leader(self) -> bool:
         """True while this member leads, as far as it knows."""
         return self.raft.role is Role.LEADER
+
+    @property
+    def is_current(self) -> bool:
+        """True once a leader has applied all that earlier leaders committed (Raft §8): before, it
+        does not know how far its queues go. The no-op of its own term comes after all of that."""
+        return self.is_leader and self.machine.applied >= self._office_index
 
     @property
     def leader(self) -> int:
@@ -408,6 +415,7 @@ class Group:
     def _change_office(self, office: int) -> None:
         """The term in which this member leads changed; 0: it leads in none."""
         was, self._office = self._office, office
+        self._office_index = self.raft.last_index
         if was:
             self._lose_office()
         self._host.led(self, bool(office))

@@ -147,6 +147,9 @@ class Node:
             return ErrorReply("not_leader", message, group=number)
         if not group.is_leader:
             return group.not_leader()
+        if not group.is_current:
+            message = f"the new leader of partition group {number} is still taking over"
+            return ErrorReply("unavailable", message, group=number, retry_ms=20)
         assert isinstance(group.machine, PartitionMachine)
         return Source(group, group.machine.ends.get(queue, 0))
 

@@ -14,6 +14,7 @@ import msgspec
 from raftmq.batch import key_hash, peek, verify
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.log.record import HEADER_BYTES, Kind, Record
+from raftmq.log.store import LogStore
 from raftmq.pop import catalog as catalog_commands
 from raftmq.pop import machine as machine_commands
 from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog
@@ -59,6 +60,12 @@ from .world import Worker
 
 KEY_BATCHES_MAX = 1000
 """Batches that one search for a key returns at the most."""
+
+KEY_RECORDS_MAX = 100_000
+"""Records that one search looks into at the most: all topics of a group share its key index."""
+
+KEY_CHUNK = 64
+"""Records that are read before the search looks whether it has enough."""
 
 
 class Service(Protocol):
@@ -295,19 +302,18 @@ class Requests:
     def _find_key(
         self, connection: Connection, frame: Frame, request: FindKey, group: Group
     ) -> None:
-        limit = max(1, min(request.limit, KEY_BATCHES_MAX))
-        indexes = group.index.find_key(key_hash(request.key), limit=limit)
+        indexes = group.index.find_key(key_hash(request.key), limit=KEY_RECORDS_MAX)
 
         def done(records: list[Record] | None, error: BaseException | None) -> None:
             if records is None:
                 reply = ErrorReply("unavailable", f"the log cannot be read here: {error}")
                 connection.refuse(frame.correlation, reply)
                 return
-            batches, body = _found_batches(group, request, records)
+            batches, body = _describe_found(group, records)
             connection.reply(frame.kind, frame.correlation, pack(FoundKey(batches)), body)
 
         budget = self._limits.fetch_bytes_max
-        self._reader.submit(partial(group.store.read_at, sorted(indexes), budget), done)
+        self._reader.submit(partial(_read_matching, group.store, indexes, request, budget), done)
 
     def _admin(self, connection: Connection, frame: Frame) -> None:
         request = unpack(Admin, frame.header)
@@ -368,16 +374,30 @@ def _committed_offsets(machine: Any, consumer_group: str | None) -> list[Committ
     ]
 
 
-def _found_batches(
-    group: Group, request: FindKey, records: list[Record]
-) -> tuple[list[FoundBatch], list[bytes]]:
-    """What to answer to a search for a key, given records that may hold it; newest first."""
+def _read_matching(
+    store: LogStore, indexes: list[int], request: FindKey, budget: int
+) -> list[Record]:
+    """On the reading thread: the records of the topic that may hold the key, newest first."""
+    limit = max(1, min(request.limit, KEY_BATCHES_MAX))
+    found: list[Record] = []
+    while indexes and len(found) < limit and budget > 0:
+        # Reading goes by rising indexes, the search by falling ones.
+        chunk, indexes = sorted(indexes[:KEY_CHUNK]), indexes[KEY_CHUNK:]
+        records = [record for index in chunk for record in store.read_at([index], budget)]
+        for record in reversed(records):
+            if record.timestamp < request.since:
+                return found[:limit]
+            if peek(record.payload).queue >> QUEUE_BITS == request.topic:
+                found.append(record)
+                budget -= len(record.encoded)
+    return found[:limit]
+
+
+def _describe_found(group: Group, records: list[Record]) -> tuple[list[FoundBatch], list[bytes]]:
     batches, body = [], []
-    for record in reversed(records):
+    for record in records:
         payload = record.encoded[HEADER_BYTES:]
         queue = peek(payload).queue
-        if queue >> QUEUE_BITS != request.topic or record.timestamp < request.since:
-            continue
         base = _base_offset(group, queue, record.index)
         if base is not None:
             batches.append(FoundBatch(queue, base, record.timestamp, len(payload)))

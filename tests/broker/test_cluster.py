@@ -250,6 +250,31 @@ def test_messages_are_found_by_key_across_segments() -> None:
     assert in_cluster(scenario) == [47, 27, 7]
 
 
+def test_search_for_a_key_sees_one_topic_and_stops_at_its_limit() -> None:
+    async def scenario(cluster: Cluster) -> list[int]:
+        await cluster.found("t", 1)
+        async with cluster.client(cluster.leader(0)) as client:
+            await client.admin("create_topic", "unrelated", 3)
+        await cluster.wait_known("unrelated")
+        group = cluster.nodes[1].catalog.group_of(QUEUE)
+        assert group is not None
+        other = next(
+            q
+            for q in range(2 << 16, (2 << 16) + 3)
+            if cluster.nodes[1].catalog.group_of(q) == group
+        )
+        async with cluster.client(cluster.leader_of(QUEUE)) as client:
+            for n in range(5):
+                await client.produce(QUEUE, [b"mine"], n, keys=["wanted"])
+            for n in range(200):
+                await client.produce(other, [b"not mine"], n, keys=["wanted"])
+            request = FindKey(group, 1, b"wanted", 0, 3)
+            found = await client.ask(FrameKind.KEY, request, FoundKey)
+        return [batch.base_offset for batch in found.batches]
+
+    assert in_cluster(scenario) == [4, 3, 2]
+
+
 def test_log_rolls_restarts_and_serves_what_is_in_sealed_segments() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 1)
