@@ -104,7 +104,8 @@ class GroupOpener:
                 uncommitted_bytes_max=pace.uncommitted_bytes_max,
                 committed_bytes_max=pace.committed_bytes_max,
                 async_storage_writes=True,
-                announce_commit=False,
+                # Every node routes by the catalog, so that is told at once.
+                announce_commit=number == SYSTEM_GROUP,
                 draw=node.world.random.randrange,
             ),
             storage,

@@ -39,6 +39,10 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
     if change.action != "add" and change.node not in nodes:
         return Refused(Reason.UNKNOWN_NODE, f"there is no node {change.node}: {sorted(nodes)}")
     if change.action == "add":
+        known = nodes.get(change.node)
+        if known is not None and (known.host, known.port) != (change.host, change.port):
+            message = f"node {change.node} is at {known.host}:{known.port}: give another number"
+            return Refused(Reason.BAD_ARGUMENT, message)
         node = Node(change.node, change.host, change.port)
         return [PutNode(node), *map(PutGroup, with_node(groups, change.node))]
     if sum(not node.is_leaving for node in nodes.values()) < 2:

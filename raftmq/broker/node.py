@@ -24,14 +24,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import msgspec
 import trio
 
 from raftmq import __version__
 from raftmq.consensus import Message, MessageKind, Snapshot
 from raftmq.errors import Reason, Unavailable
 from raftmq.log.faults import Dropped, LogFault
-from raftmq.log.record import Record
-from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
+from raftmq.log.record import Kind, Record
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, PutGroup
+from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Result, UnsupportedVersion
 from raftmq.wire import raft as raft_wire
@@ -39,6 +41,7 @@ from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     PROTOCOL,
+    Admin,
     ClusterView,
     ErrorReply,
     FrameKind,
@@ -68,6 +71,7 @@ from .requests import Requests
 from .settings import Settings
 from .snapshots import Snapshots
 from .status import node_status
+from .tickets import Callback
 from .timers import Timers
 from .world import World
 
@@ -192,6 +196,32 @@ class Node:
                 nursery.start_soon(ask, link)
         return views
 
+    async def prefer(self, group: Group, node: int) -> ErrorReply | None:
+        """Note in the catalog that a node shall lead a group, by asking the system group's leader.
+
+        Returns why that could not be done, or None. Cancelling leaves it open.
+        """
+        wanted = self.catalog.groups[group.number]
+        if group.number == SYSTEM_GROUP or node not in wanted.members[1:]:
+            return None
+        members = [node, *(member for member in wanted.members if member != node)]
+        command = PutGroup(msgspec.structs.replace(wanted, members=members))
+        leader = node_of(self.groups[SYSTEM_GROUP].leader)
+        link = self.links.get(leader)
+        if leader == self.id:
+            payload = encode_commands([command])
+            ticket = Callback(lambda _: None, lambda _: None)
+            self.groups[SYSTEM_GROUP].propose(Kind.COMMANDS, payload, ticket)
+            return None
+        try:
+            if link is None:
+                raise Unavailable("the system group has no leader")
+            header = pack(Admin(msgspec.to_builtins(command)))
+            frame = await link.request(FrameKind.ADMIN, header)
+        except Unavailable as error:
+            return ErrorReply("unavailable", str(error), retry_ms=200)
+        return unpack(ErrorReply, frame.header) if frame.kind == FrameKind.ERROR else None
+
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""
         self._housekeeping.mark_idle()
@@ -313,6 +343,8 @@ class Node:
             return
         assert connection.hello is not None
         self._acquaintances.admit(connection.hello)
+        if self._stop.is_set() and message.kind is MessageKind.TIMEOUT_NOW:
+            return  # this node is stopping: it must not be made a leader
         group.step(message)
 
     def _answer_probe(self, connection: Connection, frame: Frame) -> None:
@@ -476,8 +508,6 @@ class Node:
     async def _hand_over(self) -> None:
         for group in self.groups.values():
             group.stop("this node is stopping")
-            if group.is_leader:
-                group.transfer(0)
         for _ in range(STOP_CHECKS_MAX):
             if self._is_handed_over():
                 break
@@ -486,10 +516,25 @@ class Node:
         await trio.sleep(STOP_CHECK_SECONDS)
 
     def _is_handed_over(self) -> bool:
-        leads = any(
-            group.is_leader and len(group.conf_state.voters) > 1 for group in self.groups.values()
-        )
-        return self._disk.is_idle and not leads
+        """True when this node leads nothing that another one could; hands over what it does."""
+        is_done = self._disk.is_idle
+        for group in self.groups.values():
+            heir = self._heir(group) if group.is_leader else 0
+            if heir:
+                is_done = False
+                if not group.raft.status().transferee:
+                    group.transfer(heir)
+        return is_done
+
+    def _heir(self, group: Group) -> int:
+        """Who takes a group over: of the voters within reach the one that is furthest; 0: none."""
+        progress = group.raft.status().progress
+        within_reach = [
+            member
+            for member in group.conf_state.voters
+            if (link := self.links.get(node_of(member))) is not None and link.is_connected
+        ]
+        return max(within_reach, key=lambda member: (progress[member].match, -member), default=0)
 
     def _close(self) -> None:
         self.is_serving = False

@@ -5,7 +5,7 @@ and the answer goes out when the record is committed and applied. A request for 
 that another node leads is refused with `not_leader` and the leader's id; the client goes there.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -86,6 +86,12 @@ class Service(Protocol):
 
     def status(self) -> dict[str, Any]:
         """This node's picture of itself."""
+
+    def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run a task of the node's own beside the others."""
+
+    async def prefer(self, group: Group, node: int) -> ErrorReply | None:
+        """Note in the catalog who shall lead a group; why that could not be done, or None."""
 
 
 class _Produce:
@@ -353,16 +359,27 @@ class Requests:
 
     def _transfer(self, connection: Connection, frame: Frame) -> None:
         request = unpack(Transfer, frame.header)
-        group = self._service.group(request.partition_group)
-        if group is None or not group.is_leader:
-            reply = group.not_leader() if group else _elsewhere(request.partition_group)
+        number = request.partition_group
+        group = self._service.group(number)
+        if number not in self._service.catalog.groups:
+            message = f"there is no partition group {number}"
+            reply = ErrorReply(Reason.BAD_ARGUMENT.value, message)
             connection.refuse(frame.correlation, reply)
-            return
-        error = group.transfer(request.to)
+        elif group is None or not group.is_leader:
+            connection.refuse(
+                frame.correlation, group.not_leader() if group else _elsewhere(number)
+            )
+        else:
+            self._service.start_soon(self._hand_over, connection, frame, group, request.to)
+
+    async def _hand_over(self, connection: Connection, frame: Frame, group: Group, to: int) -> None:
+        # The wish is noted first, or the next look at who leads what would undo it.
+        error = None if to == 0 else await self._service.prefer(group, to)
+        error = error or group.transfer(to)
         if error is not None:
             connection.refuse(frame.correlation, error)
-            return
-        connection.reply(frame.kind, frame.correlation, pack(Done()))
+        else:
+            connection.reply(frame.kind, frame.correlation, pack(Done()))
 
 
 def _committed_offsets(machine: Any, consumer_group: str | None) -> list[CommittedOffset]:

@@ -45,9 +45,9 @@ from .supervisor import Nest
 FETCH_BYTES = 1024 * 1024
 """Asked of a node at once: large enough that the work for a request does not show."""
 BEHIND_RETRY_MS = 50
-BEHIND_STRIKES_MAX = 60
+BEHIND_STRIKES_MAX = 10
 """A leader whose queue ends before what was read from another one gets so many tries to catch up:
-about 20 s with the router's delays."""
+about 2 s with the router's delays."""
 POLL_MS = 5_000
 """How long a node waits for messages before it answers that there are none."""
 

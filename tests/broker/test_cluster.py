@@ -12,6 +12,7 @@ from raftmq.wire.messages import (
     CommitOffsets,
     Committed,
     CommittedOffsets,
+    Done,
     FindKey,
     FindOffset,
     FindOffsets,
@@ -22,6 +23,7 @@ from raftmq.wire.messages import (
     OffsetsCommitted,
     QueueOffset,
     Status,
+    Transfer,
 )
 from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import QUEUE, bodies, in_cluster
@@ -53,9 +55,15 @@ def test_leadership_spreads_over_the_nodes() -> None:
 
 
 def test_same_seed_gives_the_same_run_and_another_seed_another() -> None:
-    first = in_cluster(produce_and_fetch, seed=3)
-    assert in_cluster(produce_and_fetch, seed=3) == first
-    assert in_cluster(produce_and_fetch, seed=4)[-1] != first[-1]
+    async def scenario(cluster: Cluster) -> list[Any]:
+        seen = await produce_and_fetch(cluster)
+        cluster.kill(cluster.leader(1))
+        await cluster.wait_led(0, 1, 2, 3)
+        return [*seen, cluster.leader(1), trio.current_time()]
+
+    first = in_cluster(scenario, seed=3)
+    assert in_cluster(scenario, seed=3) == first
+    assert in_cluster(scenario, seed=4)[-1] != first[-1]
 
 
 def test_acked_messages_survive_the_leader_and_a_repeat_is_stored_once() -> None:
@@ -417,3 +425,27 @@ def test_dead_leader_is_replaced_well_before_the_election_timeout() -> None:
 
     # The election timeout is 0.5 to 1 s here.
     assert max(in_cluster(scenario, seed=seed) for seed in range(5)) < 0.35
+
+
+def test_leader_that_was_chosen_by_hand_keeps_the_office() -> None:
+    async def scenario(cluster: Cluster) -> list[int]:
+        await cluster.found("t", 1)
+        async with cluster.client(2) as client:
+            await client.ask(FrameKind.TRANSFER, Transfer(2, 3), Done)
+        await trio.sleep(30)
+        return [cluster.leader(group) for group in (1, 2, 3)]
+
+    assert in_cluster(scenario) == [1, 3, 3]
+
+
+def test_whole_cluster_stops_gracefully_without_waiting_for_nobody() -> None:
+    async def scenario(cluster: Cluster) -> float:
+        await cluster.found("t", 1)
+        started = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in (1, 2, 3):
+                nursery.start_soon(cluster.stop, number)
+                await trio.sleep(0.3)
+        return trio.current_time() - started
+
+    assert in_cluster(scenario) < 2.0
