@@ -82,9 +82,7 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
 
     view = session.run(call)
     note(f"node {node} is a member; if it does not run yet, start it with these in its node.toml:")
-    known = next(known for known in view.nodes if known.id != node)
-    click.echo(f'[node]\nid = {node}\ncluster = "{view.cluster}"\nhost = "{host}"\nport = {port}')
-    click.echo(f'join = [{{ id = {known.id}, host = "{known.host}", port = {known.port} }}]')
+    _echo_settings(view, node, address)
 
 
 @cluster.command()
@@ -101,16 +99,42 @@ def remove(session: Session, node: int, yes: bool) -> None:
 
 @cluster.command()
 @click.argument("node", type=click.IntRange(1))
-@click.argument("address", type=ADDRESS, required=False)
+@click.argument("new", type=click.IntRange(1))
+@click.argument("address", type=ADDRESS)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @with_session
-def replace(session: Session, node: int, address: tuple[str, int] | None, yes: bool) -> None:
-    """Let an empty data folder take the place of a node that lost its own, after asking."""
-    host, port = address or ("", 0)
+def replace(session: Session, node: int, new: int, address: tuple[str, int], yes: bool) -> None:
+    """Let the node NEW, at ADDRESS, take over all that NODE carries, after asking.
+
+    For a node that lost its disk, or whose machine is exchanged. NEW needs a number that was never
+    used, as the other nodes must not mistake it for the old one.
+
+    \b
+    raftmq cluster replace 2 4 10.0.0.4:7400
+    """
+    host, port = address
     if not yes:
-        confirm(f"Is the data folder of node {node} lost for good?")
-    session.run(lambda mq: mq.admin.replace_node(node, host, port))
-    note(f"node {node} may be started with an empty data folder")
+        confirm(f"Shall node {new} take the place of node {node} for good?")
+
+    async def call(mq: "Client") -> "ClusterView":
+        await mq.admin.replace_node(node, new, host, port)
+        return await mq.admin.cluster()
+
+    view = session.run(call)
+    note(f"node {new} takes over; if it does not run yet, start it with these in its node.toml:")
+    _echo_settings(view, new, address, leaving=node)
+    note(f"node {node} may be stopped when `raftmq cluster status` shows it no more")
+
+
+def _echo_settings(
+    view: "ClusterView", node: int, address: tuple[str, int], *, leaving: int = 0
+) -> None:
+    """Print the settings of a node that joins: it asks every other one."""
+    host, port = address
+    click.echo(f'[node]\nid = {node}\ncluster = "{view.cluster}"\nhost = "{host}"\nport = {port}')
+    others = [known for known in view.nodes if known.id not in (node, leaving)]
+    lines = [f'  {{ id = {o.id}, host = "{o.host}", port = {o.port} }},' for o in others]
+    click.echo("\n".join(["join = [", *lines, "]"]))
 
 
 async def _remove(mq: "Client", node: int) -> None:

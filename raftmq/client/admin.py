@@ -294,10 +294,14 @@ class Admin:
         await self._member(ChangeMember("remove", node), timeout)
 
     async def replace_node(
-        self, node: int, host: str = "", port: int = 0, *, timeout: float | None = None
+        self, node: int, new: int, host: str, port: int, *, timeout: float | None = None
     ) -> None:
-        """Let an empty data folder take the place of a node that lost its own."""
-        await self._member(ChangeMember("replace", node, host, port), timeout)
+        """Let a new node, with a number that was never used, take over all that a node carries.
+
+        The old one may be dead. On return the groups begin to move; the old node is forgotten when
+        none counts on it any more.
+        """
+        await self._member(ChangeMember("replace", node, host, port, new), timeout)
 
     # -- inside ----------------------------------------------------------------------------------
 

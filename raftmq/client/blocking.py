@@ -311,10 +311,10 @@ class BlockingAdmin:
         self._loop.wait(partial(self._admin.remove_node, node, timeout=timeout))
 
     def replace_node(
-        self, node: int, host: str = "", port: int = 0, *, timeout: float | None = None
+        self, node: int, new: int, host: str, port: int, *, timeout: float | None = None
     ) -> None:
         """See `Admin.replace_node`."""
-        self._loop.wait(partial(self._admin.replace_node, node, host, port, timeout=timeout))
+        self._loop.wait(partial(self._admin.replace_node, node, new, host, port, timeout=timeout))
 
 
 class BlockingClient:
