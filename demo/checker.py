@@ -9,11 +9,11 @@ cluster anything. A message is known by its property `row`; what else there is t
 | `LOST` | was acked and not read |
 | `DUPLICATED` | was read a second time |
 | `ALTERED` | differs from what was sent: the body, key, tag or a property |
-| `INVENTED` | was never sent |
+| `INVENTED` | was never sent, or was refused for good |
 | `REORDERED` | was read after a later one of the same key |
 | `MISPLACED` | was read at another queue or offset than its receipt says |
 
-A message whose outcome is unknown (its ack did not come in time) may be read once, or not at all.
+A message whose outcome is unknown may be read once, or not at all.
 
 Invariants:
 - Memory is bounded by the number of messages sent: about 50 bytes each, and 9 for each group.
@@ -76,6 +76,7 @@ class Ledger:
         """How many of those sent have no key."""
         self._is_sent = bytearray(rows)
         self._is_acked = bytearray(rows)
+        self._is_refused: set[int] = set()
         self._body = array("Q", bytes(8 * rows))
         self._props = array("Q", bytes(8 * rows))
         self._place = array("q", [_NOWHERE]) * rows
@@ -105,6 +106,15 @@ class Ledger:
         self.acked += 1
         if offset is not None:
             self._place[row] = queue << _QUEUE_SHIFT | offset
+
+    def refuse(self, row: int) -> None:
+        """Note that a message is not stored and never will be: nobody may read it."""
+        assert self._is_sent[row], f"row {row} was refused and not sent"
+        self._is_refused.add(row)
+
+    def is_refused(self, row: int) -> bool:
+        """True if it was refused."""
+        return row in self._is_refused
 
     def is_sent(self, row: object) -> bool:
         """True if there is a message of that number; whatever `row` is."""
@@ -196,6 +206,9 @@ class Witness:
         for row in range(self._ledger.rows):
             if self._is_read[row]:
                 self._check_place(row)
+                if self._ledger.is_refused(row):
+                    words = f"row {row} was refused, and read at {_words(self._place[row])}"
+                    self._find(Kind.INVENTED, words)
             elif self._ledger.is_acked(row):
                 self._find(Kind.LOST, f"row {row}, acked at {_words(self._ledger.place(row))}")
 

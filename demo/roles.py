@@ -13,6 +13,7 @@ import anyio
 
 import raftmq
 from raftmq.client import Outgoing, PendingMany, SentRange
+from raftmq.errors import OutcomeUnknown, RaftmqError
 
 from .checker import Ledger, Witness
 from .flights import Flight
@@ -106,9 +107,16 @@ class Sender:
         for part in sent.ranges:
             if part.error is None:
                 self._take_range(part, first_row, now)
-            elif len(self.errors) < 3:
-                self.errors.append(f"{type(part.error).__name__}: {part.error}")
+            else:
+                self._take_error(part, part.error, first_row)
         self._moment()
+
+    def _take_error(self, part: SentRange, error: RaftmqError, first_row: int) -> None:
+        if len(self.errors) < 3:
+            self.errors.append(f"{type(error).__name__}: {error}")
+        if not isinstance(error, OutcomeUnknown):
+            for position in part.positions:
+                self._ledger.refuse(first_row + position)
 
     def _take_range(self, part: SentRange, first_row: int, now: float) -> None:
         self.times.note(self._groups[part.queue], now)

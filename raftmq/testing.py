@@ -312,15 +312,19 @@ async def cluster(
 
     Args:
         nodes: how many.
-        folder: where to put it all; it is kept. None: a temporary folder, removed at the end.
+        folder: where to put it all, which is kept; it holds no cluster yet. None: a temporary
+            folder, removed at the end.
         settings: tables that replace defaults, the same for all nodes; `raftmq serve` knows them.
         timeout: seconds until it must be ready.
 
     Raises:
         Unavailable: it was not ready in time; the message has what the nodes said.
+        ValueError: the folder holds a cluster already.
     """
     place = folder or Path(tempfile.mkdtemp(prefix="raftmq-testing-"))
     place.mkdir(parents=True, exist_ok=True)
+    if any(place.glob("node-*.toml")):
+        raise ValueError(f"{place} holds a cluster already: give a folder without one")
     made = Cluster(place, nodes, settings or {})
     try:
         for node in made.nodes:

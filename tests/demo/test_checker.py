@@ -177,6 +177,16 @@ def test_message_of_unknown_outcome_may_be_read_once_or_not_at_all() -> None:
     assert checks_of(ledger, ["why"], [])[0].violations == 2
 
 
+def test_message_that_was_refused_must_not_be_read() -> None:
+    ledger = Ledger(1)
+    ledger.send(0, *message(0)[:4])
+    ledger.refuse(0)
+    assert seen(ledger, []).is_satisfied
+    witness = seen(ledger, [message(0)])
+    assert found(witness) == {Kind.INVENTED: 1}
+    assert "row 0 was refused, and read at queue 0, offset 0" in printed(ledger, witness)
+
+
 def test_receipt_without_an_offset_asks_for_no_place() -> None:
     ledger = Ledger(1)
     ledger.send(0, *message(0)[:4])
