@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet
 
+SOURCES := raftmq tests bench demo docs/generate.py
+
 .PHONY: help setup test demo check fix bench docs clean
 
 help:  ## list the targets
@@ -29,8 +31,8 @@ demo: setup  ## kill a leader mid-stream, prove that nothing is lost (ARGS="--ro
 	$(BIN)/python -m demo $(ARGS)
 
 check: setup  ## read-only gate: format, lint, types, import contracts, fast tests, docs
-	$(BIN)/ruff format --check raftmq tests bench
-	$(BIN)/ruff check raftmq tests bench
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m "not process"
@@ -38,8 +40,8 @@ check: setup  ## read-only gate: format, lint, types, import contracts, fast tes
 	$(BIN)/zensical build --strict
 
 fix: setup  ## edit what the formatter and the linter can mend
-	$(BIN)/ruff format raftmq tests bench
-	$(BIN)/ruff check --fix raftmq tests bench
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
 
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench
@@ -51,4 +53,4 @@ docs: setup  ## write the reference pages from the code, build the site into sit
 	$(BIN)/zensical build --strict --clean
 
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import cbor2
 
-from raftmq.batch import Batch, BatchBuilder, Compression, encode, peek, verify
+from raftmq.batch import Batch, BatchBuilder, Compression, Row, encode, peek, verify
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FrameParser, encode_frame
 from raftmq.wire.messages import Produced
@@ -37,7 +37,7 @@ def batches(count: int, size: int) -> None:
     bodies = [i.to_bytes(4, "big") * (size // 4) for i in range(count)]
     keys = [f"order-{i:06}" for i in range(count)]
     tags = [("paid", "shipped", "lost", None)[i % 4] for i in range(count)]
-    props = [{"buyer": i, "price": i * 0.5, "city": f"c{i % 10}"} for i in range(count)]
+    props: list[Row] = [{"buyer": i, "price": i * 0.5, "city": f"c{i % 10}"} for i in range(count)]
     sparse = [{"buyer": i} if i % 3 else None for i in range(count)]
 
     show("encode bodies", lambda: encode(bodies).to_bytes(queue=1), count)

@@ -93,7 +93,8 @@ class RaftmqSystem:
             under_way: deque[tuple[float, raftmq.client.PendingMany]] = deque()
             while not meter.is_over():
                 while len(under_way) < window:
-                    under_way.append((time.perf_counter(), producer.send_many_nowait(bodies=bodies)))
+                    sent_at = time.perf_counter()
+                    under_way.append((sent_at, producer.send_many_nowait(bodies=bodies)))
                 sent_at, pending = under_way.popleft()
                 await pending.wait()
                 meter.on_ack(batch, sent_at)

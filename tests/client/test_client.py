@@ -10,7 +10,7 @@ from raftmq.client import connect
 from raftmq.client.lane import Lane
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import FrameKind
+from raftmq.wire.messages import ErrorReply, FrameKind
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
 
@@ -119,7 +119,7 @@ async def test_stale_table_of_one_node_does_not_hide_the_leader(
     original = FakeNode._metadata
     old_view = cluster.view(None)
 
-    def metadata(node: FakeNode, frame: Frame) -> tuple[bytes, list[bytes]]:
+    def metadata(node: FakeNode, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         if node.number == 3:
             from raftmq.wire.codec import pack
 
@@ -143,7 +143,6 @@ async def test_table_without_the_system_group_still_finds_its_leader(
     original = FakeNode._not_leader
 
     def not_leader(node: FakeNode, group: int) -> object:
-        from raftmq.wire.messages import ErrorReply
 
         if group:
             return original(node, group)
