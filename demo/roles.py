@@ -5,14 +5,15 @@ of batches under way and goes on through the failover: retries are the client li
 The readers commit offsets as they go.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
 import anyio
 
 import raftmq
-from raftmq.client import Outgoing, PendingMany, SentRange
+from raftmq.batch import queue_of
+from raftmq.client import Outgoing, PendingMany
 from raftmq.errors import OutcomeUnknown, RaftmqError
 
 from .checker import Ledger, Witness
@@ -22,9 +23,9 @@ TOPIC = "flights"
 QUEUES = 8
 SEND_SECONDS_MAX = 60.0
 """A message whose receipt has not come by then counts as not acked."""
-CALL_MESSAGES_MAX = 500
+CHUNK_MESSAGES_MAX = 1_000
 WINDOW_MESSAGES_MAX = 32_000
-"""Messages in one call, and under way at a time, in a full run; a short run takes less."""
+"""Messages that are cut into one call a queue, and under way at a time; less in a short run."""
 FETCH_MESSAGES = 500
 FETCH_SECONDS = 0.25
 COMMIT_SECONDS = 0.5
@@ -60,7 +61,11 @@ class AckTimes:
 
 
 class Sender:
-    """Sends the flights in order, and notes each receipt."""
+    """Sends the flights in order, and notes each receipt.
+
+    Each call holds messages of one queue, by the documented hash of their keys, so that the time of
+    its receipts is a fact about that queue alone.
+    """
 
     def __init__(self, ledger: Ledger, groups: list[int], moment: Moment) -> None:
         """`groups`: the partition group of each queue; `moment` is called after each receipt."""
@@ -74,10 +79,9 @@ class Sender:
         self._ledger = ledger
         self._groups = groups
         self._moment = moment
-        call = min(CALL_MESSAGES_MAX, max(1, ledger.rows // 100))
+        self._chunk = min(CHUNK_MESSAGES_MAX, max(1, ledger.rows // 50))
         window = min(WINDOW_MESSAGES_MAX, max(1, ledger.rows // 10))
-        self._call_messages = call
-        self._slots = anyio.Semaphore(max(1, window // call))
+        self._slots = anyio.Semaphore(max(1, window * len(groups) // self._chunk))
 
     async def run(
         self, mq: raftmq.Client, flights: Iterator[Flight], *, hold_at: int, hold: anyio.Event
@@ -85,43 +89,47 @@ class Sender:
         """Send all and wait for all receipts; before message `hold_at` wait for `hold`."""
         self.started = self.ended = anyio.current_time()
         async with mq.producer(TOPIC) as producer, anyio.create_task_group() as tasks:
-            position = 0
-            while batch := list(islice(flights, self._call_messages)):
-                if position <= hold_at < position + len(batch):
+            while chunk := list(islice(flights, self._chunk)):
+                if chunk[0].row <= hold_at <= chunk[-1].row:
                     await hold.wait()
-                position += len(batch)
-                await self._slots.acquire()
-                for flight in batch:
-                    self._ledger.send(*flight)
-                # The call that does not wait: two calls that do would have no order between them.
-                pending = producer.send_many_nowait(
-                    [Outgoing(f.body, f.key, f.tag, f.props) for f in batch],
-                    timeout=SEND_SECONDS_MAX,
-                )
-                tasks.start_soon(self._take_receipts, pending, batch[0].row)
+                for part in self._by_queue(chunk):
+                    await self._slots.acquire()
+                    for flight in part:
+                        self._ledger.send(*flight)
+                    # The call that does not wait: two that do would have no order between them.
+                    pending = producer.send_many_nowait(
+                        [Outgoing(f.body, f.key, f.tag, f.props) for f in part],
+                        timeout=SEND_SECONDS_MAX,
+                    )
+                    tasks.start_soon(self._take_receipts, pending, [f.row for f in part])
 
-    async def _take_receipts(self, pending: PendingMany, first_row: int) -> None:
+    def _by_queue(self, chunk: list[Flight]) -> Iterable[list[Flight]]:
+        parts: dict[int, list[Flight]] = {}
+        for flight in chunk:
+            # Those without a key go to any queue: a call of their own, -1.
+            queue = -1 if flight.key is None else queue_of(flight.key, len(self._groups))
+            parts.setdefault(queue, []).append(flight)
+        return parts.values()
+
+    async def _take_receipts(self, pending: PendingMany, rows: list[int]) -> None:
         sent = await pending.wait(check=False)
         now = self.ended = anyio.current_time()
         self._slots.release()
         for part in sent.ranges:
             if part.error is None:
-                self._take_range(part, first_row, now)
+                self.times.note(self._groups[part.queue], now)
+                for nth, position in enumerate(part.positions):
+                    self._ledger.ack(rows[position], part.queue, part.receipt(nth).offset)
             else:
-                self._take_error(part, part.error, first_row)
+                self._take_error(part.error, [rows[position] for position in part.positions])
         self._moment()
 
-    def _take_error(self, part: SentRange, error: RaftmqError, first_row: int) -> None:
+    def _take_error(self, error: RaftmqError, rows: list[int]) -> None:
         if len(self.errors) < 3:
             self.errors.append(f"{type(error).__name__}: {error}")
         if not isinstance(error, OutcomeUnknown):
-            for position in part.positions:
-                self._ledger.refuse(first_row + position)
-
-    def _take_range(self, part: SentRange, first_row: int, now: float) -> None:
-        self.times.note(self._groups[part.queue], now)
-        for nth, position in enumerate(part.positions):
-            self._ledger.ack(first_row + position, part.queue, part.receipt(nth).offset)
+            for row in rows:
+                self._ledger.refuse(row)
 
 
 class Reader:

@@ -153,7 +153,7 @@ def _figures(report: Report) -> Table:
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    keyless = f"{figures.keyless:,} have no tail number: no key, no order asked"
+    keyless = f"{figures.keyless:,} without a tail number: no key, no order"
     table.add_row("messages", f"{figures.messages:,}", keyless)
     table.add_row("sent and acked", f"{figures.send_per_s:,.0f}/s", "the failover included")
     for group, rate in figures.read_per_s.items():

@@ -51,6 +51,8 @@ class Kill:
     """The node; 0: not yet."""
     new_leader: int = 0
     """Who leads the group after it; 0: not yet."""
+    seconds: float = 0.0
+    """The longest pause of the group's receipts until then."""
 
 
 async def tell(rows: int, screen: Screen, *, folder: Path | None = None) -> Report:
@@ -116,7 +118,7 @@ class Story:
             keyless=ledger.keyless,
             send_per_s=ledger.acked / max(sender.ended - sender.started, 1e-3),
             read_per_s=reading,
-            failover_seconds=sender.times.pause_seconds,
+            failover_seconds=self._kill.seconds,
             killed_node=self._kill.node,
             new_leader=self._kill.new_leader,
             ready_seconds=ready_seconds,
@@ -157,7 +159,7 @@ class Story:
         before = sender.times.counts.get(kill.group, 0)
         while sender.times.counts.get(kill.group, 0) == before and not sender.errors:
             await self._moved.wait()
-        seconds = sender.times.pause_seconds
+        kill.seconds = seconds = sender.times.pause_seconds
         text = f"node {kill.new_leader} leads group {kill.group}: receipts again after"
         screen.note(f"{text} {seconds:.2f} s", style="bold green")
         await nodes.restart(kill.node, timeout=RESTART_SECONDS_MAX)
