@@ -10,9 +10,8 @@ Invariants:
 
 from collections.abc import Callable, Sequence
 
-from raftmq import consensus
 from raftmq.consensus import ConfState, HardState, Snapshot
-from raftmq.log.cache import Compacted, LogCache, NotInMemory
+from raftmq.log.cache import LogCache, NotInMemory
 from raftmq.log.record import Record
 
 
@@ -45,33 +44,23 @@ class GroupStorage:
 
     def term(self, index: int) -> int:
         """Term of a kept record, or of the one before the first."""
-        try:
-            return self._cache.term(index)
-        except Compacted as error:
-            raise consensus.Compacted(index) from error
+        return self._cache.term(index)
 
     def tail(self, index: int) -> tuple[int, int]:
         """(crc, timestamp) of a record."""
-        try:
-            return self._cache.tail(index)
-        except Compacted as error:
-            raise consensus.Compacted(index) from error
-        except NotInMemory as error:
-            raise consensus.NotInMemory(index) from error
+        return self._cache.tail(index)
 
     def entries(self, low: int, high: int, bytes_max: int) -> list[Record]:
         """Records from `low` up to `high`, at least one, within `bytes_max`."""
         try:
             return self._cache.entries(low, high, bytes_max)
-        except Compacted as error:
-            raise consensus.Compacted(low) from error
-        except NotInMemory as error:
+        except NotInMemory:
             for peer, records in self._lent.items():
                 first = records[0].index
                 if first <= low < first + len(records):
                     self._lent[peer] = records[low - first :]
                     return _within(self._lent[peer][: high - low], bytes_max)
-            raise consensus.NotInMemory(low) from error
+            raise
 
     def lend(self, peer: int, records: Sequence[Record]) -> None:
         """Keep records that were read for a member; they replace what was lent for it before."""

@@ -18,15 +18,9 @@ from typing import Protocol
 
 from raftmq.consensus.config import record_bytes
 from raftmq.consensus.types import ConfState, HardState, Snapshot, SnapshotMeta
+from raftmq.log.cache import Compacted as Compacted
+from raftmq.log.cache import NotInMemory as NotInMemory
 from raftmq.log.record import Record
-
-
-class Compacted(Exception):
-    """The index lies below the log: only a snapshot can tell."""
-
-
-class NotInMemory(Exception):
-    """The records exist, on disk; they must be fetched first."""
 
 
 class SnapshotTemporarilyUnavailable(Exception):

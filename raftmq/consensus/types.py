@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from raftmq.log.segment import HardState as HardState
+
 NONE = 0
 """The id of nobody: no leader, no vote, no transfer target."""
 
@@ -34,17 +36,6 @@ class Role(IntEnum):
     """The only one that appends new records in its term."""
     PRE_CANDIDATE = 3
     """Asks whether it could win before it starts a new term."""
-
-
-class HardState(NamedTuple):
-    """What must be on disk before a message that depends on it is sent (Raft figure 2)."""
-
-    term: int = 0
-    """Latest term this node has seen; never falls."""
-    vote: int = NONE
-    """Whom it voted for in that term, or `NONE`."""
-    commit: int = 0
-    """Highest index it knows to be committed; may be written lazily."""
 
 
 class SoftState(NamedTuple):

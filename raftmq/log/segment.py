@@ -103,12 +103,15 @@ class Identity(NamedTuple):
 
 
 class HardState(NamedTuple):
-    """Raft's persistent state beside the log (Raft figure 2); any tuple of these three will do."""
+    """Raft's persistent state beside the log: what must be on disk before a message that depends
+    on it is sent (Raft figure 2)."""
 
     term: int = 0
+    """Latest term this node has seen; never falls."""
     vote: int = 0
-    """Node voted for in `term`; 0: nobody."""
+    """Whom it voted for in that term; 0: nobody."""
     commit: int = 0
+    """Highest index it knows to be committed; may be written lazily."""
 
 
 class Link(NamedTuple):
