@@ -4,7 +4,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
-SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet
+SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
 SOURCES := raftmq tests bench demo docs/generate.py
 
@@ -27,7 +27,7 @@ test: setup  ## run the whole test suite
 	$(BIN)/pytest
 
 demo: setup  ## kill a leader mid-stream, prove that nothing is lost (ARGS="--rows 20000")
-	$(SYNC) --inexact --group demo
+	$(SYNC) --group demo
 	$(BIN)/python -m demo $(ARGS)
 
 check: setup  ## read-only gate: format, lint, types, import contracts, fast tests, docs
@@ -36,7 +36,7 @@ check: setup  ## read-only gate: format, lint, types, import contracts, fast tes
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m "not process"
-	$(SYNC) --inexact --group docs
+	$(SYNC) --group docs
 	$(BIN)/zensical build --strict
 
 fix: setup  ## edit what the formatter and the linter can mend
@@ -49,7 +49,7 @@ bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks
 
 docs: setup  ## write the reference pages from the code, build the site into site/
 	$(BIN)/python docs/generate.py
-	$(SYNC) --inexact --group docs
+	$(SYNC) --group docs
 	$(BIN)/zensical build --strict --clean
 
 clean:  ## remove .venv and caches
