@@ -12,7 +12,6 @@ Invariants:
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raftmq.batch import peek
 from raftmq.log.builder import Placement, SegmentBuilder
 from raftmq.log.faults import DiskFull
 from raftmq.log.index_file import SegmentIndex
@@ -48,10 +47,9 @@ class Housekeeping:
             appended = result[0]
             if not isinstance(appended, Appended) or appended.duplicate:
                 continue
-            queue, base, count, _, _ = appended
+            queue, base, count, _, _, hashes_at = appended
             index.place(Placement(queue, base, count, record.index), record.timestamp)
             touched.add(queue)
-            hashes_at = peek(record.payload).key_hashes_at
             if hashes_at:
                 start = HEADER_BYTES + hashes_at
                 index.add_keys(record.index, record.encoded[start : start + 4 * count])

@@ -10,6 +10,7 @@
 """
 
 import re
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -35,7 +36,7 @@ _BYTES = {
 }
 
 
-class _Kind(Kind):
+class _Kind(Kind, ABC):
     """A kind whose `read` turns text into a value, or raises `ValueError` with what is right."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -47,9 +48,9 @@ class _Kind(Kind):
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
+    @abstractmethod
     def read(self, text: str) -> Any:
         """The value of a text."""
-        raise NotImplementedError
 
 
 class _Duration(_Kind):

@@ -142,7 +142,7 @@ class PartitionMachine:
         if verdict is None:
             self.ends[queue] = end + count
             self._producers.forget_before(now - self._limits.session_idle_ms_max)
-            return Appended(queue, end, count, now, duplicate=False)
+            return Appended(queue, end, count, now, False, head.key_hashes_at)
         if isinstance(verdict, int):
             return Appended(queue, verdict, count, now, duplicate=True)
         return verdict

@@ -18,6 +18,8 @@ class Appended(NamedTuple):
     """The leader's stamp in milliseconds; for a duplicate that of the attempt that repeats it."""
     duplicate: bool
     """True if the batch was in the queue already: this record takes no place of its own."""
+    key_hashes_at: int = 0
+    """Where the messages' key hashes start in the batch; 0: no message has a key."""
 
 
 class Refused(NamedTuple):

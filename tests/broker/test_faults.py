@@ -15,6 +15,25 @@ from tests.broker.cluster import Cluster
 from tests.broker.scenario import QUEUE, bodies, in_cluster
 
 
+async def killed_follower(cluster: Cluster) -> tuple[int, int]:
+    """Found a cluster, store ten batches, and kill a follower: (partition group, node)."""
+    await cluster.found("t", 1)
+    leader = cluster.leader_of(QUEUE)
+    async with cluster.client(leader) as client:
+        for n in range(10):
+            await client.produce(QUEUE, [b"x" * 500], n)
+    group = cluster.nodes[leader].catalog.group_of(QUEUE)
+    assert group is not None
+    victim = leader % 3 + 1
+    cluster.kill(victim)
+    return group, victim
+
+
+def segment_path(group: int) -> str:
+    """The first segment of a group's log: it follows the founding snapshot at index 1."""
+    return f"/data/groups/{group:05d}/{2:020d}.log"
+
+
 def test_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() -> None:
     async def scenario(cluster: Cluster) -> list[bytes]:
         await cluster.found("t", 1)
@@ -62,15 +81,8 @@ def test_failed_fsync_stops_the_node_with_a_message_and_the_others_go_on() -> No
 
 def test_flipped_bit_in_the_middle_of_a_log_stops_the_node_and_names_the_file() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await cluster.found("t", 1)
-        leader = cluster.leader_of(QUEUE)
-        async with cluster.client(leader) as client:
-            for n in range(10):
-                await client.produce(QUEUE, [b"x" * 500], n)
-        group = cluster.nodes[leader].catalog.group_of(QUEUE)
-        victim = leader % 3 + 1
-        cluster.kill(victim)
-        path = f"/data/groups/{group:05d}/{2:020d}.log"
+        group, victim = await killed_follower(cluster)
+        path = segment_path(group)
         cluster.files[victim].flip(path, 8 * 3000)
         await cluster.start(victim)
         message = str(cluster.stopped.pop(victim))
@@ -90,7 +102,7 @@ def test_bit_that_flips_while_the_node_runs_is_found_by_a_cold_read_and_never_se
         group = cluster.nodes[leader].catalog.group_of(QUEUE)
         assert group is not None
         assert cluster.nodes[leader].groups[group].cache.get(5) is None
-        path = f"/data/groups/{group:05d}/{2:020d}.log"
+        path = segment_path(group)
         cluster.files[leader].flip(path, 8 * 3000)
         async with cluster.client(leader) as client:
             with pytest.raises(trio.TooSlowError), trio.fail_after(5):
@@ -106,15 +118,8 @@ def test_bit_that_flips_while_the_node_runs_is_found_by_a_cold_read_and_never_se
 
 def test_torn_tail_is_cut_and_the_node_goes_on() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await cluster.found("t", 1)
-        leader = cluster.leader_of(QUEUE)
-        async with cluster.client(leader) as client:
-            for n in range(10):
-                await client.produce(QUEUE, [b"x" * 500], n)
-        group = cluster.nodes[leader].catalog.group_of(QUEUE)
-        victim = leader % 3 + 1
-        cluster.kill(victim)
-        path = f"/data/groups/{group:05d}/{2:020d}.log"
+        group, victim = await killed_follower(cluster)
+        path = segment_path(group)
         files = cluster.files[victim]
         files.put(path, files.bytes_of(path) + b"half a frame")
         await cluster.start(victim)
