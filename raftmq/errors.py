@@ -82,7 +82,8 @@ class Reason(Enum):
     WRONG_CLUSTER = "wrong_cluster"
     """The two ends belong to different clusters."""
     CORRUPT_BATCH = "corrupt_batch"
-    """The batch's checksum does not match its bytes."""
+    """The batch's checksum does not match its bytes, or its columns do not fit each other: no
+    consumer could read it."""
     CHANGE_IN_PROGRESS = "change_in_progress"
     """Another membership change of the same group is not finished yet."""
 

@@ -1,13 +1,14 @@
 """Record batches: what one producer sends to one queue at once, as columns.
 
-Start reading at `layout` (the bytes, and `peek` for brokers), then `encode` and `builder` (for
-producers) and `decode` (for consumers). Pure: no clock, no I/O. numpy is imported only where an
+Start reading at `layout` (the bytes, and `peek` for brokers), then `encode`, `draft` and `builder`
+(for producers) and `decode` (for consumers). Pure: no clock, no I/O. numpy is imported only where an
 array is asked for, so that a small command starts without it.
 """
 
 from .builder import BatchBuilder
 from .compression import Compression
-from .decode import Batch, BatchMessage, TagColumn
+from .decode import Batch, BatchMessage, TagColumn, admit
+from .draft import Draft
 from .encode import Sealed, encode
 from .keys import key_hash, queue_of
 from .layout import (
@@ -35,6 +36,7 @@ __all__ = [
     "BatchHead",
     "BatchMessage",
     "Compression",
+    "Draft",
     "Flag",
     "Limits",
     "PropertyColumn",
@@ -43,6 +45,7 @@ __all__ = [
     "Sealed",
     "TagColumn",
     "Value",
+    "admit",
     "encode",
     "key_hash",
     "peek",

@@ -5,22 +5,17 @@ Invariants:
 - A message that was refused leaves no trace.
 """
 
-from .columns import HEAD_BYTES_MAX
 from .compression import Compression
+from .draft import CODE_BYTES, FIXED_BYTES, KEY_BYTES, LENGTH_BYTES, TIME_BYTES, Draft
 from .encode import Sealed, as_bytes, check_time, seal
-from .layout import HEAD_BYTES, Limits
+from .layout import Limits
 from .properties import PropertyTable, Row
-from .refusals import bad_argument, utf8, utf8_key
+from .refusals import bad_argument, too_large, utf8, utf8_key
 
 _DEFAULT_LIMITS = Limits()
-_FIXED_BYTES = HEAD_BYTES + 8 * HEAD_BYTES_MAX
-"""The head, and the heads of all columns that are not properties."""
 _MARGIN_BYTES = 64
 """What `has_room` adds to a message's own bytes: lengths, codes and times. A message that brings
 new property names may need more; `append` counts exactly."""
-_LENGTH_BYTES, _KEY_BYTES, _CODE_BYTES, _TIME_BYTES = 4, 8, 4, 8
-"""Bytes that every message takes in the column of body lengths, in those of key hashes and key
-lengths, in that of tag codes, and in one of times."""
 
 
 class BatchBuilder:
@@ -49,7 +44,7 @@ class BatchBuilder:
         self._table = PropertyTable(self._limits)
         # Bytes of bodies, keys and tags; bytes that each message takes beside them.
         self._content_bytes = 0
-        self._each_bytes = _LENGTH_BYTES
+        self._each_bytes = LENGTH_BYTES
 
     def __len__(self) -> int:
         """Messages so far."""
@@ -60,7 +55,7 @@ class BatchBuilder:
         """An upper bound of the batch's bytes before compression."""
         count = len(self._bodies)
         each = count * self._each_bytes
-        return _FIXED_BYTES + self._content_bytes + each + self._table.size_max(count)
+        return FIXED_BYTES + self._content_bytes + each + self._table.size_max(count)
 
     def has_room(self, message_bytes: int) -> bool:
         """Would a message still fit? Its bytes are those of body, key, tag and properties."""
@@ -96,20 +91,20 @@ class BatchBuilder:
         if key is not None:
             encoded_key = utf8_key(key, limits.key_bytes_max)
             content += len(encoded_key)
-            each += 0 if self._keys else _KEY_BYTES
+            each += 0 if self._keys else KEY_BYTES
         if tag is not None:
-            each += 0 if self._tags else _CODE_BYTES
+            each += 0 if self._tags else CODE_BYTES
             if not isinstance(tag, str) or tag not in self._tags:
                 encoded_tag = utf8(tag, "a tag", limits.tag_bytes_max)
-                content += len(encoded_tag) + _LENGTH_BYTES
+                content += len(encoded_tag) + LENGTH_BYTES
         if deliver_at_ms:
             check_time(deliver_at_ms, "deliver_at_ms")
-            each += 0 if self._deliver_at_ms else _TIME_BYTES
+            each += 0 if self._deliver_at_ms else TIME_BYTES
         if created_ms is not None:
             check_time(created_ms, "created_ms")
-            each += 0 if self._created_ms else _TIME_BYTES
-        room = limits.batch_bytes_max - _FIXED_BYTES - content - (position + 1) * each
-        if props or self._table or room < _FIXED_BYTES:
+            each += 0 if self._created_ms else TIME_BYTES
+        room = limits.batch_bytes_max - FIXED_BYTES - content - (position + 1) * each
+        if props or self._table or room < FIXED_BYTES:
             self._table.add(position, props, room=room)
         # Nothing below can fail.
         self._content_bytes, self._each_bytes = content, each
@@ -126,6 +121,39 @@ class BatchBuilder:
         if created_ms is not None:
             self._created_ms[position] = created_ms
         return position
+
+    def extend(self, draft: Draft) -> None:
+        """Add all messages of a draft, or none.
+
+        Raises:
+            Rejected: they do not fit into the batch; the builder is as before.
+        """
+        limits, start = self._limits, len(self._bodies)
+        count = start + len(draft)
+        if count > limits.messages_max:
+            raise bad_argument(f"a batch has {limits.messages_max} messages at most")
+        keys, tags = draft.keys, draft.tags
+        each = self._each_bytes
+        each += KEY_BYTES if keys is not None and not self._keys else 0
+        each += CODE_BYTES if tags is not None and not self._tags else 0
+        new = {tag: text for tag, text in draft.dictionary.items() if tag not in self._tags}
+        content = self._content_bytes + draft.content_bytes
+        content += sum(LENGTH_BYTES + len(text) for text in new.values())
+        size = FIXED_BYTES + content + count * each + self._table.size_max(count)
+        if size > limits.batch_bytes_max:
+            raise too_large("the batch", size, limits.batch_bytes_max)
+        # Nothing below can fail.
+        self._content_bytes, self._each_bytes = content, each
+        self._bodies += draft.bodies
+        if keys is not None:
+            present = enumerate(keys, start)
+            self._keys.update((place, key) for place, key in present if key is not None)
+        if tags is not None:
+            for tag, text in new.items():
+                self._tags[tag] = len(self._tags) + 1
+                self._dictionary.append(text)
+            codes = enumerate(map(self._tags.get, tags), start)
+            self._codes.update((place, code) for place, code in codes if code is not None)
 
     def seal(self, *, base_ms: int, compression: Compression = Compression.NONE) -> Sealed:
         """Encode what was gathered; at least one message. The stamp is put on it when sent.

@@ -2,7 +2,9 @@
 
 `Batch.decode` checks the head, the checksum and the frame of every column: tags, sizes, nothing
 left over. That costs some microseconds a batch and makes no object a message. What stands in a
-column (lengths that add up, codes within their dictionary, UTF-8) is checked when it is first read.
+column (lengths that add up, codes within their dictionary, UTF-8) is checked when it is first read,
+or for all columns at once by `admit`, with which a broker keeps what consumers could not read out
+of its log.
 
 Invariants:
 - Whatever the bytes, reading them raises `CorruptRecord` and nothing else.
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.errors import CorruptRecord
 
+from .checks import check_below, check_keys, check_lengths, check_within
 from .columns import I64, PLAIN, U32, Column, Cursor, split_at, split_text
 from .compression import decompress
 from .keys import key_hash
@@ -155,13 +158,35 @@ class Batch:
             memoryview(payload), head, base_offset=base_offset, timestamp=timestamp, limits=limits
         )
 
-    def validate(self) -> None:
-        """Read every column, and compare the key hashes with the keys.
+    def check_columns(self) -> None:
+        """Check what stands in the columns, without making an object a message.
 
-        A leader that does this for each batch keeps broken ones from its consumers.
+        Afterwards no accessor raises. Key hashes may still not be those of the keys: that takes a
+        step a message, and misleads nobody but who looks for a key of that producer.
 
         Raises:
             CorruptRecord: some accessor would raise it.
+        """
+        if self.head.flags & COMPRESSED:
+            check_lengths(self._lengths, len(self._body))
+        else:
+            check_lengths(self._lengths, self.head.body_bytes)
+        if self._keys is not None:
+            check_keys(*self._keys, bytes_max=self._limits.key_bytes_max)
+        if self._tags is not None:
+            check_below(self._tags[2], len(self._dictionary) + 1)
+        if self._delivery is not None:
+            check_within(self._delivery, 0, TIME_MS_MAX)
+        if self._created is not None:
+            check_within(self._created, -TIME_MS_MAX, TIME_MS_MAX)
+        for column in self.columns:
+            column.check()
+
+    def validate(self) -> None:
+        """Read every column, and compare the key hashes with the keys: the slow, full check.
+
+        Raises:
+            CorruptRecord: some accessor would raise it, or a key hash is wrong.
         """
         self.messages()
         if self._hashes is not None:
@@ -358,3 +383,17 @@ class Batch:
     def _check_times(self, column: Column, times: tuple[int, ...], earliest: int) -> None:
         if min(times) < earliest or max(times) > TIME_MS_MAX:
             raise column.corrupt("a time is out of range")
+
+
+def admit(payload: bytes, *, bytes_max: int) -> BatchHead:
+    """Check that consumers will be able to read a batch: head, checksum, and every column.
+
+    Bodies that are compressed are decompressed once: there is no other way to know.
+
+    Raises:
+        CorruptRecord: `Batch.decode` or some accessor of the batch would raise it.
+    """
+    head = verify(payload, bytes_max=bytes_max)
+    batch = Batch(memoryview(payload), head, base_offset=0, timestamp=0, limits=_DEFAULT_LIMITS)
+    batch.check_columns()
+    return head

@@ -132,7 +132,7 @@ def encode(
         table.gather(props)
     return seal(
         as_bytes(bodies),
-        keys=None if keys is None else _utf8_keys(keys, limits),
+        keys=None if keys is None else utf8_keys(keys, limits),
         tags=None if tags is None else code_tags(tags, limits),
         table=table,
         deliver_at_ms=deliver_at_ms,
@@ -239,7 +239,8 @@ def _lengths(bodies: Sequence[bytes], limits: Limits) -> list[int]:
     return lengths
 
 
-def _utf8_keys(keys: Sequence[str | bytes | None], limits: Limits) -> Sequence[bytes | None]:
+def utf8_keys(keys: Sequence[str | bytes | None], limits: Limits) -> Sequence[bytes | None]:
+    """The keys in UTF-8."""
     if set(map(type, keys)) == {str}:
         try:
             encoded = list(map(str.encode, cast("Sequence[str]", keys)))
@@ -263,15 +264,20 @@ def _key_columns(keys: Sequence[bytes | None], lengths: bytes) -> list[bytes]:
 
 def code_tags(tags: Sequence[str | None], limits: Limits) -> tuple[Sequence[bytes], Sequence[int]]:
     """The distinct tags in UTF-8, in order of appearance, and a code for each message."""
+    dictionary = tag_dictionary(tags, limits)
+    known: dict[str | None, int] = {tag: code for code, tag in enumerate(dictionary, 1)}
+    known[None] = 0
+    return list(dictionary.values()), list(map(known.__getitem__, tags))
+
+
+def tag_dictionary(tags: Sequence[str | None], limits: Limits) -> dict[str, bytes]:
+    """The distinct tags and their UTF-8, in order of appearance."""
     try:
         distinct = dict.fromkeys(tags)
     except TypeError as error:
         raise bad_argument(f"a tag must be text: {error}") from None
     distinct.pop(None, None)
-    known: dict[str | None, int] = {tag: code for code, tag in enumerate(distinct, 1)}
-    known[None] = 0
-    dictionary = [utf8(tag, "a tag", limits.tag_bytes_max) for tag in distinct]
-    return dictionary, list(map(known.__getitem__, tags))
+    return {tag: utf8(tag, "a tag", limits.tag_bytes_max) for tag in distinct if tag is not None}
 
 
 def _times(times: Sequence[int], what: str) -> bytes:

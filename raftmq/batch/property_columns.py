@@ -17,6 +17,7 @@ from cbor2 import CBORError
 from raftmq.errors import CorruptRecord
 
 from .cbor import strict_decoder
+from .checks import check_below, check_lengths, check_text
 from .columns import F64, I64, PLAIN, U8, U32, Column, Cursor, split, split_text
 from .layout import EMPTY_HEADER, HEAD_BYTES, Limits, PropertyKind
 from .properties import Value
@@ -89,6 +90,26 @@ class PropertyColumn:
         if self.kind is not PropertyKind.TEXT_CODED:
             return None
         return split_text(self._parts[0], self._parts[1])
+
+    def check(self) -> None:
+        """Check what stands in the column; afterwards nothing here raises.
+
+        Raises:
+            CorruptRecord: reading the values would raise it.
+        """
+        match self.kind:
+            case PropertyKind.INTEGER | PropertyKind.FLOAT:
+                pass
+            case PropertyKind.BOOLEAN:
+                check_below(self._parts[0], 2)
+            case PropertyKind.TEXT:
+                check_text(self._parts[0], self._parts[1])
+            case PropertyKind.TEXT_CODED:
+                check_below(self._parts[2], len(self.dictionary or ()))
+            case PropertyKind.BINARY:
+                check_lengths(self._parts[0], len(self._parts[1].content))
+            case _:
+                assert_never(self.kind)
 
     def to_list(self) -> list[Value | None]:
         """One value a message, None where it has none; TEXT_CODED as the strings."""

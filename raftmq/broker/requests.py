@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from raftmq.batch import key_hash, peek, verify
+from raftmq.batch import admit, key_hash, peek
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.store import LogStore
@@ -151,7 +151,7 @@ class Requests:
 
     def _produce(self, connection: Connection, frame: Frame) -> None:
         try:
-            head = verify(frame.body, bytes_max=self._limits.batch_bytes_max)
+            head = admit(frame.body, bytes_max=self._limits.batch_bytes_max)
         except CorruptRecord as error:
             reply = ErrorReply(Reason.CORRUPT_BATCH.value, str(error))
             connection.refuse(frame.correlation, reply)

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import trio
 
+from raftmq.batch.columns import U32, vector
 from raftmq.broker.node import Node, NodeStopped
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
-from raftmq.wire.messages import PROTOCOL, FrameKind, Hello
-from tests.broker.cluster import Cluster
+from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello
+from tests.batch.test_corrupt import made, resealed
+from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import QUEUE, bodies, in_cluster
 
 
@@ -280,3 +282,22 @@ def test_client_that_does_not_read_is_not_read_from_and_costs_bounded_memory() -
                 await client.produce(QUEUE, [b"still served"], 1)
 
     in_cluster(scenario)
+
+
+def test_batch_that_no_consumer_could_read_is_refused_with_the_reason() -> None:
+    # Body lengths that add up to 1, a body of 3 bytes, and a checksum that fits.
+    broken = made([vector(U32, [1, 0])], body=b"two")
+    broken = resealed(broken[:8] + QUEUE.to_bytes(8, "little") + broken[16:])
+
+    async def scenario(cluster: Cluster) -> ErrorReply:
+        await cluster.found("t", 1)
+        async with cluster.client(cluster.leader_of(QUEUE)) as client:
+            with pytest.raises(Refused) as refused:
+                await client.request(FrameKind.PRODUCE, b"", [broken])
+            await client.produce(QUEUE, [b"good"], 0)
+        assert await bodies(cluster, QUEUE) == [b"good"]
+        return refused.value.reply
+
+    reply = in_cluster(scenario)
+    assert reply.code == "corrupt_batch"
+    assert "add up to 1" in reply.message
