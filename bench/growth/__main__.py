@@ -1,0 +1,61 @@
+"""One scenario of growth, in a process of its own.
+
+    python -m bench.growth backlog [--scale 1.0] [--seconds 2] [--rounds 6]
+
+It prints JSON lines: `{"phase": ...}` while it works, and last `{"rows": [...], "figures": [...]}`.
+Tables for people go to stderr with `--table`. SIGTERM and Ctrl-C stop the servers and remove their
+folders before it ends.
+"""
+
+import argparse
+import json
+import signal
+import sys
+from types import FrameType
+
+from .outcome import is_met
+from .scenarios import SCENARIOS
+
+
+def main(arguments: list[str]) -> None:
+    """Run the scenario that the arguments name."""
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("scenario", choices=SCENARIOS)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the amounts, for a trial")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each window")
+    parser.add_argument("--rounds", type=int, default=6, help="windows of each side")
+    parser.add_argument("--table", action="store_true", help="show figures on stderr too")
+    chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    _say({"phase": "starting"})
+    run = SCENARIOS[chosen.scenario].run
+    outcome = run(chosen.scale, chosen.seconds, chosen.rounds, lambda text: _say({"phase": text}))
+    if chosen.table:
+        for row in outcome.rows:
+            print(
+                f"{row['scenario']:28} {row['system']:36} {row['messages_per_s']:12,.0f}/s",
+                f"p50 {row['p50_ms']} p99 {row['p99_ms']}",
+                file=sys.stderr,
+            )
+        for figure in outcome.figures:
+            verdict = {None: "", True: "ok", False: "MISSED"}[is_met(figure)]
+            wanted = "" if figure["wanted"] is None else f"wanted {figure['wanted']:g}"
+            value = f"{figure['value']:10,.3f} {figure['unit']:4}"
+            print(f"{value} {figure['name']} {wanted} {verdict}", file=sys.stderr)
+    _say({"rows": outcome.rows, "figures": outcome.figures})
+
+
+def _say(line: dict[str, object]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    # Once: a second signal must not interrupt the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

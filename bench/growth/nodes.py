@@ -1,0 +1,188 @@
+"""A raftmq cluster whose processes are watched, paused, killed and started again.
+
+    with Nodes("plain") as nodes:
+        nodes.start()
+        trio.run(load, nodes.url)
+        nodes.kill(3)
+
+Invariants:
+- The folder and every process are gone on exit, however it comes, paused ones too.
+- Memory and processor time are the kernel's figures of the node's own process.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import raftmq
+from bench.processes import Cluster, free_ports
+
+from .probe import ask_groups
+
+COUNT = 3
+START_SECONDS_MAX = 60.0
+POLL_SECONDS = 0.01
+_TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+class Memory(NamedTuple):
+    """What a process holds, in MiB."""
+
+    resident: float
+    """All of it, mapped files included."""
+    anonymous: float
+    """Without mapped files, which the kernel may drop at any time."""
+
+
+class Nodes:
+    """Three nodes with the default settings."""
+
+    def __init__(self, name: str, *, settings: str = "") -> None:
+        self._cluster = Cluster(f"growth-{name}")
+        self._settings = settings
+        self._ports = free_ports(COUNT)
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number in self._processes:
+            self.resume(number)
+        self._cluster.close()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return "raftmq://" + ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
+    @property
+    def numbers(self) -> range:
+        """The nodes' numbers."""
+        return range(1, COUNT + 1)
+
+    def port(self, number: int) -> int:
+        """A node's port."""
+        return self._ports[number - 1]
+
+    def start(self, *numbers: int) -> None:
+        """Start nodes (none named: all) without waiting for them."""
+        peers = ", ".join(
+            f'{{id = {peer}, host = "127.0.0.1", port = {self.port(peer)}}}'
+            for peer in self.numbers
+        )
+        for number in numbers or self.numbers:
+            config = self._cluster.folder / f"node{number}.toml"
+            config.write_text(
+                f'[node]\nid = {number}\ncluster = "growth"\ndata = "{self.data(number)}"\n'
+                f"port = {self.port(number)}\npeers = [{peers}]\n{self._settings}"
+            )
+            command = [sys.executable, "-m", "raftmq", "serve", "-c", str(config)]
+            self._processes[number] = self._cluster.start(command, name=f"node{number}")
+
+    def data(self, number: int) -> Path:
+        """A node's data folder."""
+        return self._cluster.folder / f"data{number}"
+
+    def data_bytes(self, number: int) -> int:
+        """Bytes of a node's files."""
+        return sum(path.stat().st_size for path in self.data(number).rglob("*") if path.is_file())
+
+    def wait_answering(self, number: int) -> float:
+        """Wait until a node answers for its groups; `time.perf_counter` of that moment."""
+        deadline = time.perf_counter() + START_SECONDS_MAX
+        while ask_groups(self.port(number)) is None:
+            self._check(number, deadline)
+            time.sleep(POLL_SECONDS)
+        return time.perf_counter()
+
+    def check(self) -> None:
+        """Raise if a node that should run has ended by itself."""
+        for number in self._processes:
+            self._check(number, float("inf"))
+
+    def _check(self, number: int, deadline: float) -> None:
+        status = self._processes[number].poll()
+        if status is not None:
+            tail = self._cluster.log_tail(f"node{number}")
+            raise RuntimeError(f"node {number} ended with {status}\n{tail}")
+        if time.perf_counter() > deadline:
+            tail = self._cluster.log_tail(f"node{number}")
+            raise RuntimeError(f"node {number} does not answer\n{tail}")
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP."""
+        self._processes[number].send_signal(signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT; nothing if it is not running or not paused."""
+        with contextlib.suppress(ProcessLookupError):
+            self._processes[number].send_signal(signal.SIGCONT)
+
+    def kill(self, *numbers: int) -> None:
+        """SIGKILL all of these at once; returns when they are gone."""
+        self._end(signal.SIGKILL, numbers)
+
+    def stop(self, *numbers: int) -> None:
+        """SIGTERM, the graceful end; returns when they are gone."""
+        self._end(signal.SIGTERM, numbers)
+
+    def _end(self, number: signal.Signals, nodes: tuple[int, ...]) -> None:
+        for node in nodes:
+            self._processes[node].send_signal(number)
+        for node in nodes:
+            self._processes.pop(node).wait(START_SECONDS_MAX)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all running nodes since they started, to a hundredth of a second."""
+        return sum(_cpu_seconds(process.pid) for process in self._processes.values())
+
+    def memory(self, number: int) -> Memory:
+        """A node's memory now."""
+        return _memory(self._processes[number].pid)
+
+    def memories(self) -> list[Memory]:
+        """All running nodes' memory now, by number."""
+        return [self.memory(number) for number in sorted(self._processes)]
+
+    def resident_max(self) -> float:
+        """The resident memory of the node that has most, in MiB."""
+        return max(memory.resident for memory in self.memories())
+
+    def forget_pages(self) -> None:
+        """Drop the data folders from the page cache, as after a restart of the machine."""
+        for number in self.numbers:
+            for path in self.data(number).rglob("*"):
+                if path.is_file():
+                    file = os.open(path, os.O_RDONLY)
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                    os.close(file)
+
+
+VERSION = raftmq.__version__
+
+
+def _cpu_seconds(pid: int) -> float:
+    # The name in the second field may hold blanks: count from behind its bracket.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_SECONDS
+
+
+def _memory(pid: int) -> Memory:
+    kib = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "RssAnon"):
+            kib[name] = int(value.split()[0])
+    return Memory(kib["VmRSS"] / 1024, kib["RssAnon"] / 1024)

@@ -1,0 +1,151 @@
+"""What a scenario reports: rows as all benchmarks have, and figures with what is wanted of them.
+
+Rates go into rows (`bench.report.Row`), so programs read all of `benchmarks.json` alike. Ratios,
+times to start and memory are *figures*: a name, a value, a unit, and a target where there is one.
+
+Invariants:
+- Whether a target is met is computed from the value, never stated.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict
+
+from bench.report import Row
+
+
+class Figure(TypedDict):
+    """One number of a scenario."""
+
+    scenario: str
+    name: str
+    """What was measured, for people."""
+    value: float
+    unit: str
+    """Empty for a ratio."""
+    wanted: float | None
+    """The target; None: only reported."""
+    is_least: bool
+    """True: `value` should be at least `wanted`; False: at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a load did in one stretch of time."""
+
+    messages: int
+    seconds: float
+    server_seconds: float
+    """Processor time of all nodes."""
+    latencies: tuple[float, ...] = ()
+    """Seconds of each acknowledgement, ascending; empty where there is none."""
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+    @property
+    def server_cost(self) -> float:
+        """Processor seconds of all nodes for a million messages."""
+        return self.server_seconds / self.messages * 1e6 if self.messages else float("inf")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All that one scenario found."""
+
+    scenario: str
+    version: str
+    rows: list[Row] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        value: float,
+        unit: str = "",
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> None:
+        """Note a figure."""
+        assert at_least is None or at_most is None, "a figure has one target"
+        self.figures.append(
+            {
+                "scenario": self.scenario,
+                "name": name,
+                "value": round(value, 3),
+                "unit": unit,
+                "wanted": at_most if at_least is None else at_least,
+                "is_least": at_least is not None,
+            }
+        )
+
+    def add_row(self, operation: str, case: str, settings: str, size: int, window: Window) -> None:
+        """Note the rate of one case, such as `backlog-produce` on `raftmq, empty log`."""
+        self.rows.append(
+            {
+                "scenario": f"{self.scenario}-{operation}",
+                "system": case,
+                "version": self.version,
+                "settings": settings,
+                "messages_per_s": round(window.rate, 1),
+                "mb_per_s": round(window.rate * size / 1e6, 3),
+                "p50_ms": _percentile(window.latencies, 0.50),
+                "p99_ms": _percentile(window.latencies, 0.99),
+                "ratio_to_floor": None,
+            }
+        )
+
+    def compare(
+        self,
+        what: str,
+        plain: Sequence[Window],
+        grown: Sequence[Window],
+        *,
+        at_least: float | None = None,
+    ) -> None:
+        """Note the ratio of the grown case's rates to the plain one's, and of their costs."""
+        self.add(f"{what}: rate", rate_ratio(plain, grown), at_least=at_least)
+        self.add(f"{what}: servers' processor time a message", cost_ratio(plain, grown))
+
+
+def is_met(figure: Figure) -> bool | None:
+    """Does the figure meet its target; None if it has none."""
+    value, wanted = figure["value"], figure["wanted"]
+    if wanted is None:
+        return None
+    return value >= wanted if figure["is_least"] else value <= wanted
+
+
+def rate_ratio(plain: Sequence[Window], grown: Sequence[Window]) -> float:
+    """The median over neighbouring windows of grown over plain messages a second."""
+    return statistics.median(g.rate / p.rate for p, g in zip(plain, grown, strict=True))
+
+
+def cost_ratio(plain: Sequence[Window], grown: Sequence[Window]) -> float:
+    """The same for the servers' processor time a message."""
+    pairs = zip(plain, grown, strict=True)
+    return statistics.median(g.server_cost / p.server_cost for p, g in pairs)
+
+
+def middle(windows: Sequence[Window]) -> Window:
+    """The window with the median rate: one that was measured, not a mixture."""
+    rate = statistics.median_low([window.rate for window in windows])
+    return next(window for window in windows if window.rate == rate)
+
+
+def from_kind(kind: Literal["rows", "figures"], last: dict[str, object]) -> list[object]:
+    """One of the two lists of a scenario's last line of output."""
+    found = last[kind]
+    assert isinstance(found, list)
+    return found
+
+
+def _percentile(ascending: Sequence[float], fraction: float) -> float | None:
+    if not ascending:
+        return None
+    rank = max(0, -int(-len(ascending) * fraction // 1) - 1)
+    return round(ascending[rank] * 1000.0, 3)

@@ -1,0 +1,136 @@
+"""A bare connection to a node: asks at once, retries nothing, and can refuse to read.
+
+The client would hide what is measured here: when exactly a node begins to answer, and what a
+reader that never empties its socket does to a node.
+"""
+
+import contextlib
+import socket
+from typing import NamedTuple, Self
+
+from raftmq.errors import ProtocolError
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame, FrameParser, encode_frame
+from raftmq.wire.messages import (
+    PROTOCOL,
+    ClusterView,
+    Fetch,
+    Fetched,
+    FetchFrom,
+    FrameKind,
+    Hello,
+    Metadata,
+    NodeStatus,
+    Status,
+)
+
+ANSWER_SECONDS_MAX = 5.0
+_RECEIVE_BYTES = 256 * 1024
+_FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Reading(NamedTuple):
+    """How to read a queue."""
+
+    queue: int
+    """The cluster-wide number."""
+    offset: int
+    """The next message."""
+
+
+class Probe:
+    """One connection to one node, after its greeting. Blocking; close it by `with`."""
+
+    def __init__(self, port: int) -> None:
+        """Connect. Raises `OSError` or `ProtocolError` if nobody answers there."""
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX)
+        self._parser = FrameParser(_FRAME_BYTES_MAX)
+        self._correlation = 0
+        try:
+            self.ask(FrameKind.HELLO, pack(Hello(PROTOCOL, "", 0, "", "raftmq bench")))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def post(self, kind: int, header: bytes) -> None:
+        """Send a request and do not read the answer."""
+        self._socket.sendall(b"".join(encode_frame(kind, self._correlation, header)))
+        self._correlation += 1
+
+    def ask(self, kind: int, header: bytes) -> Frame:
+        """Send a request; its answer."""
+        self.post(kind, header)
+        while True:
+            data = self._socket.recv(_RECEIVE_BYTES)
+            if not data:
+                raise ProtocolError("the node closed the connection")
+            self._parser.feed(data)
+            if frames := list(self._parser.frames()):
+                assert len(frames) == 1, "one question at a time"
+                return frames[0]
+
+    def post_fetches(self, readings: list[Reading], *, count: int, bytes_max: int) -> None:
+        """Ask `count` times for the same messages, and read no answer."""
+        header = pack(Fetch([FetchFrom(*each) for each in readings], 0, bytes_max))
+        self._socket.settimeout(0.0)
+        frames = b"".join(
+            part
+            for number in range(count)
+            for part in encode_frame(FrameKind.FETCH, self._correlation + number, header)
+        )
+        # What the node does not take is not sent: it has stopped reading, as it should.
+        with contextlib.suppress(BlockingIOError):
+            self._socket.send(frames)
+        self._correlation += count
+
+
+def ask_groups(port: int) -> ClusterView | None:
+    """The node's routing table; None while it does not serve."""
+    frame = _ask_once(port, FrameKind.METADATA, pack(Metadata([])))
+    if frame is None or frame.kind == FrameKind.ERROR:
+        return None
+    return unpack(ClusterView, frame.header)
+
+
+def served_queues(port: int, readings: list[Reading]) -> set[int]:
+    """Of these queues those that the node gives messages of now."""
+    served: set[int] = set()
+    try:
+        with Probe(port) as probe:
+            # An answer may be cut after its first queue, so each is asked for on its own.
+            for each in readings:
+                header = pack(Fetch([FetchFrom(*each)], 0, 1))
+                frame = probe.ask(FrameKind.FETCH, header)
+                if frame.kind != FrameKind.ERROR:
+                    queues = unpack(Fetched, frame.header).queues
+                    served |= {found.queue for found in queues if found.error is None}
+    except (OSError, ProtocolError):
+        pass  # not up yet, or starting: what it served so far counts
+    return served
+
+
+def applied_indexes(port: int) -> dict[int, int]:
+    """Partition group → the last record the node has applied; empty while it does not serve."""
+    frame = _ask_once(port, FrameKind.STATUS, pack(Status()))
+    if frame is None or frame.kind == FrameKind.ERROR:
+        return {}
+    status = unpack(NodeStatus, frame.header).status
+    return {group["group"]: group["applied"] for group in status["groups"]}
+
+
+def _ask_once(port: int, kind: int, header: bytes) -> Frame | None:
+    try:
+        with Probe(port) as probe:
+            return probe.ask(kind, header)
+    except (OSError, ProtocolError):
+        return None
