@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
-LINKS = ["consensus", "log", "pop"]
+LINKS = ["chaos", "consensus", "log", "pop"]
 CORES = ["raftmq.batch", "raftmq.consensus", "raftmq.pop", "raftmq.log"]
 
 SOURCES = sorted(

@@ -1,0 +1,102 @@
+"""Judge recorded histories: `python -m raftmq.chaos.check PATH... [-o text|json] [--explain]`.
+
+A folder stands for the histories in it: all files named `*.log`, `*.txt`, `*.edn`, `*.parquet`; the
+formats are those of `raftmq.chaos.checkers.formats`. With `-o json` the answer is one object,
+`{file: "valid" | "invalid" | "unknown"}`, on stdout; reasons and explanations go to stderr.
+
+| exit status | when |
+|---|---|
+| 0 | every history was judged, whatever the verdicts |
+| 2 | a file is no history in a known format, or there is none; the others are judged all the same |
+| 5 | with `--strict`: all were judged and at least one is invalid |
+"""
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from raftmq.chaos.checkers.formats import read_history
+from raftmq.chaos.checkers.judge import judge
+from raftmq.chaos.checkers.linearizability import Limit
+from raftmq.chaos.checkers.search import PLACES_MAX
+from raftmq.chaos.checkers.verdict import Verdict, explain, worst
+from raftmq.chaos.history import NotAHistory
+
+SUFFIXES = frozenset({".log", ".txt", ".edn", ".parquet"})
+EXIT_USAGE = 2
+EXIT_VIOLATION = 5
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click.option("--explain", "is_explained", is_flag=True, help="Explain each anomaly, on stderr.")
+@click.option("--strict", is_flag=True, help="Exit with 5 if a history is invalid.")
+@click.option("--places", default=PLACES_MAX, show_default=True, help="Search limit for each key.")
+@click.option("--seconds", default=60.0, show_default=True, help="Search limit for each file.")
+def main(
+    paths: tuple[Path, ...],
+    output: str,
+    is_explained: bool,
+    strict: bool,
+    places: int,
+    seconds: float,
+) -> None:
+    """Judge each history: valid, invalid or unknown."""
+    verdicts: dict[str, Verdict] = {}
+    problems = 0
+    files = [file for path in paths for file in histories_in(path)]
+    for file in files:
+        try:
+            verdicts[_name(file, paths)] = judge_file(
+                file, Limit(places, seconds), is_explained=is_explained
+            )
+        except NotAHistory as problem:
+            click.echo(f"error: {problem}", err=True)
+            problems += 1
+    if not files:
+        click.echo(f"error: no history (*{', *'.join(sorted(SUFFIXES))}) here", err=True)
+    if output == "json":
+        texts = {name: verdict.value for name, verdict in verdicts.items()}
+        click.echo(msgspec.json.format(msgspec.json.encode(texts)))
+    else:
+        for name, verdict in verdicts.items():
+            click.echo(f"{name}  {verdict.value}")
+    if problems or not files:
+        sys.exit(EXIT_USAGE)
+    if strict and Verdict.INVALID in verdicts.values():
+        sys.exit(EXIT_VIOLATION)
+
+
+def histories_in(path: Path) -> list[Path]:
+    """The file itself, or the histories in a folder, by name."""
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
+
+
+def judge_file(path: Path, limit: Limit, *, is_explained: bool = False) -> Verdict:
+    """The worst verdict of all checkers that fit the file's functions.
+
+    Raises:
+        NotAHistory: it is in no format known here.
+    """
+    history = read_history(path)
+    reports = judge(history, limit=limit, is_shrinking=is_explained)
+    for report in reports:
+        if is_explained:
+            click.echo(f"{path}\n{explain(report, history)}\n", err=True)
+        elif report.reason:
+            click.echo(f"{path}: {report.checker}: {report.reason}", err=True)
+    return worst(report.verdict for report in reports)
+
+
+def _name(file: Path, paths: tuple[Path, ...]) -> str:
+    """The file's name in a folder; as it was given otherwise."""
+    return file.name if len(paths) == 1 or file not in paths else str(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""What an invariant's function gives back."""
+
+from typing import NamedTuple
+
+from raftmq.chaos.checkers.evidence import EntryAt
+
+
+class Breach(NamedTuple):
+    """One place where an invariant does not hold."""
+
+    fact: str
+    entries: tuple[EntryAt, ...] = ()
+
+
+class Unseeable(Exception):
+    """The evidence lacks what this invariant is about; the message names the part."""
+
+
+def require_some(part: object, name: str) -> None:
+    """Refuse to judge an empty part of the evidence."""
+    if not part:
+        raise Unseeable(f"there is no {name}")

@@ -1,0 +1,168 @@
+"""The invariants of Raft and of the disk, each with its meaning and how it is decided.
+
+| decided by | meaning |
+|---|---|
+| evidence | a function in `raft_invariants` or `disk_invariants`, from `Evidence` |
+| history | a checker of client histories |
+| simulator | only by looking at every step from inside; a simulator reports it under this name |
+
+`check_evidence` runs every function that evidence can decide. An invariant whose part of the
+evidence is missing says unknown; all reports together are as bad as the worst, and vacuous
+invariants are listed, not hidden.
+
+Sources: Raft figure 3 and its sections as named; the numbers are those of the reliability notes
+that this project was planned with.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from raftmq.chaos.checkers import disk_invariants as disk
+from raftmq.chaos.checkers import raft_invariants as raft
+from raftmq.chaos.checkers.breach import Breach, Unseeable
+from raftmq.chaos.checkers.evidence import Evidence
+from raftmq.chaos.checkers.verdict import EXAMPLES_MAX, Anomaly, Report, Verdict, judged
+
+Check = Callable[[Evidence], list[Breach]]
+
+
+class Invariant(NamedTuple):
+    """One promise."""
+
+    name: str
+    meaning: str
+    decided_by: str
+    """evidence, history or simulator."""
+    check: Check | None = None
+    """Raises `Unseeable` if the evidence lacks what it needs."""
+
+
+def _seen(name: str, meaning: str, check: Check) -> Invariant:
+    return Invariant(name, meaning, "evidence", check)
+
+
+INVARIANTS: Mapping[str, Invariant] = {
+    "R1": _seen("election safety", "at most one leader a term", raft.election_safety),
+    "R2": _seen(
+        "leader append-only",
+        "a leader never removes or changes entries of its own log",
+        raft.leader_append_only,
+    ),
+    "R3": _seen(
+        "log matching",
+        "entries of the same index and term are the same, and so are all before them",
+        raft.log_matching,
+    ),
+    "R4": _seen(
+        "leader completeness",
+        "an entry that was committed is in the logs of all later leaders",
+        raft.leader_completeness,
+    ),
+    "R5": _seen(
+        "state machine safety",
+        "no two nodes apply different entries at one index",
+        raft.state_machine_safety,
+    ),
+    "R6": _seen("monotone term", "a node's term never falls, restarts included", raft.term_rises),
+    "R7": _seen("monotone commit", "a process's commit index never falls", raft.commit_rises),
+    "R8": _seen("monotone applied", "a process's applied index never falls", raft.applied_rises),
+    "R9": _seen(
+        "monotone match", "in one term a leader's match index never falls", raft.match_rises
+    ),
+    "R10": _seen("next above match", "next index > match index", raft.next_above_match),
+    "R11": _seen("one vote", "one vote a term, restarts included", raft.one_vote),
+    "R12": _seen(
+        "own term counted",
+        "a leader commits by counting only entries of its own term (Raft §5.4.2)",
+        raft.own_term_counted,
+    ),
+    "R13": _seen(
+        "committed is durable",
+        "what is committed or acknowledged is on the disks of a majority",
+        raft.committed_is_durable,
+    ),
+    "R14": Invariant(
+        "sync before answer", "no answer leaves before what it promises is synced", "simulator"
+    ),
+    "R15": _seen(
+        "committed stays",
+        "no node's log loses an entry that it knew as committed",
+        raft.committed_stays,
+    ),
+    "R16": _seen("applied, commit, last", "applied <= commit <= last index", raft.indexes_nest),
+    "R17": Invariant(
+        "one membership change",
+        "at most one uncommitted membership; joint ones need both majorities",
+        "simulator",
+    ),
+    "R18": _seen("learners do not lead", "only a voter becomes leader", raft.only_voters_lead),
+    "R19": _seen(
+        "snapshot is committed",
+        "a snapshot stands for committed entries, the same as in others' logs",
+        raft.snapshot_is_committed,
+    ),
+    "R20": Invariant(
+        "linearizable reads", "reads see all that was done before they began", "history"
+    ),
+    "R21": _seen(
+        "same state", "at one applied index all machines have one digest", raft.same_state
+    ),
+    "R22": Invariant(
+        "removed nodes are harmless",
+        "a node outside the membership forces no election",
+        "simulator",
+    ),
+    "R23": _seen(
+        "up to date implies complete",
+        "who could win an election now holds all that is committed",
+        raft.electable_is_complete,
+    ),
+    "L1": _seen(
+        "recovery is idempotent", "recovering twice leaves the same bytes", disk.recovery_repeats
+    ),
+    "L2": _seen(
+        "recovery keeps the synced", "what was synced is there after a recovery", disk.keeps_synced
+    ),
+    "L3": Invariant("reads are verified", "every read is checked by its checksum", "simulator"),
+    "L4": _seen(
+        "rot is not served",
+        "no node hands out an entry that differs from the committed one",
+        disk.rot_is_not_served,
+    ),
+    "L5": _seen(
+        "a failed sync is final",
+        "a process whose fsync failed acknowledges nothing any more",
+        disk.failed_sync_is_final,
+    ),
+    "L6": _seen(
+        "indexes are derived", "a derived file made anew has the same bytes", disk.indexes_rebuild
+    ),
+    "L7": _seen("unbroken chain", "each entry names the one before it", disk.chain_is_unbroken),
+    "L8": _seen(
+        "acknowledged stays",
+        "what was acknowledged is in the logs in the end, a full disk or not",
+        disk.acknowledged_stays,
+    ),
+}
+
+
+def check_evidence(evidence: Evidence) -> list[Report]:
+    """A report for each invariant that evidence can decide, in the order of the numbers."""
+    return [
+        _report(number, invariant, evidence)
+        for number, invariant in INVARIANTS.items()
+        if invariant.check is not None
+    ]
+
+
+def _report(number: str, invariant: Invariant, evidence: Evidence) -> Report:
+    assert invariant.check is not None
+    name = f"{number} {invariant.name}"
+    try:
+        breaches = invariant.check(evidence)
+    except Unseeable as lacking:
+        return Report(name, Verdict.UNKNOWN, f"vacuous: {lacking}")
+    anomalies = [
+        Anomaly(number, breach.fact, entries=breach.entries) for breach in breaches[:EXAMPLES_MAX]
+    ]
+    return judged(name, anomalies, {number: len(breaches)})

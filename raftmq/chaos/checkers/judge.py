@@ -1,0 +1,39 @@
+"""Which checkers a history needs, told by the functions in it."""
+
+import numpy as np
+
+from raftmq.chaos.checkers.linearizability import Limit, check_linearizability
+from raftmq.chaos.checkers.log_anomalies import check_log
+from raftmq.chaos.checkers.models import model_for
+from raftmq.chaos.checkers.total_queue import check_total_queue
+from raftmq.chaos.checkers.traffic import ACK, ASSIGN, POLL, SEND
+from raftmq.chaos.checkers.verdict import Report, Verdict, vacuous
+from raftmq.chaos.history import NONE, History
+
+CHECKER = "judge"
+
+
+def judge(
+    history: History, *, limit: Limit | None = None, is_shrinking: bool = True
+) -> list[Report]:
+    """Every report that fits: queues and logs for messages, linearizability for objects."""
+    if not len(history):
+        return [vacuous(CHECKER, "the history is empty")]
+    used = frozenset(history.functions[int(code)] for code in np.unique(history.function))
+    messages = frozenset({SEND, POLL, ACK, ASSIGN})
+    reports = []
+    if used & messages:
+        reports.append(check_total_queue(history))
+        if (history.offset != NONE).any():
+            reports.append(check_log(history))
+    objects = used - messages
+    if objects:
+        model = model_for(objects)
+        if model is None:
+            names = ", ".join(sorted(objects))
+            reason = f"no model knows all of these functions: {names}"
+            return [*reports, Report(CHECKER, Verdict.UNKNOWN, reason)]
+        reports.append(
+            check_linearizability(history, model, limit=limit, is_shrinking=is_shrinking)
+        )
+    return reports

@@ -1,0 +1,130 @@
+"""Sequential models: what one object does when its operations come one after the other.
+
+A model's `step` takes a state, and one operation with its answer, and gives the state after it, or
+`REFUSED` if the object would not have given that answer. States are immutable and hashable. An
+operation whose answer nobody saw has the result `UNSEEN`: any answer is right.
+
+| model | functions | state |
+|---|---|---|
+| register | read, write(value), cas((old, new)) | the value, None at first |
+| text | get, put(text), append(text) | the text, empty at first |
+| set | add(value), read | the values |
+| fifo | enqueue(value), dequeue | the values in order |
+| mutex | acquire, release | whether it is held |
+
+A `cas` that answered False saw a value other than `old`; one that answered True saw `old`.
+
+Invariants:
+- `step` is a pure function; equal states step alike.
+- A function named in `observers` never changes the state.
+
+Sources: Herlihy and Wing 1990; the models that Knossos and Porcupine come with.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from raftmq.chaos.history import Value
+
+State: TypeAlias = Hashable
+
+
+class Refused:
+    """The type of `REFUSED`."""
+
+
+class Unseen:
+    """The type of `UNSEEN`."""
+
+
+REFUSED: Final = Refused()
+"""This operation cannot have given this answer here."""
+UNSEEN: Final = Unseen()
+"""The answer is not known: any is possible."""
+
+Step: TypeAlias = Callable[[State, str, Value, Value], State]
+"""(state, function, argument, result) to the next state or REFUSED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One kind of object."""
+
+    name: str
+    functions: frozenset[str]
+    initial: State
+    step: Step
+    observers: frozenset[str]
+    """Functions that only look: one without an answer says nothing and is left out."""
+
+
+def _register(state: State, function: str, argument: Value, result: Value) -> State:
+    if function == "read":
+        return state if result is UNSEEN or result == state else REFUSED
+    if function == "write":
+        return argument
+    assert function == "cas", function
+    assert isinstance(argument, tuple), argument
+    old, new = argument
+    if result is UNSEEN:
+        return new if state == old else state
+    is_match = state == old
+    if is_match is not bool(result):
+        return REFUSED
+    return new if is_match else state
+
+
+def _text(state: State, function: str, argument: Value, result: Value) -> State:
+    if function == "get":
+        return state if result is UNSEEN or (result or "") == state else REFUSED
+    if function == "put":
+        return argument
+    assert isinstance(state, str), state
+    assert isinstance(argument, str), argument
+    return state + argument
+
+
+def _set(state: State, function: str, argument: Value, result: Value) -> State:
+    assert isinstance(state, frozenset)
+    if function == "add":
+        return state | {argument}
+    if result is UNSEEN:
+        return state
+    assert result is None or isinstance(result, tuple), result
+    return state if frozenset(result or ()) == state else REFUSED
+
+
+def _fifo(state: State, function: str, argument: Value, result: Value) -> State:
+    assert isinstance(state, tuple)
+    if function == "enqueue":
+        return (*state, argument)
+    if result is UNSEEN:
+        return state[1:]
+    if result is None:
+        return REFUSED if state else state
+    return state[1:] if state and state[0] == result else REFUSED
+
+
+def _mutex(state: State, function: str, argument: Value, result: Value) -> State:
+    is_acquire = function == "acquire"
+    if state == is_acquire:
+        # Nothing to take or to give back: possible only if nobody heard that it worked.
+        return state if result is UNSEEN else REFUSED
+    return is_acquire
+
+
+REGISTER = Model(
+    "register", frozenset({"read", "write", "cas"}), None, _register, frozenset({"read"})
+)
+TEXT = Model("text", frozenset({"get", "put", "append"}), "", _text, frozenset({"get"}))
+SET = Model("set", frozenset({"add", "read"}), frozenset(), _set, frozenset({"read"}))
+FIFO = Model("fifo", frozenset({"enqueue", "dequeue"}), (), _fifo, frozenset())
+MUTEX = Model("mutex", frozenset({"acquire", "release"}), False, _mutex, frozenset())
+
+MODELS = (REGISTER, TEXT, SET, FIFO, MUTEX)
+
+
+def model_for(functions: frozenset[str]) -> Model | None:
+    """The first model that knows all these functions."""
+    return next((model for model in MODELS if functions <= model.functions), None)

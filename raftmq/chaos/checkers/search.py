@@ -1,0 +1,201 @@
+"""The search for an order: Wing and Gong's algorithm with Lowe's memory, on one object.
+
+Walk through the calls' begins and ends in time. A call that has begun and not ended *may* take
+effect; one that ends *must* have. So at each end of a call that has not taken effect yet, some of
+the others under way take effect first, in some order, then it does. If a way leads nowhere, the
+last choice is undone and the next is tried: depth first.
+
+A *place* in the search is (which end is next, the object's state, which of the calls under way have
+taken effect). What is known about places keeps the search short:
+
+- a place that was tried is not tried again (Lowe);
+- a call that fits and does not change the state takes effect at once: nothing is gained by waiting;
+- of open calls (no answer seen) with the same function and argument, the one that began first goes
+  first; and a place reached by fewer open calls is at least as good as one reached by more;
+- an open call that would not change the state is not tried.
+
+Time and space are exponential in the number of calls under way at once, in the worst case: hence
+`places_max`.
+
+Invariants:
+- The answer does not depend on the order of the choices; only the time does.
+
+Sources: Wing and Gong, "Testing and verifying concurrent objects" (1993); Lowe, "Testing for
+linearizability" (2017), whose just-in-time linearization this walk is; Horn and Kroening (2015) for
+the parts by key.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raftmq.chaos.checkers.calls import Call
+from raftmq.chaos.checkers.models import REFUSED, Model, State
+
+PLACES_MAX = 2_000_000
+"""Places tried before the search gives up: about ten seconds and a gigabyte at worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the search came to."""
+
+    is_linearizable: bool | None
+    """None: it gave up."""
+    places: int
+    """Places that were tried."""
+    furthest_end: int
+    """If there is no order: the end that no order reached, as in `Call.end`."""
+
+
+class _Place(NamedTuple):
+    event: int
+    state: State
+    done: int
+    """Bits of answered calls under way that have taken effect."""
+    used: int
+    """Bits of open calls that have taken effect."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The calls prepared for the walk: what is under way at each end."""
+
+    calls: Sequence[Call]
+    ends: list[int] = field(default_factory=list)
+    """Numbers of the answered calls, in the order of their ends."""
+    under_way: list[list[int]] = field(default_factory=list)
+    """By end: answered calls that have begun and not ended yet."""
+    open_calls: list[list[list[int]]] = field(default_factory=list)
+    """By end: open calls that have begun, alike ones together, in the order of their begins."""
+
+
+def search(
+    calls: Sequence[Call],
+    model: Model,
+    *,
+    places_max: int = PLACES_MAX,
+    is_late: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Is there an order of `calls` (by begin) that the model explains?"""
+    plan = _plan(calls)
+    walk = _Walk(plan, model)
+    stack = [_Place(0, model.initial, 0, 0)]
+    tried = 0
+    while stack:
+        place = walk.settle(stack.pop())
+        if place.event == len(plan.ends):
+            return Outcome(True, tried, 0)
+        if walk.is_known(place):
+            continue
+        tried += 1
+        if tried > places_max or (tried & 0xFFF == 0 and is_late()):
+            return Outcome(None, tried, 0)
+        stack += walk.choices(place)
+    return Outcome(False, tried, calls[plan.ends[walk.furthest]].end)
+
+
+def _plan(calls: Sequence[Call]) -> _Plan:
+    plan = _Plan(calls)
+    answered = [number for number, call in enumerate(calls) if not call.is_open]
+    plan.ends = sorted(answered, key=lambda number: calls[number].end)
+    waiting = sorted(range(len(calls)), key=lambda number: calls[number].begin)
+    position, active = 0, list[int]()
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for number in plan.ends:
+        while position < len(waiting) and calls[waiting[position]].begin < calls[number].end:
+            new = waiting[position]
+            position += 1
+            if calls[new].is_open:
+                alike[calls[new].function, calls[new].argument].append(new)
+            else:
+                active.append(new)
+        plan.under_way.append(active[:])
+        plan.open_calls.append([list(group) for group in alike.values()])
+        active.remove(number)
+    return plan
+
+
+class _Walk:
+    """The walk's memory and moves."""
+
+    def __init__(self, plan: _Plan, model: Model) -> None:
+        self._plan = plan
+        self._model = model
+        self._known: dict[Hashable, list[int]] = {}
+        self.furthest = 0
+        # Bits of answered calls are reused, so that masks stay as short as calls are many at once.
+        self._bit = _bits(plan)
+
+    def settle(self, place: _Place) -> _Place:
+        """Let all that is free happen: ends of calls that took effect, and calls that only look."""
+        plan, step = self._plan, self._model.step
+        event, state, done, used = place
+        while event < len(plan.ends):
+            for number in plan.under_way[event]:
+                bit = self._bit[number]
+                if not done & bit:
+                    call = plan.calls[number]
+                    # An answer that fits and changes nothing loses nothing by coming first.
+                    if step(state, call.function, call.argument, call.result) == state:
+                        done |= bit
+            bit = self._bit[plan.ends[event]]
+            if not done & bit:
+                break
+            done &= ~bit
+            event += 1
+        self.furthest = max(self.furthest, min(event, len(plan.ends) - 1))
+        return _Place(event, state, done, used)
+
+    def is_known(self, place: _Place) -> bool:
+        """Whether this place, or a better one, was tried before."""
+        best = self._known.setdefault((place.event, place.state, place.done), [])
+        if any(place.used & other == other for other in best):
+            return True
+        best[:] = [other for other in best if other & place.used != place.used]
+        best.append(place.used)
+        return False
+
+    def choices(self, place: _Place) -> list[_Place]:
+        """The places one call further, the most promising last."""
+        plan, step = self._plan, self._model.step
+        event, state, done, used = place
+        found = []
+        for group in plan.open_calls[event]:
+            number = next((one for one in group if not used >> one & 1), None)
+            if number is not None:
+                call = plan.calls[number]
+                after = step(state, call.function, call.argument, call.result)
+                if after is not REFUSED and after != state:
+                    found.append(_Place(event, after, done, used | 1 << number))
+        must = plan.ends[event]
+        for number in reversed(plan.under_way[event]):
+            if number != must and not done & self._bit[number]:
+                call = plan.calls[number]
+                after = step(state, call.function, call.argument, call.result)
+                if after is not REFUSED:
+                    found.append(_Place(event, after, done | self._bit[number], used))
+        call = plan.calls[must]
+        if call.is_optional:
+            found.append(_Place(event + 1, state, done, used))
+        after = step(state, call.function, call.argument, call.result)
+        if after is not REFUSED:
+            found.append(_Place(event, after, done | self._bit[must], used))
+        return found
+
+
+def _bits(plan: _Plan) -> dict[int, int]:
+    """A bit for each answered call, none shared by two calls that are under way together."""
+    bits: dict[int, int] = {}
+    free: list[int] = []
+    width = 0
+    for event, active in enumerate(plan.under_way):
+        for number in active:
+            if number not in bits:
+                if not free:
+                    free.append(width)
+                    width += 1
+                bits[number] = 1 << free.pop()
+        free.append(bits[plan.ends[event]].bit_length() - 1)
+    return bits
