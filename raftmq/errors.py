@@ -7,6 +7,7 @@
 | `Rejected` | no, and never will | change the call; `reason` says what is wrong |
 | `ProtocolError` | no | the two ends do not speak the same protocol |
 | `CorruptRecord` | - | bytes were damaged; the message says where |
+| `UnreadableBatch` | - | a stored batch cannot be read: `seek` to `next_offset` |
 
 Cores do not raise these (apart from `CorruptRecord`, which codecs raise): a core's refusal is a
 value, part of the replicated result.
@@ -22,6 +23,7 @@ __all__ = [
     "Reason",
     "Rejected",
     "Unavailable",
+    "UnreadableBatch",
 ]
 
 
@@ -49,7 +51,34 @@ class CorruptRecord(RaftmqError):
 
     def __init__(self, message: str, *, position: int) -> None:
         super().__init__(f"{message} (at byte {position})")
+        self.why = message
+        """What is wrong, without the place."""
         self.position = position
+
+
+class UnreadableBatch(CorruptRecord):
+    """A batch of a queue cannot be read, and will not get better: a consumer must pass over it.
+
+    Brokers refuse such batches, so it was stored by an older one, or damaged on its way here; a
+    `seek` to `offset` reads it again, one to `next_offset` goes on after it.
+    """
+
+    def __init__(
+        self, error: CorruptRecord, *, topic: str, queue: int, offset: int, next_offset: int
+    ) -> None:
+        super().__init__(
+            f"queue {queue} of topic {topic!r}, batch at offset {offset}: {error.why}; "
+            f"to go on after it: seek(queue={queue}, offset={next_offset})",
+            position=error.position,
+        )
+        self.topic = topic
+        """The topic's name."""
+        self.queue = queue
+        """The queue within the topic."""
+        self.offset = offset
+        """The first offset of the batch."""
+        self.next_offset = next_offset
+        """The first offset after it."""
 
 
 class Reason(Enum):

@@ -174,7 +174,9 @@ class Consumer:
         Raises:
             Rejected: `OFFSET_OUT_OF_RANGE`, the next messages of a queue were trimmed and
                 `on_trimmed` is `"error"`: raised until `seek` moves the queue.
-            CorruptRecord: a batch fails its checksum: raised until `seek` moves the queue.
+            UnreadableBatch: a batch cannot be decoded: raised until `seek` moves the queue; the
+                error has the offsets. Of a batch that an old broker took, reading a message's
+                fields may raise it too; the next call goes on after what was returned.
             Unavailable: nothing is there and a queue could not be reached for the client's
                 default timeout. Calling again goes on.
         """

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 import anyio
 
 from raftmq.batch import Batch
-from raftmq.errors import CorruptRecord, ProtocolError, RaftmqError, Reason, Rejected
+from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, UnreadableBatch
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import (
     REPLY,
@@ -37,7 +37,7 @@ from raftmq.wire.messages import (
 )
 
 from .connection import Answer, Connection, Lost, Request
-from .message import QUEUE_BITS, Slice
+from .message import QUEUE_BITS, Slice, decode
 from .refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
 from .router import Router
 from .supervisor import Nest
@@ -172,9 +172,9 @@ class Fetcher:
         self.kick()
 
     def check(self) -> None:
-        """Raise why a queue stands still, if one does."""
+        """Raise why a queue stands still, if one does and all before that was handed out."""
         for cursor in self.cursors.values():
-            if cursor.error is not None:
+            if cursor.error is not None and all(c.cursor is not cursor for c in self._buffer):
                 raise cursor.error
 
     def take(self, count: int) -> list[Slice]:
@@ -331,10 +331,9 @@ class Fetcher:
             payload = view[position : position + size]
             position += size
             try:
-                batch = Batch.decode(payload, base_offset=base, timestamp=timestamp)
-            except CorruptRecord as error:
-                message = f"{self._name(cursor)}, batch at offset {base}: {error}"
-                cursor.error = CorruptRecord(message, position=error.position)
+                batch = decode(payload, base, timestamp, cursor.queue_number, self._topic)
+            except UnreadableBatch as error:
+                cursor.error = error
                 return
             if batch.head.queue != cursor.queue_number or base > cursor.fetched:
                 raise ProtocolError(

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 
-from raftmq.batch import Batch
 from raftmq.errors import ProtocolError, Reason, Rejected
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
@@ -17,7 +16,7 @@ from raftmq.wire.messages import (
 )
 
 from .fetching import vector
-from .message import QUEUE_BITS, Message, parse_id
+from .message import QUEUE_BITS, Message, decode, parse_id
 from .offsets import time_ms
 from .router import Router
 
@@ -46,7 +45,7 @@ async def get_message(router: Router, message_id: str, timeout: float | None) ->
             vector(part.bases, "Q"), vector(part.timestamps, "q"), vector(part.sizes, "I"),
             strict=True,
         ):  # fmt: skip
-            batch = Batch.decode(frame.body[:size], base_offset=base, timestamp=timestamp)
+            batch = decode(frame.body[:size], base, timestamp, queue_number, topic.name)
             if 0 <= offset - base < len(batch):
                 return Message(batch, offset - base, queue_number, topic.name)
             break
@@ -86,11 +85,9 @@ async def find_by_key(
             position += entry.size
             if len(payload) != entry.size:
                 raise ProtocolError("the batches of a search are cut")
-            batch = Batch.decode(payload, base_offset=entry.base_offset, timestamp=entry.timestamp)
-            found += [
-                Message(batch, at, entry.queue, topic_name)
-                for at, other in enumerate(batch.keys)
-                if other == key and entry.timestamp >= since_ms
-            ]
+            batch = decode(payload, entry.base_offset, entry.timestamp, entry.queue, topic_name)
+            messages = [Message(batch, at, entry.queue, topic_name) for at in range(len(batch))]
+            if entry.timestamp >= since_ms:
+                found += [message for message in messages if message.key == key]
     found.sort(key=lambda message: (message.timestamp, message.queue, message.offset), reverse=True)
     return found[:limit]

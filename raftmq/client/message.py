@@ -3,16 +3,19 @@
 Both read from the decoded batch when asked. `Messages` is for bulk work: its columns are lists over
 all its messages and no object is made for a message that nobody looks at.
 
+A column that cannot be read raises `UnreadableBatch`, which says where and how to go on. Brokers
+admit no such batch; who stored it did not check.
+
 A message id is text, `<queue number>-<offset>`, both in hexadecimal: `10003-2a` is offset 42 of
 queue 3 of topic 1 (queue number = topic id << 16 | queue). It is all that `Client.get` needs.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar, overload
 
-from raftmq.batch import Batch, Value
-from raftmq.errors import Reason, Rejected
+from raftmq.batch import Batch, Value, peek
+from raftmq.errors import CorruptRecord, Reason, Rejected, UnreadableBatch
 
 T = TypeVar("T")
 
@@ -66,22 +69,34 @@ class Message:
     @property
     def body(self) -> bytes:
         """What was sent."""
-        return self._batch.body(self._position)
+        try:
+            return self._batch.body(self._position)
+        except CorruptRecord as error:
+            raise self._unreadable(error) from None
 
     @property
     def key(self) -> str | None:
         """Its key; None: none."""
-        return self._batch.key(self._position)
+        try:
+            return self._batch.key(self._position)
+        except CorruptRecord as error:
+            raise self._unreadable(error) from None
 
     @property
     def tag(self) -> str | None:
         """Its tag; None: none."""
-        return self._batch.tag(self._position)
+        try:
+            return self._batch.tag(self._position)
+        except CorruptRecord as error:
+            raise self._unreadable(error) from None
 
     @property
     def props(self) -> dict[str, Value]:
         """Its properties, a dict of its own each time."""
-        return self._batch.props(self._position)
+        try:
+            return self._batch.props(self._position)
+        except CorruptRecord as error:
+            raise self._unreadable(error) from None
 
     @property
     def queue(self) -> int:
@@ -102,6 +117,10 @@ class Message:
     def id(self) -> str:
         """The text that `Client.get` takes."""
         return format_id(self._queue_number, self.offset)
+
+    def _unreadable(self, error: CorruptRecord) -> UnreadableBatch:
+        base, count = self._batch.base_offset, len(self._batch)
+        return _unreadable(error, self.topic, self._queue_number, base, count)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.topic!r}, key {self.key!r}>"
@@ -169,17 +188,17 @@ class Messages(Sequence[Message]):
     @property
     def bodies(self) -> list[bytes]:
         """All bodies, in order."""
-        return _joined([part.batch.bodies[part.start : part.stop] for part in self._slices])
+        return self._read(lambda part: part.batch.bodies[part.start : part.stop])
 
     @property
     def keys(self) -> list[str | None]:
         """All keys, None for a message without one."""
-        return _joined([part.batch.keys[part.start : part.stop] for part in self._slices])
+        return self._read(lambda part: part.batch.keys[part.start : part.stop])
 
     @property
     def tags(self) -> list[str | None]:
         """All tags, None for a message without one."""
-        return [part.batch.tag(at) for part in self._slices for at in range(part.start, part.stop)]
+        return self._read(lambda part: [part.batch.tag(at) for at in range(part.start, part.stop)])
 
     @property
     def queues(self) -> list[int]:
@@ -202,8 +221,48 @@ class Messages(Sequence[Message]):
         """When the leader stored each message, milliseconds since 1970."""
         return _joined([[p.batch.timestamp] * (p.stop - p.start) for p in self._slices])
 
+    def _read(self, column: Callable[[Slice], list[T]]) -> list[T]:
+        lists = []
+        for part in self._slices:
+            try:
+                lists.append(column(part))
+            except CorruptRecord as error:
+                base, count = part.batch.base_offset, len(part.batch)
+                raise _unreadable(error, self.topic, part.queue_number, base, count) from None
+        return _joined(lists)
+
     def __repr__(self) -> str:
         return f"<{self._count} messages of {self.topic!r}>"
+
+
+def decode(
+    payload: bytes | memoryview, base: int, timestamp: int, queue_number: int, topic: str
+) -> Batch:
+    """A batch as a leader sent it.
+
+    Raises:
+        UnreadableBatch: its head, checksum or columns are not those of a batch.
+    """
+    try:
+        return Batch.decode(payload, base_offset=base, timestamp=timestamp)
+    except CorruptRecord as error:
+        raise _unreadable(error, topic, queue_number, base, _count(payload)) from None
+
+
+def _count(payload: bytes | memoryview) -> int:
+    """The messages of a batch that cannot be decoded, as far as its head tells."""
+    try:
+        return peek(payload).count
+    except CorruptRecord:
+        return 1
+
+
+def _unreadable(
+    error: CorruptRecord, topic: str, queue_number: int, base: int, count: int
+) -> UnreadableBatch:
+    """The error that says where the batch stands and how to pass over it."""
+    queue = queue_number & ((1 << QUEUE_BITS) - 1)
+    return UnreadableBatch(error, topic=topic, queue=queue, offset=base, next_offset=base + count)
 
 
 def _joined(lists: list[list[T]]) -> list[T]:

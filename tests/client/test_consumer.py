@@ -1,5 +1,6 @@
 """The pull consumer: order, positions, commits, seeking, trimming, corruption."""
 
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -9,11 +10,13 @@ import anyio
 import pytest
 
 from raftmq.batch import encode
+from raftmq.batch.columns import U32, vector
 from raftmq.client import Client, Consumer, connect, fetching, router
-from raftmq.errors import CorruptRecord, Reason, Rejected, Unavailable
+from raftmq.errors import Reason, Rejected, Unavailable, UnreadableBatch
 from raftmq.log.record import Kind
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
+from tests.batch.test_corrupt import made, resealed
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
 
@@ -342,10 +345,44 @@ async def test_damaged_batch_is_reported_and_never_handed_out(cluster: FakeClust
     batches[1] = (base, record._replace(encoded=bytes(damaged)))
     async with opened(cluster) as mq, mq.consumer("orders") as c:
         await anyio.sleep(0.05)
-        with pytest.raises(CorruptRecord, match="queue 0 of topic 'orders', batch at offset 3"):
+        # What stands before it is handed out first, or a seek past it would lose that.
+        assert (await c.fetch()).offsets == [0, 1, 2]
+        with pytest.raises(UnreadableBatch, match="queue 0 of topic 'orders', batch at offset 3"):
             await c.fetch()
-        await c.seek(offset=6)
-        assert (await c.fetch(1))[0].offset == 6
+        with pytest.raises(UnreadableBatch) as caught:
+            await c.fetch()
+        error = caught.value
+        assert (error.topic, error.queue, error.offset) == ("orders", 0, 3)
+        await c.seek(queue=error.queue, offset=error.next_offset)
+        assert (await c.fetch()).offsets == [6, 7, 8]
+
+
+async def test_batch_of_an_old_broker_that_cannot_be_read_is_named_and_passed_over(
+    cluster: FakeCluster,
+) -> None:
+    fill(cluster, queues=1, messages=3)
+    # The checksum fits, but the body lengths do not: what no broker takes any more.
+    broken = made([vector(U32, [1, 0])], body=b"two")
+    stamp = struct.pack("<QQQ", QUEUE, 7, 3)
+    broken = resealed(broken[:8] + stamp + broken[32:])
+    cluster.log_of(QUEUE).add(Kind.BATCH, broken, cluster.clock_ms)
+    add(cluster, QUEUE, 3)
+    async with opened(cluster) as mq, mq.consumer("orders") as c:
+        got: list[bytes] = []
+        errors: list[UnreadableBatch] = []
+        while c.position[0] < 8:
+            try:
+                async for message in c:
+                    got.append(message.body)
+                    if c.position[0] == 8:
+                        break
+            except UnreadableBatch as error:
+                errors.append(error)
+                await c.seek(queue=error.queue, offset=error.next_offset)
+        assert got == [b"0:0", b"0:1", b"0:2", b"0:5", b"0:6", b"0:7"]
+        assert [(e.offset, e.next_offset) for e in errors] == [(3, 5)]
+        with pytest.raises(UnreadableBatch, match=r"seek\(queue=0, offset=5\)"):
+            _ = (await mq.get("10000-4")).body
 
 
 async def test_answer_with_a_gap_closes_the_connection(cluster: FakeCluster) -> None:
