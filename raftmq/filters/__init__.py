@@ -1,0 +1,34 @@
+"""Filters: tags, SQL92 conditions, and an index of many subscriptions.
+
+Start reading at `formula` (what a filter means, and how three-valued logic becomes two-valued),
+then `parser` (text to formula), `scalar` and `masks` (one message, one batch), and `index` (which
+of many thousand groups want something of a batch). Pure: no clock, no I/O; numpy is imported when a
+batch is first evaluated.
+
+>>> import raftmq.filters
+>>> index = raftmq.filters.Index()
+>>> index.add("billing", "paid || shipped")
+>>> index.add("audit", "amount > 1000 AND country <> 'DE'")
+>>> sorted(index.match({"amount": 5000, "country": "FR"}, tag="paid"))
+['audit', 'billing']
+
+Invariants:
+- The same text, the same batch: the same answer, on any machine and any version of Python. Numbers
+  compare exactly, texts by code points, and NaN compares with nothing.
+- Only texts raise: once compiled, no message and no batch can make a filter fail.
+"""
+
+from .filter import Filter, compile  # noqa: A004  # as `re.compile` is used
+from .index import Index, Matches
+from .parser import DEPTH_MAX, EXPRESSION_CHARACTERS_MAX
+from .refusal import FilterSyntaxError
+
+__all__ = [
+    "DEPTH_MAX",
+    "EXPRESSION_CHARACTERS_MAX",
+    "Filter",
+    "FilterSyntaxError",
+    "Index",
+    "Matches",
+    "compile",
+]

@@ -1,0 +1,344 @@
+"""The subscription index: which of many thousand filters match a message, or any of a batch.
+
+The index is a tree of nodes. A node tells three kinds of formulas apart:
+
+| | what it holds | work for a message |
+|---|---|---|
+| always | formulas of which `TRUE` remains | none |
+| tables | those with a *cover*: property -> value -> child with the residuals | a look-up each |
+| rest | those without one, or too few to be worth a table | each is evaluated |
+
+A message starts at the root and enters, for each table of a node, the one child that has its value.
+So of 10,000 groups that each ask for one type of message and something more, it meets those of its
+own type and no other. A child starts with its residuals as `rest` and becomes a table of its own
+when there are more than `REST_MAX`: then ten thousand groups of one type, each with another buyer,
+cost one look-up more.
+
+Which property of a formula is taken: the one with the most distinct constants in the whole index,
+because it tells messages apart best. That is decided when the formula is added and never again; it
+is a question of speed, no answer depends on it.
+
+Subscriptions with equal formulas are one entry with several ids.
+
+A batch walks the same tree with all of its messages at once: at each table they are split by
+distinct value, in numpy; where few are left they go on one by one.
+
+Invariants:
+- `match` gives exactly those ids whose filters match: *index equals scan*, whatever was added,
+  replaced and removed in whatever order.
+- A formula is reachable over each pair of its cover, with the residual of that pair.
+- Nodes without formulas do not exist, except the root.
+
+Left out: ranges. `amount > 5` is evaluated for each message, or once for each batch in one numpy
+operation however many filters share it. Counting and interval trees (OpIndex, VLDB 2014; BE-Tree,
+SIGMOD 2011) pay off with very many of those.
+
+Sources: the matching tree of Aguilera et al., PODC 1999; access predicates of Fabret et al., SIGMOD
+2001; sharing equal sub-expressions as in A-Tree, SIGMOD 2021; the table from message type to
+residual expressions of ONS.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from .cover import Key, Pair, cover, keys
+from .formula import TRUE, Formula
+from .parser import parse
+from .scalar import Row, RowTest, assume, plain_row, row_test
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from raftmq.batch import Batch
+
+    from .masks import BatchView
+
+Id = TypeVar("Id", bound=Hashable)
+
+REST_MAX: Final = 8
+"""Residuals that a child evaluates one by one; more become tables."""
+SPREAD_MAX: Final = 8
+"""Pairs of a cover below the root: a residual with more stays in `rest`, so that lists within lists
+do not multiply."""
+FEW: Final = 16
+"""At most so many messages of a batch go on one by one."""
+
+_KEYS: Final = frozenset({str, int, float, type(None)})
+"""Types of values that tables are asked for."""
+
+
+class _Entry(Generic[Id]):
+    """One formula that somebody subscribed to."""
+
+    __slots__ = ("formula", "ids", "places")
+
+    def __init__(self, formula: Formula) -> None:
+        self.formula = formula
+        self.ids: dict[Id, None] = {}
+        # Where it stands, and what is left of it there.
+        self.places: list[tuple[_Node[Id], Formula]] = []
+
+
+class _Residual(Generic[Id]):
+    """A formula that a node evaluates, and whose it is."""
+
+    __slots__ = ("entries", "formula", "test")
+
+    def __init__(self, formula: Formula) -> None:
+        self.formula = formula
+        self.test: RowTest = row_test(formula)
+        self.entries: dict[_Entry[Id], None] = {}
+
+
+class _Node(Generic[Id]):
+    """See the table of this module."""
+
+    __slots__ = ("always", "is_split", "parent", "rest", "tables")
+
+    def __init__(self, parent: "tuple[_Node[Id], Pair] | None") -> None:
+        self.parent = parent
+        self.is_split = parent is None
+        self.always: dict[_Entry[Id], None] = {}
+        self.rest: dict[Formula, _Residual[Id]] = {}
+        self.tables: dict[str, dict[Key, _Node[Id]]] = {}
+
+    def is_empty(self) -> bool:
+        return not (self.always or self.rest or self.tables)
+
+
+class Matches(Generic[Id]):
+    """Who wants something of one batch; what was true when the batch was matched."""
+
+    def __init__(self, view: "BatchView", formulas: dict[Id, Formula]) -> None:
+        self._view = view
+        self._formulas = formulas
+
+    @property
+    def ids(self) -> frozenset[Id]:
+        """Those whose filter matches at least one message."""
+        return frozenset(self._formulas)
+
+    def mask(self, subscriber: Id) -> "np.ndarray":
+        """One bool a message: does the filter of this id match it? All false for an unknown one.
+
+        Evaluated when asked for; equal filters and shared comparisons once a batch. Read-only.
+        """
+        from .formula import FALSE
+
+        return self._view.mask(self._formulas.get(subscriber, FALSE))
+
+
+class Index(Generic[Id]):
+    """Many subscriptions, each a filter under an id. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Formula, _Entry[Id]] = {}
+        self._by_id: dict[Id, _Entry[Id]] = {}
+        self._root: _Node[Id] = _Node(None)
+        # Property -> its constants and how many formulas have each.
+        self._constants: dict[str, Counter[Key]] = {}
+
+    def __len__(self) -> int:
+        """Subscriptions."""
+        return len(self._by_id)
+
+    def __contains__(self, subscriber: object) -> bool:
+        return subscriber in self._by_id
+
+    def add(self, subscriber: Id, text: str) -> None:
+        """Subscribe with this filter, in place of the one that this id had.
+
+        Raises:
+            FilterSyntaxError: the text is wrong; nothing has changed.
+        """
+        formula = parse(text)
+        before = self._by_id.get(subscriber)
+        if before is not None:
+            if before.formula == formula:
+                return
+            self.remove(subscriber)
+        entry = self._entries.get(formula)
+        if entry is None:
+            entry = self._entries[formula] = _Entry(formula)
+            self._count(formula, 1)
+            self._place(self._root, entry, formula)
+        entry.ids[subscriber] = None
+        self._by_id[subscriber] = entry
+
+    def remove(self, subscriber: Id) -> bool:
+        """End a subscription; whether there was one."""
+        entry = self._by_id.pop(subscriber, None)
+        if entry is None:
+            return False
+        del entry.ids[subscriber]
+        if not entry.ids:
+            del self._entries[entry.formula]
+            self._count(entry.formula, -1)
+            for node, residual in entry.places:
+                _take_out(node, entry, residual)
+        return True
+
+    def match(self, props: Mapping[str, object], *, tag: str | None = None) -> set[Id]:
+        """Whose filter matches a message with these properties and this tag. Never raises."""
+        found: set[_Entry[Id]] = set()
+        _match_row(self._root, plain_row(props, (*props, "TAGS"), tag), found)
+        return {each for entry in found for each in entry.ids}
+
+    def match_batch(self, batch: "Batch") -> Matches[Id]:
+        """Whose filter matches at least one message of the batch. Never raises."""
+        from .masks import BatchView
+
+        view = BatchView(batch)
+        found: set[_Entry[Id]] = set()
+        if view.count <= FEW:
+            for row in view.rows:
+                _match_row(self._root, row, found)
+        else:
+            _match_view(self._root, view, None, found)
+        return Matches(view, {each: entry.formula for entry in found for each in entry.ids})
+
+    def explain(self) -> str:
+        """How the subscriptions are spread: a few lines for people."""
+        from .explain import index_lines
+
+        return "\n".join(index_lines(len(self._by_id), len(self._entries), self._spread()))
+
+    def _spread(self) -> "dict[str | None, tuple[int, int]]":
+        """Property -> (values, entries) at the root; None -> (formulas, entries) of the rest."""
+        spread: dict[str | None, tuple[int, int]] = {}
+        for name, table in self._root.tables.items():
+            spread[name] = (len(table), sum(map(_entries_below, table.values())))
+        rest = self._root.rest
+        spread[None] = (len(rest), sum(len(residual.entries) for residual in rest.values()))
+        return spread
+
+    # Placing.
+
+    def _weight(self, name: str) -> float:
+        return 1 / (1 + len(self._constants.get(name, ())))
+
+    def _count(self, formula: Formula, step: int) -> None:
+        for name, key in keys(formula):
+            constants = self._constants.setdefault(name, Counter())
+            constants[key] += step
+            if not constants[key]:
+                del constants[key]
+                if not constants:
+                    del self._constants[name]
+
+    def _place(self, node: _Node[Id], entry: _Entry[Id], formula: Formula) -> None:
+        """Put what is left of an entry into a node or below it."""
+        if formula == TRUE:
+            node.always[entry] = None
+            entry.places.append((node, formula))
+            return
+        pairs = self._pairs(node, formula)
+        if pairs is None:
+            residual = node.rest.get(formula)
+            if residual is None:
+                residual = node.rest[formula] = _Residual(formula)
+            residual.entries[entry] = None
+            entry.places.append((node, formula))
+            if not node.is_split and len(node.rest) > REST_MAX:
+                self._split(node)
+            return
+        for name, key in pairs:
+            table = node.tables.setdefault(name, {})
+            child = table.get(key)
+            if child is None:
+                child = table[key] = _Node((node, (name, key)))
+            self._place(child, entry, assume(formula, name, key))
+
+    def _pairs(self, node: _Node[Id], formula: Formula) -> list[Pair] | None:
+        """The cover over which the formula is placed; None: it stays in this node."""
+        if not node.is_split:
+            return None
+        if node.parent is None:
+            return cover(formula, self._weight)
+        return cover(formula, self._weight, pairs_max=SPREAD_MAX)
+
+    def _split(self, node: _Node[Id]) -> None:
+        """Make tables of the residuals that have a cover."""
+        node.is_split = True
+        for formula, residual in list(node.rest.items()):
+            if self._pairs(node, formula) is not None:
+                del node.rest[formula]
+                for entry in residual.entries:
+                    entry.places.remove((node, formula))
+                    self._place(node, entry, formula)
+
+
+def _take_out(node: _Node[Id], entry: _Entry[Id], formula: Formula) -> None:
+    """Remove an entry from a node, and the node and those above it if they are empty by then."""
+    if formula == TRUE:
+        del node.always[entry]
+    else:
+        residual = node.rest[formula]
+        del residual.entries[entry]
+        if not residual.entries:
+            del node.rest[formula]
+    while node.parent is not None and node.is_empty():
+        parent, (name, key) = node.parent
+        del parent.tables[name][key]
+        if not parent.tables[name]:
+            del parent.tables[name]
+        node = parent
+
+
+def _match_row(node: _Node[Id], row: Row, found: set[_Entry[Id]]) -> None:
+    """Find what matches one message, from this node down."""
+    nodes = [node]
+    while nodes:
+        node = nodes.pop()
+        if node.always:
+            found.update(node.always)
+        for residual in node.rest.values():
+            if residual.test(row):
+                found.update(residual.entries)
+        for name, table in node.tables.items():
+            value = row.get(name)
+            if type(value) in _KEYS:
+                child = table.get(value)  # type: ignore[arg-type]  # bytes and bool are out
+                if child is not None:
+                    nodes.append(child)
+
+
+def _match_view(
+    node: _Node[Id], view: "BatchView", positions: "np.ndarray | None", found: set[_Entry[Id]]
+) -> None:
+    """Find what matches any of these messages (None: all), from this node down."""
+    from .masks import OTHER
+
+    found.update(node.always)
+    for residual in node.rest.values():
+        if not found.issuperset(residual.entries):
+            mask = view.mask(residual.formula)
+            if mask.any() if positions is None else mask[positions].any():
+                found.update(residual.entries)
+    for name, table in node.tables.items():
+        coded = view.coded(name)
+        for code, places in coded.split(positions):
+            child = table.get(coded.keys[code]) if code != OTHER else None
+            if child is None:
+                continue
+            if not child.rest and not child.tables:
+                found.update(child.always)
+            elif len(places) > FEW:
+                _match_view(child, view, places, found)
+            else:
+                for place in places.tolist():
+                    _match_row(child, view.rows[place], found)
+
+
+def _entries_below(node: _Node[Id]) -> int:
+    return sum(1 for _ in _all_entries(node))
+
+
+def _all_entries(node: _Node[Id]) -> Iterator[_Entry[Id]]:
+    yield from node.always
+    for residual in node.rest.values():
+        yield from residual.entries
+    for table in node.tables.values():
+        for child in table.values():
+            yield from _all_entries(child)

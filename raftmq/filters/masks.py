@@ -1,0 +1,336 @@
+"""Evaluating formulas on a batch, column by column.
+
+A comparison becomes one numpy operation on a column of numbers, one look-up on a dictionary column
+(it is evaluated once for each distinct text, then spread by the codes), and a loop over a column of
+texts that are mostly distinct. A property whose values are of several kinds has several columns
+that no message shares; a comparison holds where it holds in one of them.
+
+A view belongs to one batch and keeps every mask it made, so what filters share is evaluated once.
+
+Numbers compare exactly, as Python does it: int64 and float64 are never brought to a common type,
+which would round; the constant is moved to a neighbour that compares the same instead.
+
+| column | comparison | becomes |
+|---|---|---|
+| int64 | `x < 2.5`, `x >= 2.5` | `x < 3`, `x >= 3` |
+| float64 | `x < 2**53 + 1` | `x <= 2**53`, the float next below |
+
+Invariants:
+- `mask(formula)[i]` is `row_test(formula)(rows[i])`, for every batch.
+- Nothing raises: a column that cannot be read counts as absent in all messages, on every replica.
+- The masks are read-only to callers, as they are kept.
+
+Left out: numpy loops over texts; neither numpy's fixed-width nor its variable-width strings are
+made from UTF-8 as fast as a comparison of Python strings runs.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Final, cast
+
+import numpy as np
+
+from raftmq.batch import Batch, PropertyColumn, PropertyKind
+from raftmq.errors import CorruptRecord
+
+from .formula import TAG, Atom, Formula, Operator, Other, Values
+from .scalar import Plain, RowTest, row_test, value_test
+
+ROWS_MAX: Final = 12
+"""Batches of at most so many messages are evaluated row by row: that is faster there."""
+ABSENT: Final = 0
+"""The code of messages without the property."""
+OTHER: Final = 1
+"""The code of messages whose value is a boolean, bytes or NaN, which no key equals."""
+_FIRST: Final = 2
+"""The code of the first key."""
+
+_INT64: Final = np.iinfo(np.int64)
+_COMPARE: Final[dict[Operator, Callable[..., np.ndarray]]] = {
+    "=": np.equal,
+    "<>": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
+_NUMERIC: Final[tuple[PropertyKind, ...]] = (PropertyKind.INTEGER, PropertyKind.FLOAT)
+_TEXTS: Final[tuple[PropertyKind, ...]] = (PropertyKind.TEXT, PropertyKind.TEXT_CODED)
+
+
+class Coded:
+    """The values of one property as codes: for each message the number of its key."""
+
+    __slots__ = ("codes", "keys")
+
+    def __init__(self, codes: np.ndarray, keys: list[str | int | float | None]) -> None:
+        self.codes = codes
+        """One code a message: `ABSENT`, `OTHER`, or a position in `keys`."""
+        self.keys = keys
+        """The distinct values; the first two stand for no value and for `OTHER`."""
+
+    def split(self, positions: np.ndarray | None) -> list[tuple[int, np.ndarray]]:
+        """The positions (None: all messages) by their code, in rising order of both."""
+        codes = self.codes if positions is None else self.codes[positions]
+        order = np.argsort(codes, kind="stable")
+        ordered = codes[order]
+        edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
+        if positions is not None:
+            order = positions[order]
+        firsts = ordered[edges[:-1]].tolist()
+        return [
+            (code, order[start:end])
+            for code, start, end in zip(firsts, edges[:-1], edges[1:], strict=True)
+        ]
+
+
+class BatchView:
+    """One batch, as filters see it."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.count = len(batch)
+        """Messages in the batch."""
+        self._batch = batch
+        self._masks: dict[Formula, np.ndarray] = {}
+        self._coded: dict[str, Coded] = {}
+        self._columns: dict[str, list[PropertyColumn]] = {}
+        for column in batch.columns:
+            if column.name != TAG:
+                self._columns.setdefault(column.name, []).append(column)
+
+    def mask(self, formula: Formula) -> np.ndarray:
+        """One bool a message: does the formula hold?"""
+        known = self._masks.get(formula)
+        if known is None:
+            known = self._masks[formula] = self._evaluate(formula)
+            known.flags.writeable = False
+        return known
+
+    def _evaluate(self, formula: Formula) -> np.ndarray:
+        if self.count <= ROWS_MAX:
+            return self._by_rows(row_test(formula))
+        if isinstance(formula, Atom):
+            return self._atom(formula)
+        if not formula.terms:
+            return np.full(self.count, formula.is_all)
+        combined = self.mask(formula.terms[0]).copy()
+        for term in formula.terms[1:]:
+            if formula.is_all:
+                if not combined.any():
+                    break
+                combined &= self.mask(term)
+            else:
+                combined |= self.mask(term)
+        return combined
+
+    def _by_rows(self, test: RowTest) -> np.ndarray:
+        return np.fromiter(map(test, self.rows), np.bool_, self.count)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Plain]]:
+        """The properties of each message as plain values, its tag among them."""
+        rows: list[dict[str, Plain]] = [{} for _ in range(self.count)]
+        for columns in self._columns.values():
+            for column in columns:
+                try:
+                    column.fill(rows)
+                except CorruptRecord:
+                    continue
+        dictionary, codes = self._tags
+        for row, code in zip(rows, codes.tolist(), strict=True):
+            if code:
+                row[TAG] = dictionary[code - 1]
+        return rows
+
+    # Atoms.
+
+    def _atom(self, atom: Atom) -> np.ndarray:
+        if isinstance(atom.constant, Other):
+            return self._by_rows(row_test(atom))
+        match atom.operator:
+            case "IS NULL":
+                return ~self._present(atom.name)
+            case "IS NOT NULL":
+                return self._present(atom.name)
+            case _:
+                return self._comparison(atom)
+
+    def _comparison(self, atom: Atom) -> np.ndarray:
+        if atom.name == TAG:
+            dictionary, codes = self._tags
+            return _by_code([None, *dictionary], codes, atom)
+        result: np.ndarray | None = None
+        for column in self._columns.get(atom.name, ()):
+            holds = _column_mask(column, atom)
+            if holds is None:
+                continue
+            if column.present is None:
+                return holds
+            if result is None:
+                result = np.zeros(self.count, np.bool_)
+            result[column.present] = holds
+        return np.zeros(self.count, np.bool_) if result is None else result
+
+    def _present(self, name: str) -> np.ndarray:
+        if name == TAG:
+            tagged: np.ndarray = self._tags[1] != 0
+            return tagged
+        result = np.zeros(self.count, np.bool_)
+        for column in self._columns.get(name, ()):
+            if _values(column) is None:
+                continue
+            if column.present is None:
+                return np.ones(self.count, np.bool_)
+            result |= column.present
+        return result
+
+    @cached_property
+    def _tags(self) -> tuple[list[str], np.ndarray]:
+        try:
+            return self._batch.tags
+        except CorruptRecord:
+            return [], np.zeros(self.count, np.uint8)
+
+    # Codes, for the index.
+
+    def coded(self, name: str) -> Coded:
+        """The values of a property by code."""
+        known = self._coded.get(name)
+        if known is None:
+            known = self._coded[name] = self._encode(name)
+        return known
+
+    def _encode(self, name: str) -> Coded:
+        keys: list[str | int | float | None] = [None, None]
+        if name == TAG:
+            dictionary, codes = self._tags
+            # 0 stays, the others make room for OTHER.
+            return Coded(codes.astype(np.int64) + (codes != 0), [*keys, *dictionary])
+        result = np.zeros(self.count, np.int64)
+        for column in self._columns.get(name, ()):
+            values = _values(column)
+            if values is None:
+                continue
+            codes = _codes(column, values, keys)
+            if column.present is None:
+                return Coded(codes, keys)
+            result[column.present] = codes
+        return Coded(result, keys)
+
+
+def _codes(
+    column: PropertyColumn,
+    values: np.ndarray | list[str] | list[bytes],
+    keys: list[str | int | float | None],
+) -> np.ndarray:
+    """A code for each value; keys that were not there before are added to `keys`."""
+    base = len(keys)
+    match column.kind:
+        case PropertyKind.TEXT_CODED:
+            keys.extend(column.dictionary or ())
+            coded: np.ndarray = cast("np.ndarray", values).astype(np.int64)
+            return coded + base
+        case PropertyKind.TEXT:
+            found: dict[str, int] = {}
+            texts = cast("list[str]", values)
+            codes = [found.setdefault(text, base + len(found)) for text in texts]
+            keys.extend(found)
+            return np.array(codes, np.int64)
+        case PropertyKind.INTEGER | PropertyKind.FLOAT:
+            distinct, inverse = np.unique(cast("np.ndarray", values), return_inverse=True)
+            keys.extend(distinct.tolist())
+            codes_of_numbers = inverse.astype(np.int64) + base
+            codes_of_numbers[values != values] = OTHER
+            return codes_of_numbers
+        case _:
+            return np.full(len(values), OTHER, np.int64)
+
+
+def _values(column: PropertyColumn) -> np.ndarray | list[str] | list[bytes] | None:
+    """The values of a column as they are stored; None if it cannot be read."""
+    try:
+        return column.values
+    except CorruptRecord:
+        return None
+
+
+def _column_mask(column: PropertyColumn, atom: Atom) -> np.ndarray | None:
+    """For each value of the column whether the atom holds; None if it does for none."""
+    kind, constant, operator = column.kind, atom.constant, atom.operator
+    sample = constant.values[0] if isinstance(constant, Values) else constant
+    is_numeric = isinstance(sample, int | float)
+    if operator in ("IS TRUE", "IS FALSE"):
+        if kind is not PropertyKind.BOOLEAN or (values := _values(column)) is None:
+            return None
+        flags = cast("np.ndarray", values)
+        return flags if operator == "IS TRUE" else ~flags
+    wanted = _NUMERIC if is_numeric else _TEXTS
+    if kind not in wanted:
+        return None
+    values = _values(column)
+    if values is None:
+        return None
+    if is_numeric:
+        return _numbers(cast("np.ndarray", values), atom)
+    if kind is PropertyKind.TEXT_CODED:
+        return _by_code(column.dictionary or (), cast("np.ndarray", values), atom)
+    return np.fromiter(map(value_test(atom), values), np.bool_, len(values))
+
+
+def _by_code(distinct: Sequence[str | None], codes: np.ndarray, atom: Atom) -> np.ndarray:
+    """The atom evaluated once for each distinct value, and spread by the codes."""
+    table = np.fromiter(map(value_test(atom), distinct), np.bool_, len(distinct))
+    return cast("np.ndarray", table[codes])
+
+
+def _numbers(values: np.ndarray, atom: Atom) -> np.ndarray:
+    if not isinstance(atom.constant, Values):
+        return _compare(values, atom.operator, cast("int | float", atom.constant))
+    is_in = np.zeros(len(values), np.bool_)
+    for constant in atom.constant.values:
+        is_in |= _compare(values, "=", cast("int | float", constant))
+    if atom.operator == "IN":
+        return is_in
+    not_in: np.ndarray = ~is_in & (values == values)
+    return not_in
+
+
+def _compare(values: np.ndarray, operator: Operator, constant: int | float) -> np.ndarray:
+    """As Python compares, exactly; NaN is neither equal nor different."""
+    is_integer = values.dtype.kind == "i"
+    moved: tuple[Operator, int | float] | None
+    moved = _for_integers(operator, constant) if is_integer else _for_floats(operator, constant)
+    if moved is None:
+        return np.zeros(len(values), np.bool_)
+    operator, constant = moved
+    holds = _COMPARE[operator](values, constant)
+    if operator == "<>":
+        holds &= values == values
+    return holds
+
+
+def _for_integers(operator: Operator, constant: int | float) -> tuple[Operator, int] | None:
+    """A comparison of int64 with an integer of 64 bits that says the same; None: never true."""
+    lower, upper = math.floor(constant), math.ceil(constant)
+    if lower != upper and operator in ("=", "<>"):
+        return None if operator == "=" else (">=", _INT64.min)
+    moved = upper if operator in ("<", ">=") else lower
+    if _INT64.min <= moved <= _INT64.max:
+        return operator, moved
+    is_below = moved < _INT64.min
+    is_always = operator == "<>" or operator in ((">", ">=") if is_below else ("<", "<="))
+    return (">=", _INT64.min) if is_always else None
+
+
+def _for_floats(operator: Operator, constant: int | float) -> tuple[Operator, float] | None:
+    """A comparison of float64 with a float that says the same; None: never true."""
+    moved = float(constant)
+    if moved == constant:
+        return operator, moved
+    if operator in ("=", "<>"):
+        return None if operator == "=" else ("<>", math.nan)
+    # No float lies between the constant and its rounded value.
+    if moved > constant:
+        return ("<" if operator in ("<", "<=") else ">="), moved
+    return ("<=" if operator in ("<", "<=") else ">"), moved

@@ -1,0 +1,466 @@
+"""Reading a filter: tags, or SQL by recursive descent, straight into a formula.
+
+Tags are one or more words with `||` between, `*` for all messages, as is the empty text. Everything
+else is SQL. A word that SQL reserves (`TRUE`) is SQL; a tag with blanks stands in quotes.
+
+| rule | reads |
+|---|---|
+| disjunction | conjunction, OR conjunction, ... |
+| conjunction | negation, AND negation, ... |
+| negation | NOT, NOT, ..., predicate |
+| predicate | operand and what is asked of it, operand alone, or disjunction in parentheses |
+| operand | `+`, `-`, ..., property, number, text, TRUE, FALSE, NULL, or an operand in parentheses |
+
+| asked of an operand | |
+|---|---|
+| `= <> < <= > >=` | another operand; not NULL, and a boolean only with `=` and `<>` |
+| `[NOT] BETWEEN low AND high` | low is not above high |
+| `[NOT] IN (...)` | of a property: numbers, or texts |
+| `[NOT] CONTAINS`, `STARTSWITH`, `ENDSWITH` | of a property: a text |
+| `[NOT] LIKE`, perhaps `ESCAPE` | of a property: a pattern, and one character |
+| `IS [NOT] NULL` | of a property |
+
+There is no tree in between: each rule is told whether it is to say when the condition is *true* or
+when it is *false*, and a NOT turns that round for what follows (see `formula`).
+
+Where RocketMQ differs, and why we do: docs/filters.md.
+
+Invariants:
+- Whatever the text, it gives a formula or a `FilterSyntaxError`, in time linear in its length.
+- Recursion is at most four calls for each of `DEPTH_MAX` parentheses.
+
+Sources: RocketMQ's SelectorParser.jj and ComparisonExpression; SQL92 §8; JMS 2.0 §3.8 (selectors).
+"""
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple, NoReturn, TypeGuard, cast
+
+from .formula import (
+    FALSE,
+    MIRRORED,
+    OPPOSITES,
+    TAG,
+    TRUE,
+    Atom,
+    Formula,
+    Group,
+    Operator,
+    Other,
+    Scalar,
+    Values,
+    group,
+)
+from .like import read_pattern
+from .like import simplest as simplest_like
+from .literals import INTEGER_MAX, INTEGER_MIN, read_number, read_quoted
+from .refusal import FilterSyntaxError, did_you_mean
+from .text import KEYWORDS
+from .tokens import token_position, tokens
+
+EXPRESSION_CHARACTERS_MAX: Final = 16_384
+"""A longer filter is refused: it is parsed on every replica, and kept for each group."""
+DEPTH_MAX: Final = 64
+"""Parentheses within parentheses."""
+
+
+class Property(NamedTuple):
+    """An operand: the value of a property, perhaps with a minus before it."""
+
+    name: str
+    is_negated: bool
+
+
+class Value(NamedTuple):
+    """An operand: a literal."""
+
+    value: Scalar | bool | None
+
+
+Operand = Property | Value
+
+_COMPARE: Final[dict[str, Callable[..., bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_TEXT_OPERATORS: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH", "LIKE"})
+_NEGATABLE: Final = _TEXT_OPERATORS | {"BETWEEN", "IN"}
+_ASKED: Final = _NEGATABLE | {"IS", "NOT"} | set(_COMPARE)
+_HINTS: Final = {
+    "!": "; different is <>",
+    "&": "; write AND",
+    "|": "; write OR",
+    "=": "; equal is a single =",
+    '"': "; texts stand in single quotes, odd property names in backticks",
+    "*": "; arithmetic is not part of a filter",
+    "/": "; arithmetic is not part of a filter",
+    "+": "; arithmetic is not part of a filter",
+    "-": "; arithmetic is not part of a filter",
+}
+
+_BLANKS = r"[ \t\r\n\f]*+"
+_TAG = r"""(?:'(?:[^']++|'')*+'|(?!--)[^ \t\r\n\f|'`"()=<>,*&!;]++)"""
+_TAGS = re.compile(rf"{_BLANKS}(?:{_TAG}(?:{_BLANKS}\|\|{_BLANKS}{_TAG})*+)?+{_BLANKS}")
+_ONE_TAG = re.compile(_TAG)
+
+
+def parse(text: str) -> Formula:
+    """The formula of a filter.
+
+    Raises:
+        FilterSyntaxError: it is neither tags nor SQL, or over a limit.
+    """
+    if len(text) > EXPRESSION_CHARACTERS_MAX:
+        problem = f"a filter of {len(text)} characters; the limit is {EXPRESSION_CHARACTERS_MAX}"
+        raise FilterSyntaxError(problem, text=text, position=EXPRESSION_CHARACTERS_MAX)
+    if text.strip(" \t\r\n\f") in ("", "*"):
+        return TRUE
+    if _TAGS.fullmatch(text):
+        words = _ONE_TAG.findall(text)
+        if not any(word.upper() in KEYWORDS for word in words):
+            return _tags([read_quoted(word) if word[0] == "'" else word for word in words])
+    return _Parser(text).parse()
+
+
+def _tags(tags: list[str]) -> Formula:
+    distinct = tuple(dict.fromkeys(tags))
+    if len(distinct) == 1:
+        return Atom("=", TAG, distinct[0])
+    return Atom("IN", TAG, Values(distinct))
+
+
+class _Parser:
+    """One reading of one text."""
+
+    __slots__ = ("_at", "_depth", "_text", "_tokens")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        # Keywords in capitals, all else as it stands.
+        self._tokens = [
+            upper if (upper := token.upper()) in KEYWORDS else token for token in tokens(text)
+        ]
+        self._at = 0
+        self._depth = 0
+
+    def parse(self) -> Formula:
+        """The whole text as a condition."""
+        formula = self._condition(self._disjunction(True), True, 0)
+        if self._tokens[self._at]:
+            self._unexpected("AND, OR or the end")
+        return formula
+
+    # The rules. Each gives a formula, or an operand that stands alone: a condition if it is a
+    # property or a boolean, and something to compare if it is in parentheses before an operator.
+
+    def _disjunction(self, wanted: bool) -> Formula | Operand:
+        return self._chain("OR", not wanted, self._conjunction, wanted)
+
+    def _conjunction(self, wanted: bool) -> Formula | Operand:
+        return self._chain("AND", wanted, self._negation, wanted)
+
+    def _chain(
+        self, word: str, is_all: bool, rule: Callable[[bool], Formula | Operand], wanted: bool
+    ) -> Formula | Operand:
+        start = self._at
+        first = rule(wanted)
+        if self._tokens[self._at] != word:
+            return first
+        terms = [self._condition(first, wanted, start)]
+        while self._tokens[self._at] == word:
+            self._at += 1
+            start = self._at
+            terms.append(self._condition(rule(wanted), wanted, start))
+        return group(is_all, terms)
+
+    def _negation(self, wanted: bool) -> Formula | Operand:
+        if self._tokens[self._at] != "NOT":
+            return self._predicate(wanted)
+        while self._tokens[self._at] == "NOT":
+            wanted = not wanted
+            self._at += 1
+        start = self._at
+        return self._condition(self._predicate(wanted), wanted, start)
+
+    def _predicate(self, wanted: bool) -> Formula | Operand:
+        start = self._at
+        if self._tokens[start] == "(":
+            left = self._in_parentheses(wanted)
+        else:
+            left = self._operand()
+        word = self._tokens[self._at]
+        if word not in _ASKED:
+            return left
+        if not _is_operand(left):
+            self._refuse("a condition cannot be compared: use it as it is, or with NOT", self._at)
+        self._at += 1
+        if word in _COMPARE:
+            return self._compare(left, cast("Operator", word), self._operand(), wanted, start)
+        if word == "IS":
+            return self._null(left, wanted, start)
+        if word == "NOT":
+            wanted = not wanted
+            word = self._tokens[self._at]
+            if word not in _NEGATABLE:
+                self._unexpected("BETWEEN, IN, LIKE, CONTAINS, STARTSWITH or ENDSWITH")
+            self._at += 1
+        if word == "BETWEEN":
+            return self._between(left, wanted, start)
+        name = self._name(left, word, start)
+        if word == "IN":
+            return self._in_list(name, wanted)
+        return self._text_test(name, cast("Operator", word), wanted)
+
+    def _in_parentheses(self, wanted: bool) -> Formula | Operand:
+        self._open()
+        inside = self._disjunction(wanted)
+        self._close()
+        return inside
+
+    def _operand(self) -> Operand:
+        start = self._at
+        is_negated = False
+        while (token := self._tokens[self._at]) in ("-", "+"):
+            is_negated ^= token == "-"
+            self._at += 1
+        operand = self._unsigned()
+        if self._at - start == 1 or not is_negated:
+            return self._within_range(operand, start)
+        if isinstance(operand, Property):
+            return Property(operand.name, not operand.is_negated)
+        if type(operand.value) is int or type(operand.value) is float:
+            return self._within_range(Value(-operand.value), start)
+        return self._refuse("a minus stands before a number or a property", start)
+
+    def _unsigned(self) -> Operand:
+        token = self._tokens[self._at]
+        first = token[:1]
+        if first == "(":
+            self._open()
+            inside = self._operand()
+            self._close()
+            return inside
+        if first == "'":
+            return Value(self._quoted())
+        if first == "`":
+            return Property(self._quoted(), False)
+        if first.isdigit() or (first == "." and len(token) > 1):
+            try:
+                value = read_number(token)
+            except ValueError as error:
+                self._refuse(str(error), self._at)
+            self._at += 1
+            return Value(value)
+        if token in ("TRUE", "FALSE", "NULL"):
+            self._at += 1
+            return Value(None if token == "NULL" else token == "TRUE")
+        if token in KEYWORDS or not (first.isalpha() or first in ("_", "$")) or not first:
+            self._unexpected("a property or a value")
+        self._at += 1
+        return Property(token, False)
+
+    def _within_range(self, operand: Operand, start: int) -> Operand:
+        """Refuse 2^63, which is read because its negative is an integer."""
+        value = operand.value if isinstance(operand, Value) else None
+        if type(value) is int and not INTEGER_MIN <= value <= INTEGER_MAX:
+            self._refuse(f"the number is too large: {INTEGER_MAX} is the largest integer", start)
+        return operand
+
+    # What is asked of an operand.
+
+    def _compare(
+        self, left: Operand, operator: Operator, right: Operand, wanted: bool, start: int
+    ) -> Formula:
+        if isinstance(left, Value):
+            if isinstance(right, Value):
+                return self._compare_values(left, operator, right, wanted, start)
+            left, operator, right = right, MIRRORED[operator], left
+        if isinstance(right, Value):
+            return self._compare_with_value(left, operator, right, wanted, start)
+        if left.is_negated:
+            # -a < b says the same as a > -b.
+            operator = MIRRORED[operator]
+            right = Property(right.name, not right.is_negated)
+        operator = operator if wanted else OPPOSITES[operator]
+        return Atom(operator, left.name, Other(right.name, right.is_negated))
+
+    def _compare_with_value(
+        self, left: Property, operator: Operator, right: Value, wanted: bool, start: int
+    ) -> Formula:
+        value = right.value
+        self._check_value(value, operator, start)
+        if left.is_negated:
+            if type(value) is not int and type(value) is not float:
+                self._refuse("a minus stands before numbers, and this is compared with none", start)
+            operator, value = MIRRORED[operator], -value
+            if value > INTEGER_MAX:
+                value = float(value)  # 2^63, which is exact.
+        if value is None or isinstance(value, bool):
+            is_true = ((value is True) is (operator == "=")) is wanted
+            return Atom("IS TRUE" if is_true else "IS FALSE", left.name, None)
+        return Atom(operator if wanted else OPPOSITES[operator], left.name, value)
+
+    def _compare_values(
+        self, left: Value, operator: Operator, right: Value, wanted: bool, start: int
+    ) -> Formula:
+        for value in (left.value, right.value):
+            self._check_value(value, operator, start)
+        if _family(left.value) is not _family(right.value):
+            self._refuse(f"{_family(left.value)} and {_family(right.value)} do not compare", start)
+        return TRUE if _COMPARE[operator](left.value, right.value) is wanted else FALSE
+
+    def _check_value(self, value: Scalar | bool | None, operator: str, start: int) -> None:
+        if value is None:
+            self._refuse("nothing compares with NULL: write IS NULL or IS NOT NULL", start)
+        if isinstance(value, bool) and operator not in ("=", "<>"):
+            self._refuse("TRUE and FALSE have no order: write = or <>", start)
+
+    def _between(self, left: Operand, wanted: bool, start: int) -> Formula:
+        low = self._operand()
+        if self._tokens[self._at] != "AND":
+            self._unexpected("the AND of BETWEEN")
+        self._at += 1
+        high = self._operand()
+        is_fixed = isinstance(low, Value) and isinstance(high, Value)
+        # The comparison refuses what has no order, or not a common one.
+        if is_fixed and self._compare(low, "<=", high, True, start) is FALSE:
+            self._refuse("BETWEEN goes from the lower bound to the higher one", start)
+        bounds = (
+            self._compare(left, ">=", low, wanted, start),
+            self._compare(left, "<=", high, wanted, start),
+        )
+        return group(wanted, bounds)
+
+    def _in_list(self, name: str, wanted: bool) -> Formula:
+        start = self._at
+        if self._tokens[start] != "(":
+            self._unexpected("a list in parentheses")
+        values: list[Scalar] = []
+        while not values or self._tokens[self._at] == ",":
+            self._at += 1
+            place = self._at
+            operand = self._operand()
+            value = operand.value if isinstance(operand, Value) else None
+            if value is None or isinstance(value, bool):
+                self._refuse("a list holds numbers or texts", place)
+            if values and _family(value) is not _family(values[0]):
+                self._refuse("a list holds numbers or texts, not both", place)
+            values.append(value)
+        if self._tokens[self._at] != ")":
+            self._unexpected(", or )")
+        self._at += 1
+        distinct = tuple(dict.fromkeys(values))
+        if len(distinct) == 1:
+            return Atom("=" if wanted else "<>", name, distinct[0])
+        return Atom("IN" if wanted else "NOT IN", name, Values(distinct))
+
+    def _text_test(self, name: str, operator: Operator, wanted: bool) -> Formula:
+        start = self._at
+        if self._tokens[start][:1] != "'":
+            self._unexpected(f"a text after {operator}")
+        text = self._quoted()
+        atom = Atom(operator, name, text)
+        if operator == "LIKE":
+            try:
+                atom = simplest_like(name, read_pattern(text, self._escape()))
+            except ValueError as error:
+                self._refuse(str(error), start)
+        return atom if wanted else Atom(OPPOSITES[atom.operator], name, atom.constant)
+
+    def _escape(self) -> str | None:
+        if self._tokens[self._at] != "ESCAPE":
+            return None
+        self._at += 1
+        start = self._at
+        if self._tokens[start][:1] != "'":
+            self._unexpected("one character in quotes")
+        escape = self._quoted()
+        if len(escape) != 1:
+            self._refuse("ESCAPE takes one character", start)
+        return escape
+
+    def _null(self, left: Operand, wanted: bool, start: int) -> Formula:
+        if self._tokens[self._at] == "NOT":
+            wanted = not wanted
+            self._at += 1
+        if self._tokens[self._at] != "NULL":
+            self._unexpected("NULL or NOT NULL")
+        self._at += 1
+        name = self._name(left, "IS NULL", start)
+        return Atom("IS NULL" if wanted else "IS NOT NULL", name, None)
+
+    # Pieces.
+
+    def _condition(self, given: Formula | Operand, wanted: bool, start: int) -> Formula:
+        """What stands alone must be a condition."""
+        match given:
+            case Atom() | Group():
+                return given
+            case Property(name, False):
+                return Atom("IS TRUE" if wanted else "IS FALSE", name, None)
+            case Value(None):
+                return FALSE
+            case Value(bool(value)):
+                return TRUE if value is wanted else FALSE
+            case _:
+                problem = "a number or a text is no condition: what is asked of it?"
+                return self._refuse(problem, start)
+
+    def _name(self, operand: Operand, word: str, start: int) -> str:
+        if not isinstance(operand, Property) or operand.is_negated:
+            self._refuse(f"{word} is asked of a property", start)
+        return operand.name
+
+    def _quoted(self) -> str:
+        try:
+            text = read_quoted(self._tokens[self._at])
+        except ValueError as error:
+            self._refuse(str(error), self._at)
+        self._at += 1
+        return text
+
+    def _open(self) -> None:
+        if self._depth == DEPTH_MAX:
+            self._refuse(f"more than {DEPTH_MAX} parentheses within one another", self._at)
+        self._depth += 1
+        self._at += 1
+
+    def _close(self) -> None:
+        if self._tokens[self._at] != ")":
+            self._unexpected("a )")
+        self._depth -= 1
+        self._at += 1
+
+    # Errors.
+
+    def _unexpected(self, needed: str) -> NoReturn:
+        token = tokens(self._text)[self._at]
+        if not token:
+            self._refuse(f"the filter ends where {needed} is needed", self._at)
+        if token.startswith("/*"):
+            self._refuse("the comment is not closed: a */ is missing", self._at)
+        hint = _HINTS.get(token) or did_you_mean(token, KEYWORDS)
+        if not self._at or not hint or token.upper() in KEYWORDS:
+            hint = _HINTS.get(token, "")
+            self._refuse(f"{token} stands where {needed} is needed{hint}", self._at)
+        self._refuse(f"{token} is no operator{hint}", self._at)
+
+    def _refuse(self, problem: str, at: int) -> NoReturn:
+        position = token_position(self._text, at)
+        length = len(tokens(self._text)[at]) if at < len(self._tokens) else 1
+        raise FilterSyntaxError(problem, text=self._text, position=position, length=length)
+
+
+def _is_operand(given: Formula | Operand) -> TypeGuard[Operand]:
+    return isinstance(given, Property | Value)
+
+
+def _family(value: object) -> str:
+    if isinstance(value, bool):
+        return "a boolean"
+    return "a text" if isinstance(value, str) else "a number"
