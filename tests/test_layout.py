@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def test_root_link_leads_into_the_package(folder: str) -> None:
     link = ROOT / folder
     assert link.is_symlink()
     assert link.readlink() == Path("raftmq") / folder
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = [path for top in ("tests", "raftmq") for path in (ROOT / top).rglob("*/")]
+    names = {path.name for path in folders if path.is_dir() and path.name != "__pycache__"}
+    assert {"log", "consensus", "pop"} <= names
+    assert not [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 @pytest.mark.parametrize("core", CORES)
