@@ -1,8 +1,8 @@
 """Record batches: what one producer sends to one queue at once, as columns.
 
 Start reading at `layout` (the bytes, and `peek` for brokers), then `encode`, `draft` and `builder`
-(for producers) and `decode` (for consumers). Pure: no clock, no I/O. numpy is imported only where an
-array is asked for, so that a small command starts without it.
+(for producers) and `decode` (for consumers). Pure: no clock, no I/O. numpy is imported only where
+an array is asked for, so that a small command starts without it.
 """
 
 from .builder import BatchBuilder

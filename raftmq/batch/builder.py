@@ -152,8 +152,8 @@ class BatchBuilder:
             for tag, text in new.items():
                 self._tags[tag] = len(self._tags) + 1
                 self._dictionary.append(text)
-            codes = enumerate(map(self._tags.get, tags), start)
-            self._codes.update((place, code) for place, code in codes if code is not None)
+            tagged = enumerate(tags, start)
+            self._codes.update((place, self._tags[tag]) for place, tag in tagged if tag is not None)
 
     def seal(self, *, base_ms: int, compression: Compression = Compression.NONE) -> Sealed:
         """Encode what was gathered; at least one message. The stamp is put on it when sent.

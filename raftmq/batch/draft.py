@@ -47,25 +47,27 @@ class Draft:
         count = len(bodies)
         if not 0 < count <= limits.messages_max:
             raise bad_argument(f"a batch has 1 to {limits.messages_max} messages, not {count}")
-        self.bodies = as_bytes(bodies)
+        self.bodies = list(as_bytes(bodies))
         """One a message."""
         self.keys: Sequence[bytes | None] | None = None
         """In UTF-8; None: no message has one."""
-        self.tags: Sequence[str | None] | None = tags
+        self.tags: Sequence[str | None] | None = None
         """None: no message has one."""
         self.dictionary: Mapping[str, bytes] = {}
         """The distinct tags, and their UTF-8."""
         self.content_bytes = sum(map(len, self.bodies))
         """Bytes of bodies and keys."""
         each, dictionary_bytes = LENGTH_BYTES, 0
-        if keys is not None:
-            self.keys = utf8_keys(keys, limits)
+        encoded = () if keys is None else utf8_keys(keys, limits)
+        if any(key is not None for key in encoded):
+            self.keys = encoded
             each += KEY_BYTES
-            self.content_bytes += sum(len(key) for key in self.keys if key is not None)
-        if tags is not None:
-            self.dictionary = tag_dictionary(tags, limits)
+            self.content_bytes += sum(len(key) for key in encoded if key is not None)
+        dictionary = {} if tags is None else tag_dictionary(tags, limits)
+        if dictionary:
+            self.tags, self.dictionary = list(tags or ()), dictionary
             each += CODE_BYTES
-            dictionary_bytes = sum(LENGTH_BYTES + len(text) for text in self.dictionary.values())
+            dictionary_bytes = sum(LENGTH_BYTES + len(text) for text in dictionary.values())
         self.size = FIXED_BYTES + self.content_bytes + dictionary_bytes + count * each
         """An upper bound of the bytes that the messages take as a batch of their own."""
         if self.size > limits.batch_bytes_max:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self, TypeVar
 import google_crc32c
 import numpy as np
 
-from raftmq.batch import Compression, Limits, Sealed, Value, encode, queue_of
+from raftmq.batch import Compression, Draft, Limits, Sealed, Value, encode, queue_of
 from raftmq.errors import Reason, Rejected
 
 from .message import Message
@@ -64,15 +64,25 @@ class Columns(NamedTuple):
                 message = f"{len(self.bodies)} bodies and {len(column)} {name}: give one for each"
                 raise Rejected(Reason.BAD_ARGUMENT, message)
 
-    def encode(
+    def take(
         self, positions: Positions, *, base_ms: int, compression: Compression, limits: Limits
-    ) -> Sealed:
-        """The batch of these messages."""
+    ) -> Draft | Sealed:
+        """These messages, checked, for one batch: a draft, or sealed at once if there are
+        properties, which no other messages can join.
+
+        Raises:
+            Rejected: they cannot be encoded.
+        """
+        bodies = _pick(self.bodies, positions)
+        keys = None if self.keys is None else _pick(self.keys, positions)
+        tags = None if self.tags is None else _pick(self.tags, positions)
+        if self.props is None:
+            return Draft(bodies, keys=keys, tags=tags, limits=limits)
         return encode(
-            _pick(self.bodies, positions),
-            keys=None if self.keys is None else _pick(self.keys, positions),
-            tags=None if self.tags is None else _pick(self.tags, positions),
-            props=None if self.props is None else _pick(self.props, positions),
+            bodies,
+            keys=keys,
+            tags=tags,
+            props=_pick(self.props, positions),
             base_ms=base_ms,
             compression=compression,
             limits=limits,

@@ -61,7 +61,7 @@ from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Produced
 
 from .connection import Answer, Connection, Lost
 from .message import QUEUE_BITS
-from .parcel import Entry, Parcel, PendingSend
+from .parcel import Entry, Parcel, PendingPart
 from .refusals import NOT_LEADER, NOTHING_HAPPENED, OUTCOME_UNKNOWN, exception_of, refusal_of
 from .router import Router
 from .supervisor import Nest
@@ -153,14 +153,14 @@ class Lane:
 
     # -- putting in and taking out ---------------------------------------------------------------
 
-    def append(self, entry: PendingSend) -> bool:
-        """Add a message to the draft at the end of the lane; True if that is full. `pump` sends it.
+    def append(self, entry: Entry) -> bool:
+        """Add an entry to the draft at the end of the lane; True if that is full. `pump` sends it.
 
         Raises:
             Rejected: it cannot be encoded; nothing changed.
         """
         draft = self._waiting[-1] if self._waiting else None
-        if draft is None or draft.is_closed or not draft.try_append(entry):
+        if draft is None or draft.is_closed or not self._joins(draft, entry):
             # What does not fit into a batch with others may fit into its own.
             fresh = Parcel(self._host.limits)
             fresh.append(entry)
@@ -172,11 +172,14 @@ class Lane:
             draft.is_closed = True
         return draft.is_closed
 
-    def put(self, parcel: Parcel) -> None:
+    def _joins(self, draft: Parcel, entry: Entry) -> bool:
+        return draft.count + entry.count <= self._host.batch_messages and draft.try_append(entry)
+
+    def put(self, part: PendingPart) -> None:
         """Add an encoded batch at the end of the lane. `pump` sends it."""
         if self._waiting:
             self._waiting[-1].is_closed = True
-        self._waiting.append(parcel)
+        self._waiting.append(Parcel.of_sealed(part, self._host.limits))
 
     def take_back(self, entry: Entry) -> bool:
         """Take out an entry that was never written. False: it was, or is done."""

@@ -1,7 +1,7 @@
 """What is under way: entries (what a call is waiting for) and parcels (what a frame carries).
 
-An *entry* is one message of `send` or `send_nowait` (`PendingSend`), or the share of a `send_many`
-in one batch (`PendingPart`). A *parcel* is one batch on its way:
+An *entry* is one message of `send` or `send_nowait` (`PendingSend`), or what one `send_many` has
+for one batch (`PendingPart`). A *parcel* is one batch on its way, of one entry or many:
 
     draft ── seal ──> waiting ── first write ──> numbered: in flight, refused, in doubt ──> settled
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import anyio
 
-from raftmq.batch import BatchBuilder, Compression, Limits, Sealed, Value
+from raftmq.batch import BatchBuilder, Compression, Draft, Limits, Sealed, Value
 from raftmq.errors import OutcomeUnknown, RaftmqError, Rejected
 from raftmq.wire.messages import ErrorReply
 
@@ -57,6 +57,18 @@ class Entry:
         self.is_duplicate = False
         self.is_heard = False
         """True once somebody waits for it; an error that nobody hears is raised by `flush`."""
+
+    def append_to(self, builder: BatchBuilder) -> None:
+        """Add what it has to a batch.
+
+        Raises:
+            Rejected: it cannot be encoded, or does not fit in; the builder is as before.
+        """
+        raise NotImplementedError
+
+    def drop_content(self) -> None:
+        """The batch holds it now."""
+        raise NotImplementedError
 
     def settle(self, base_offset: int | None, timestamp: int, is_duplicate: bool) -> None:
         """It is stored."""
@@ -123,20 +135,38 @@ class PendingSend(Entry):
         return Receipt(self.queue_number, self.base_offset, self.timestamp, self.is_duplicate)
 
     def append_to(self, builder: BatchBuilder) -> None:
-        """Add the message to a batch."""
+        """Add the message to a batch; see `Entry.append_to`."""
         assert self._arguments is not None
         body, key, tag, props = self._arguments
         builder.append(body, key=key, tag=tag, props=props)
 
-    def drop_arguments(self) -> None:
+    def drop_content(self) -> None:
         """The batch holds the message now."""
         self._arguments = None
 
 
 class PendingPart(Entry):
-    """One batch of a `send_many`."""
+    """What a `send_many` has for one batch; others may join it there."""
 
-    __slots__ = ()
+    __slots__ = ("_draft", "sealed")
+
+    def __init__(
+        self, *, queue_number: int, size: int, deadline: float, content: Draft | Sealed
+    ) -> None:
+        count = content.count if isinstance(content, Sealed) else len(content)
+        super().__init__(queue_number=queue_number, count=count, size=size, deadline=deadline)
+        self._draft = content if isinstance(content, Draft) else None
+        self.sealed = content if isinstance(content, Sealed) else None
+        """The encoded batch, if it was made at once, so that it must stay alone."""
+
+    def append_to(self, builder: BatchBuilder) -> None:
+        """Add the messages to a batch; see `Entry.append_to`."""
+        assert self._draft is not None
+        builder.extend(self._draft)
+
+    def drop_content(self) -> None:
+        """The batch holds the messages now."""
+        self._draft = None
 
     def as_range(self, positions: range | list[int]) -> SentRange:
         """What became of it."""
@@ -171,7 +201,7 @@ class Parcel:
     def __init__(self, limits: Limits) -> None:
         self._builder: BatchBuilder | None = None
         self._limits = limits
-        self.entries: list[PendingSend] | list[PendingPart] = []
+        self.entries: list[Entry] = []
         self.count = 0
         """Messages, those that were taken back not counted."""
         self.deadline = float("inf")
@@ -192,14 +222,14 @@ class Parcel:
         """The encoded batch."""
 
     @classmethod
-    def of_part(cls, part: PendingPart, sealed: Sealed, limits: Limits) -> "Parcel":
+    def of_sealed(cls, part: PendingPart, limits: Limits) -> "Parcel":
         """The parcel of a batch that is encoded already."""
         parcel = cls(limits)
         parcel.entries = [part]
         parcel.count = part.count
         parcel.deadline = part.deadline
         parcel.is_closed = True
-        parcel.sealed = sealed
+        parcel.sealed = part.sealed
         return parcel
 
     @property
@@ -214,20 +244,20 @@ class Parcel:
         """True if nobody waits for it any more."""
         return all(entry.is_done for entry in self.entries)
 
-    def append(self, entry: PendingSend) -> None:
-        """Add a message to a draft.
+    def append(self, entry: Entry) -> None:
+        """Add an entry to a draft.
 
         Raises:
-            Rejected: the message cannot be encoded; the draft is as before.
+            Rejected: it cannot be encoded, or does not fit in; the draft is as before.
         """
         assert not self.is_closed
         entry.append_to(self._built())
-        self.entries.append(entry)  # type: ignore[arg-type]
-        self.count += 1
+        self.entries.append(entry)
+        self.count += entry.count
         self.deadline = min(self.deadline, entry.deadline)
 
-    def try_append(self, entry: PendingSend) -> bool:
-        """As `append`; False if the message does not fit in with the others."""
+    def try_append(self, entry: Entry) -> bool:
+        """As `append`; False if the entry does not fit in with the others."""
         if self.size + entry.size > self._limits.batch_bytes_max:
             return False
         try:
@@ -239,9 +269,9 @@ class Parcel:
     def take_back(self, entry: Entry) -> None:
         """Take an entry out of a parcel that has no number."""
         assert self.first_sequence < 0
-        self.entries.remove(entry)  # type: ignore[arg-type]
+        self.entries.remove(entry)
         self.count -= entry.count
-        # The builder still holds the message; another one is made without it when needed.
+        # The builder still holds its messages; another one is made without it when needed.
         self._builder = None
 
     def seal(self, *, base_ms: int, compression: Compression) -> None:
@@ -252,14 +282,12 @@ class Parcel:
         self._builder = None
         self.is_closed = True
         for entry in self.entries:
-            assert isinstance(entry, PendingSend)
-            entry.drop_arguments()
+            entry.drop_content()
 
     def _built(self) -> BatchBuilder:
         if self._builder is None:
             self._builder = BatchBuilder(self._limits)
             for entry in self.entries:
-                assert isinstance(entry, PendingSend)
                 entry.append_to(self._builder)
         return self._builder
 

@@ -14,14 +14,14 @@ from typing import NamedTuple, Self
 import anyio
 import anyio.lowlevel
 
-from raftmq.batch import MESSAGES_MAX, Compression, Limits, Sealed, Value, queue_of
+from raftmq.batch import MESSAGES_MAX, Compression, Limits, Value, queue_of
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.wire.messages import TopicView
 
 from .columns import Columns, Positions
 from .lane import Lane, LaneHost
 from .message import QUEUE_BITS, Message
-from .parcel import Arguments, Entry, Parcel, PendingPart, PendingSend
+from .parcel import Arguments, Entry, PendingPart, PendingSend
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
 from .room import Room
 from .router import Router
@@ -31,7 +31,7 @@ from .world import ClientWorld
 _MESSAGE_BYTES = 200
 """What a message takes of the buffer beside its body: roughly what Python needs for it."""
 _CHECKPOINT_BATCHES = 16
-"""`send_many` lets other tasks run after it has encoded so many batches."""
+"""`send_many` lets other tasks run after it has checked so many batches."""
 _FAILED_MAX = 1_000
 """Errors kept for `flush`; more than one are counted, not raised."""
 
@@ -80,10 +80,11 @@ class Producer:
     *Order.* Messages of one producer to one queue are stored in the order of the calls, each once,
     whatever is retried. Two calls that run at the same time have no order.
 
-    *Batches.* By default a message goes out at once if nothing of its queue is under way, else it
-    is gathered with others until the answer comes (as Nagle's algorithm does); with `linger` it is
+    *Batches.* By default what is sent goes out at once if nothing of its queue is under way, else
+    it is gathered with more until the answer comes (as Nagle's algorithm does); with `linger` it is
     gathered for so many seconds. A batch that reaches `batch_bytes` or `batch_messages` goes out at
-    once.
+    once. Calls of `send_many` share batches likewise, except those with properties: what such a
+    call has for a queue is encoded, and goes, by itself.
 
     *Bounds.* At most `buffer_bytes` and `buffer_messages` wait for their answer.
     """
@@ -372,13 +373,12 @@ class Producer:
         self._wake_at(deadline)
         if is_full or not is_later:
             lane.pump()
-        if (is_later or self._settings.linger is not None) and lane not in self._dirty:
-            self._dirty[lane] = None
-            self._dirt.set()
+        if is_later or self._settings.linger is not None:
+            self._pump_later(lane)
         return lane, entry
 
     def _batches(self, columns: Columns, queue: int | None, deadline: float) -> Iterator["_Batch"]:
-        """Encode batch after batch."""
+        """Check the messages, batch after batch."""
         self._check()
         if queue is not None:
             self._pick_queue(None, queue)
@@ -393,7 +393,7 @@ class Producer:
             bytes_max=self._settings.batch_bytes,
             messages_max=self._settings.batch_messages,
         ):
-            sealed = columns.encode(
+            content = columns.take(
                 cut.positions,
                 base_ms=now_ms,
                 compression=self._settings.compression,
@@ -402,11 +402,11 @@ class Producer:
             lane = self._lane(cut.queue)
             part = PendingPart(
                 queue_number=lane.queue_number,
-                count=sealed.count,
-                size=sealed.size + _MESSAGE_BYTES,
+                size=content.size + _MESSAGE_BYTES,
                 deadline=deadline,
+                content=content,
             )
-            yield _Batch(lane, part, sealed, cut.positions)
+            yield _Batch(lane, part, cut.positions)
 
     async def _put_all(self, batches: "list[_Batch]", deadline: float) -> None:
         """Put batches in their lanes as room comes; those that find none in time fail."""
@@ -421,10 +421,20 @@ class Producer:
             self._put(batch)
 
     def _put(self, batch: "_Batch") -> None:
-        assert self._host is not None
-        batch.lane.put(Parcel.of_part(batch.part, batch.sealed, self._host.limits))
-        self._wake_at(batch.part.deadline)
-        batch.lane.pump()
+        lane, part = batch.lane, batch.part
+        if part.sealed is not None:
+            lane.put(part)
+        else:
+            lane.append(part)
+        self._wake_at(part.deadline)
+        lane.pump()
+        if self._settings.linger is not None:
+            self._pump_later(lane)
+
+    def _pump_later(self, lane: Lane) -> None:
+        if lane not in self._dirty:
+            self._dirty[lane] = None
+            self._dirt.set()
 
     async def _wait_room(self, size: int, count: int, deadline: float) -> None:
         for lane in self._lanes.values():
@@ -555,11 +565,10 @@ class Producer:
 
 
 class _Batch(NamedTuple):
-    """One encoded batch of a `send_many`."""
+    """What a `send_many` has for one batch."""
 
     lane: Lane
     part: PendingPart
-    sealed: Sealed
     positions: Positions
 
 

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from enum import IntEnum, StrEnum
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from raftmq.batch import (
     Batch,
     BatchBuilder,
     Compression,
+    Draft,
+    Limits,
     PropertyKind,
     Row,
     Value,
@@ -22,6 +25,7 @@ from raftmq.batch import (
     queue_of,
     verify,
 )
+from raftmq.errors import Rejected
 from tests.batch.messages import Drawn, drawn_messages, rows_of
 
 U64 = st.integers(0, 2**64 - 1)
@@ -37,6 +41,50 @@ def test_a_decoded_batch_has_the_messages_that_were_encoded(
     assert [m.offset for m in batch] == list(range(5, 5 + len(drawn.bodies)))
     assert {m.timestamp for m in batch} == {9}
     batch.validate()
+
+
+@given(st.lists(drawn_messages(), min_size=1, max_size=4))
+def test_joined_drafts_are_the_batch_of_all_their_messages(several: list[Drawn]) -> None:
+    limits = Limits()
+    joined, one_by_one = BatchBuilder(), BatchBuilder()
+    for drawn in several:
+        joined.extend(Draft(drawn.bodies, keys=drawn.keys, tags=drawn.tags, limits=limits))
+        for i, body in enumerate(drawn.bodies):
+            key = drawn.keys[i] if drawn.keys else None
+            tag = drawn.tags[i] if drawn.tags else None
+            one_by_one.append(body, key=key, tag=tag)
+        assert joined.size == one_by_one.size
+    payload = joined.build(queue=1, base_ms=5)
+    assert payload == one_by_one.build(queue=1, base_ms=5)
+    assert len(payload) <= joined.size
+
+
+def test_draft_that_does_not_fit_leaves_the_builder_as_it_was() -> None:
+    limits = Limits(batch_bytes_max=1000)
+    builder = BatchBuilder(limits)
+    builder.append(b"x" * 300, key="k", tag="t", props={"n": 1})
+    size = builder.size
+    with pytest.raises(Rejected, match="the batch has"):
+        builder.extend(Draft([b"y" * 500], tags=["u"], limits=limits))
+    assert (len(builder), builder.size) == (1, size)
+    builder.extend(Draft([b"y" * 100], limits=limits))
+    batch = Batch.decode(builder.build(queue=1, base_ms=5))
+    assert [(m.key, m.tag, m.props) for m in batch] == [("k", "t", {"n": 1}), (None, None, {})]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"bodies": []}, "1 to 65536 messages, not 0"),
+        ({"bodies": ["text"]}, "a body must be bytes, not str"),
+        ({"bodies": [b""], "keys": [7]}, "a key must be text, not int"),
+        ({"bodies": [b""], "tags": [["list"]]}, "a tag must be text"),
+        ({"bodies": [bytes(1 << 24)] * 5}, "the batch has"),
+    ],
+)
+def test_draft_says_what_cannot_be_encoded(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(Rejected, match=message):
+        Draft(limits=Limits(), **columns)
 
 
 @given(drawn_messages())

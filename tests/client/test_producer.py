@@ -68,6 +68,50 @@ async def test_messages_sent_while_an_answer_is_awaited_share_a_batch(cluster: F
     assert len(batches) <= 3
 
 
+async def test_calls_of_send_many_that_meet_in_a_queue_share_a_batch(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        pending = [
+            p.send_many_nowait(bodies=[b"%d" % (10 * n + i) for i in range(10)], tags=["t"] * 10)
+            for n in range(50)
+        ]
+        last = p.send_nowait(b"500")
+        sent = [await one.wait() for one in pending]
+        assert (await last.wait()).offset == 500
+    assert [r.offset for one in sent for r in one.receipts()] == list(range(500))
+    assert cluster.stored() == [[b"%d" % n for n in range(501)]]
+    assert len(cluster.log_of(0x10000).batches[0x10000]) <= 3
+
+
+async def test_send_many_that_waits_in_a_shared_batch_can_be_cancelled(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic()
+    async with (
+        connect(URL, world=cluster) as mq,
+        mq.producer("orders", linger=1000.0) as p,
+    ):
+        first = p.send_many_nowait(bodies=[b"1", b"2"], keys=["a", "b"], queue=0)
+        with anyio.move_on_after(0.01):
+            await p.send_many(bodies=[b"not", b"this"], queue=0)
+        last = p.send_many_nowait(bodies=[b"3"], tags=["t"], queue=0)
+        await p.flush()
+        assert [(await one.wait()).receipts()[0].offset for one in (first, last)] == [0, 2]
+    assert cluster.stored() == [[b"1", b"2", b"3"]]
+    assert len(cluster.log_of(0x10000).batches[0x10000]) == 1
+
+
+async def test_properties_keep_a_send_many_in_a_batch_of_its_own(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq, mq.producer("orders", linger=0.01) as p:
+        for n in range(3):
+            p.send_many_nowait(bodies=[b"%d" % n], props=[{"n": n} if n == 1 else None])
+        p.send_many_nowait(bodies=[b"3"])
+        await p.flush()
+    assert cluster.stored() == [[b"0", b"1", b"2", b"3"]]
+    assert len(cluster.log_of(0x10000).batches[0x10000]) == 4
+
+
 async def test_batch_that_is_full_goes_out_at_once(cluster: FakeCluster) -> None:
     cluster.create_topic()
     async with (
