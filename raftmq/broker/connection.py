@@ -3,16 +3,17 @@
 The first frame must be `Hello`. Then every frame is handed to the node, which answers now or later,
 in any order; `correlation` ties the answer to its request. One task reads, one writes.
 
-Back-pressure: the task stops reading while the connection, or the node as a whole, has as many
-unanswered requests or unsent bytes as its limits allow. TCP then stops the sender. Nothing that was
-read is dropped.
+Back-pressure: the task takes no further frame while the connection, or the node as a whole, has
+as many unanswered requests or unsent bytes as its limits allow. TCP then stops the sender. Nothing
+that was read is dropped. Where the node as a whole is at its limit, a connection that holds less
+than its share of it goes on: readers that never empty their sockets must not stop the others.
 
 Invariants:
 - A bad frame closes this connection, after an `ERROR` frame that says why, and nothing else.
 - A correlation id in use is not accepted a second time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import trio
@@ -43,7 +44,8 @@ class Load:
         self.connections = 0
         """Open connections."""
         self.request_bytes = 0
-        """Bytes of requests that are not answered yet."""
+        """Bytes of requests that are not answered yet, of answers being read from disk, and of
+        answers that are not sent yet."""
         self.step = Step()
         """Gathers what is sent within one step of the node's loop."""
 
@@ -84,10 +86,12 @@ class Connection:
         self._limits = limits
         self._load = load
         self._room = trio.Event()
-        self._outbox = Outbox(stream, load.step, on_sent=lambda: self._room.set())
+        self._outbox = Outbox(stream, load.step, on_sent=self._sent)
         self._parser = FrameParser(limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
         self._open: dict[int, int] = {}
         self._open_bytes = 0
+        self._held_bytes = 0
+        """Of requests and unsent answers, as counted in the load."""
         self.hello: Hello | None = None
         """Who is at the other end; None until it said so."""
         self.is_closed = False
@@ -103,19 +107,37 @@ class Connection:
         if not self._close_request(correlation):
             return
         self._outbox.put(encode_frame(kind | REPLY, correlation, header, body))
+        self._count()
 
     def refuse(self, correlation: int, error: ErrorReply) -> None:
         """Answer a request with an error."""
         if not self._close_request(correlation):
             return
         self._outbox.put(encode_frame(FrameKind.ERROR, correlation, pack(error)))
+        self._count()
+
+    @property
+    def is_clogged(self) -> bool:
+        """True while it holds as many bytes as it may: no answer of any size should be added."""
+        held, limits, load = self._held_bytes, self._limits, self._load
+        return held >= limits.connection_bytes_max or (
+            load.request_bytes >= limits.requests_bytes_max
+            and held > limits.requests_bytes_max // load.connections
+        )
+
+    def expect(self, correlation: int, size: int) -> None:
+        """Up to so many bytes are being read for the answer: they count from now on."""
+        if correlation in self._open:
+            self._open[correlation] += size
+            self._open_bytes += size
+            self._count()
 
     async def serve(self) -> None:
         """Serve until the other end closes, breaks the rules, or this task is cancelled."""
         self._load.connections += 1
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._write, nursery.cancel_scope)
                 try:
                     await self._read()
                 except ProtocolError as error:
@@ -128,42 +150,51 @@ class Connection:
         finally:
             self.is_closed = True
             self._load.connections -= 1
-            self._load.request_bytes -= self._open_bytes
+            self._load.request_bytes -= self._held_bytes
             self._handler.closed(self)
             await trio.aclose_forcefully(self._stream)
 
-    async def _write(self) -> None:
+    async def _write(self, scope: trio.CancelScope) -> None:
         try:
             await self._outbox.run()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # The reading task sees the same break and ends the connection.
-            await trio.aclose_forcefully(self._stream)
+            # The reading task may be waiting for room that will never come.
+            scope.cancel()
 
     async def _read(self) -> None:
         with trio.move_on_after(HELLO_SECONDS_MAX) as scope:
             while True:
-                self._load.step.begin()
-                try:
-                    self._take_frames()
-                finally:
-                    self._handler.settle()
-                if self.hello is not None:
-                    scope.deadline = float("inf")
-                while self._is_full():
-                    self._room = trio.Event()
-                    await self._room.wait()
+                frames = self._parser.frames()
+                is_all = False
+                while not is_all:
+                    is_all = self._take_frames(frames)
+                    if self.hello is not None:
+                        scope.deadline = float("inf")
+                    while self._is_full():
+                        self._room = trio.Event()
+                        await self._room.wait()
                 data = await self._stream.receive_some(RECEIVE_BYTES)
                 if not data:
                     return
                 self._parser.feed(bytes(data))
         raise ProtocolError(f"no Hello within {HELLO_SECONDS_MAX:.0f} s")
 
-    def _take_frames(self) -> None:
-        for frame in self._parser.frames():
-            if self.hello is None:
-                self._greet(frame)
-            else:
-                self._handle(frame)
+    def _take_frames(self, frames: Iterator[Frame]) -> bool:
+        """Act on the frames that have come; False if the connection was full before their end."""
+        self._load.step.begin()
+        try:
+            # One read may bring thousands of small requests for large answers.
+            while not self._is_full():
+                frame = next(frames, None)
+                if frame is None:
+                    return True
+                if self.hello is None:
+                    self._greet(frame)
+                else:
+                    self._handle(frame)
+            return False
+        finally:
+            self._handler.settle()
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind != FrameKind.HELLO:
@@ -187,7 +218,7 @@ class Connection:
         size = len(frame.header) + len(frame.body)
         self._open[frame.correlation] = size
         self._open_bytes += size
-        self._load.request_bytes += size
+        self._count()
 
     def _close_request(self, correlation: int) -> bool:
         """Forget a request; False if it is not open (any more)."""
@@ -195,17 +226,20 @@ class Connection:
         if size is None or self.is_closed:
             return False
         self._open_bytes -= size
-        self._load.request_bytes -= size
         self._room.set()
         return True
 
     def _is_full(self) -> bool:
-        limits = self._limits
-        return (
-            len(self._open) >= limits.connection_requests_max
-            or self._open_bytes + self._outbox.size >= limits.connection_bytes_max
-            or (self._load.request_bytes >= limits.requests_bytes_max and bool(self._open))
-        )
+        return len(self._open) >= self._limits.connection_requests_max or self.is_clogged
+
+    def _sent(self) -> None:
+        self._count()
+        self._room.set()
+
+    def _count(self) -> None:
+        held = self._open_bytes + self._outbox.size
+        self._load.request_bytes += held - self._held_bytes
+        self._held_bytes = held
 
     async def _say_goodbye(self, error: ErrorReply) -> None:
         self._outbox.put(encode_frame(FrameKind.ERROR, 0, pack(error)))

@@ -111,7 +111,14 @@ class Fetches:
             return
         for queue in queues:
             for pending in list(self._parked.get(queue, ())):
-                if not pending.is_answered and self._try(pending):
+                if pending.is_answered:
+                    continue
+                if pending.connection.is_clogged:
+                    # It does not read: it is told that there is nothing, and its next fetch waits
+                    # until there is room.
+                    self._unpark(pending)
+                    pending.answer([], [])
+                elif self._try(pending):
                     self._unpark(pending)
 
     def drop(self, connection: Connection) -> None:
@@ -173,6 +180,7 @@ class Fetches:
         if queues or errors or not cold:
             pending.answer(errors + queues, body)
             return
+        pending.connection.expect(pending.correlation, budget)
         self._reader.submit(
             partial(_from_disk, cold, budget), partial(self._read_done, pending, cold)
         )

@@ -75,7 +75,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connection_bytes_max: Positive = 32 * MIB
     """Bytes of one connection's waiting requests, and of its unsent answers; likewise."""
     requests_bytes_max: Positive = 256 * MIB
-    """Bytes of waiting requests and unsent answers over all connections; likewise."""
+    """Bytes of waiting requests and unsent answers over all connections; then the node stops
+    reading from those that hold more than their share, so that the rest goes on."""
     peer_bytes_max: Positive = 64 * MIB
     """Unsent bytes to one peer; then Raft messages to it are dropped, which Raft expects."""
     fetch_wait_ms_max: Positive = 60_000

@@ -160,15 +160,17 @@ class RawClient:
         return unpack(ErrorReply, self._answers.pop(0).header)
 
     async def flood(self, hello: Hello, queue: int, *, requests: int) -> None:
-        """Ask for much, again and again, and never read an answer."""
-        await self._stream.send_all(b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello))))
+        """Ask for much, many times at once, and read no answer."""
         fetch = pack(Fetch([FetchFrom(queue, 0)], 0, 1 << 24))
+        parts = encode_frame(FrameKind.HELLO, 0, pack(hello))
         for correlation in range(1, requests + 1):
-            frame = b"".join(encode_frame(FrameKind.FETCH, correlation, fetch))
-            with trio.move_on_after(1) as scope:
-                await self._stream.send_all(frame)
-            if scope.cancelled_caught:
-                return
+            parts += encode_frame(FrameKind.FETCH, correlation, fetch)
+        await self._stream.send_all(b"".join(parts))
+
+    @property
+    def answer_count(self) -> int:
+        """Answers that have come and were not asked for by `request`."""
+        return len(self._answers)
 
 
 class Cluster:

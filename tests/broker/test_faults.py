@@ -275,11 +275,33 @@ def test_client_that_does_not_read_is_not_read_from_and_costs_bounded_memory() -
         async with cluster.client(leader) as client:
             await client.produce(QUEUE, [b"x" * 1_000_000], 0)
         async with cluster.connection(leader, is_lockstep=True) as deaf:
-            await deaf.flood(Hello(PROTOCOL, "", 0, "", "deaf"), QUEUE, requests=500)
+            await deaf.flood(Hello(PROTOCOL, "", 0, "", "deaf"), QUEUE, requests=100)
             await trio.sleep(5)
-            assert node.load.request_bytes < 2**20
+            # The limit, and the answer that went beyond it.
+            limit = node.settings.limits.connection_bytes_max
+            assert limit <= node.load.request_bytes < limit + 1_100_000
             async with cluster.client(leader) as client:
                 await client.produce(QUEUE, [b"still served"], 1)
+        await trio.sleep(1)
+        assert node.load.request_bytes == 0
+
+    in_cluster(scenario)
+
+
+def test_client_that_reads_late_gets_every_answer() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        leader = cluster.leader_of(QUEUE)
+        async with cluster.client(leader) as client:
+            await client.produce(QUEUE, [b"x" * 1_000_000], 0)
+        async with cluster.connection(leader, is_lockstep=True) as late:
+            await late.flood(Hello(PROTOCOL, "", 0, "", "late"), QUEUE, requests=100)
+            await trio.sleep(20)  # longer than a silent connection is kept
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(late.receive)
+                await trio.sleep(5)
+                nursery.cancel_scope.cancel()
+            assert late.answer_count == 101
 
     in_cluster(scenario)
 
