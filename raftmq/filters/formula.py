@@ -119,18 +119,20 @@ FALSE: Final = Group(False, ())
 
 def group(is_all: bool, terms: Iterable[Formula]) -> Formula:
     """All (or any) of the terms, without what is superfluous."""
-    kept: dict[Formula, None] = {}
+    flat: list[Formula] = []
     for term in terms:
         if type(term) is Group:
             if term.is_all is is_all:
-                kept.update(dict.fromkeys(term.terms))
+                flat += term.terms
                 continue
             if not term.terms:
                 return term
-        kept[term] = None
-    if len(kept) == 1:
-        return next(iter(kept))
-    return Group(is_all, tuple(kept))
+        flat.append(term)
+    # Comparing two is faster than hashing them.
+    if len(flat) == 2 and flat[0] != flat[1]:
+        return Group(is_all, tuple(flat))
+    kept = tuple(dict.fromkeys(flat))
+    return kept[0] if len(kept) == 1 else Group(is_all, kept)
 
 
 def atoms(formula: Formula) -> Iterator[Atom]:

@@ -43,26 +43,42 @@ def read_pattern(text: str, escape: str | None) -> Pattern:
     return Pattern((*segments, _joined(segment)))
 
 
-def simplest(name: str, pattern: Pattern) -> Atom:
-    """The atom that asks whether the property fits, without LIKE where that is possible.
+def like_atom(name: str, text: str, escape: str | None) -> Atom:
+    """The atom of `name LIKE text ESCAPE escape`, without LIKE where that is possible.
 
-    >>> simplest("city", read_pattern("%land", None))
+    >>> like_atom("city", "%land", None)
     Atom(operator='ENDSWITH', name='city', constant='land')
+
+    Raises:
+        ValueError: as `read_pattern`.
     """
-    match pattern.segments:
-        case ((),):
-            return Atom("=", name, "")
-        case ((str(whole),),):
-            return Atom("=", name, whole)
-        case ((), ()):
-            return Atom("STARTSWITH", name, "")
-        case ((str(start),), ()):
-            return Atom("STARTSWITH", name, start)
-        case ((), (str(end),)):
-            return Atom("ENDSWITH", name, end)
-        case ((), (str(inside),), ()):
-            return Atom("CONTAINS", name, inside)
-    return Atom("LIKE", name, pattern)
+    if escape is None and "_" not in text:
+        parts = text.split("%")
+        return _simplest(name, parts) or Atom("LIKE", name, _pattern(parts))
+    pattern = read_pattern(text, escape)
+    if any(None in segment for segment in pattern.segments):
+        return Atom("LIKE", name, pattern)
+    parts = ["".join(run or "" for run in segment) for segment in pattern.segments]
+    return _simplest(name, parts) or Atom("LIKE", name, pattern)
+
+
+def _simplest(name: str, parts: list[str]) -> Atom | None:
+    """What `%` between these parts asks, if an operator of its own asks the same."""
+    match len(parts):
+        case 1:
+            return Atom("=", name, parts[0])
+        case 2 if not parts[1]:
+            return Atom("STARTSWITH", name, parts[0])
+        case 2 if not parts[0]:
+            return Atom("ENDSWITH", name, parts[1])
+        case 3 if parts[1] and not (parts[0] or parts[2]):
+            return Atom("CONTAINS", name, parts[1])
+        case _:
+            return None
+
+
+def _pattern(parts: list[str]) -> Pattern:
+    return Pattern(tuple((part,) if part else () for part in parts))
 
 
 def _joined(parts: list[str | None]) -> tuple[str | None, ...]:

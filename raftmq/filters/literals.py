@@ -23,6 +23,8 @@ def read_number(token: str) -> int | float:
     Raises:
         ValueError: it is too large or too small, or is no number of SQL; the message says so.
     """
+    if token.isdigit() and len(token) < _DIGITS_MAX and token[0] != "0":
+        return int(token)
     digits = token[:-1] if token[-1] in "lL" else token
     if digits.isdigit():
         return _integer(digits)
@@ -53,6 +55,8 @@ def read_quoted(token: str) -> str:
         ValueError: it is not closed.
     """
     quote = token[0]
+    if token.find(quote, 1) == len(token) - 1 > 0:
+        return token[1:-1]
     # In a closed one each quote inside is doubled.
     if token.count(quote) % 2:
         what = "text" if quote == "'" else "name"

@@ -27,7 +27,7 @@ Where RocketMQ differs, and why we do: docs/filters.md.
 
 Invariants:
 - Whatever the text, it gives a formula or a `FilterSyntaxError`, in time linear in its length.
-- Recursion is at most four calls for each of `DEPTH_MAX` parentheses.
+- Recursion is at most six calls for each of `DEPTH_MAX` parentheses.
 
 Sources: RocketMQ's SelectorParser.jj and ComparisonExpression; SQL92 §8; JMS 2.0 §3.8 (selectors).
 """
@@ -35,7 +35,8 @@ Sources: RocketMQ's SelectorParser.jj and ComparisonExpression; SQL92 §8; JMS 2
 import operator
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple, NoReturn, TypeGuard, cast
+from types import NoneType
+from typing import Final, NamedTuple, NoReturn, cast
 
 from .formula import (
     FALSE,
@@ -52,8 +53,7 @@ from .formula import (
     Values,
     group,
 )
-from .like import read_pattern
-from .like import simplest as simplest_like
+from .like import like_atom
 from .literals import INTEGER_MAX, INTEGER_MIN, read_number, read_quoted
 from .refusal import FilterSyntaxError, did_you_mean
 from .text import KEYWORDS
@@ -72,13 +72,9 @@ class Property(NamedTuple):
     is_negated: bool
 
 
-class Value(NamedTuple):
-    """An operand: a literal."""
-
-    value: Scalar | bool | None
-
-
-Operand = Property | Value
+Literal = Scalar | bool | None
+Operand = Property | Literal
+Rule = Callable[[bool], Formula | Operand]
 
 _COMPARE: Final[dict[str, Callable[..., bool]]] = {
     "=": operator.eq,
@@ -91,6 +87,13 @@ _COMPARE: Final[dict[str, Callable[..., bool]]] = {
 _TEXT_OPERATORS: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH", "LIKE"})
 _NEGATABLE: Final = _TEXT_OPERATORS | {"BETWEEN", "IN"}
 _ASKED: Final = _NEGATABLE | {"IS", "NOT"} | set(_COMPARE)
+_SPELLED: Final = {
+    **{spelled: word for word in KEYWORDS for spelled in (word, word.lower())},
+    **{sign: sign for sign in ("=", "<>", "<", "<=", ">", ">=", "(", ")", ",")},
+}
+"""The usual spellings of keywords and signs -> what stands for them in capitals."""
+_LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
+_DIGITS: Final = frozenset("0123456789.")
 _HINTS: Final = {
     "!": "; different is <>",
     "&": "; write AND",
@@ -142,9 +145,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         # Keywords in capitals, all else as it stands.
-        self._tokens = [
-            upper if (upper := token.upper()) in KEYWORDS else token for token in tokens(text)
-        ]
+        self._tokens = [_SPELLED.get(token) or _capital(token) for token in tokens(text)]
         self._at = 0
         self._depth = 0
 
@@ -159,24 +160,30 @@ class _Parser:
     # property or a boolean, and something to compare if it is in parentheses before an operator.
 
     def _disjunction(self, wanted: bool) -> Formula | Operand:
-        return self._chain("OR", not wanted, self._conjunction, wanted)
+        start = self._at
+        first = self._conjunction(wanted)
+        if self._tokens[self._at] != "OR":
+            return first
+        return self._chain(first, start, "OR", self._conjunction, wanted)
 
     def _conjunction(self, wanted: bool) -> Formula | Operand:
-        return self._chain("AND", wanted, self._negation, wanted)
+        start = self._at
+        first = self._negation(wanted)
+        if self._tokens[self._at] != "AND":
+            return first
+        return self._chain(first, start, "AND", self._negation, wanted)
 
     def _chain(
-        self, word: str, is_all: bool, rule: Callable[[bool], Formula | Operand], wanted: bool
-    ) -> Formula | Operand:
-        start = self._at
-        first = rule(wanted)
-        if self._tokens[self._at] != word:
-            return first
+        self, first: Formula | Operand, start: int, word: str, rule: Rule, wanted: bool
+    ) -> Formula:
+        """The terms that `word` joins, of which the first has been read."""
         terms = [self._condition(first, wanted, start)]
         while self._tokens[self._at] == word:
             self._at += 1
             start = self._at
             terms.append(self._condition(rule(wanted), wanted, start))
-        return group(is_all, terms)
+        # NOT of an AND is an OR of NOTs.
+        return group(wanted is (word == "AND"), terms)
 
     def _negation(self, wanted: bool) -> Formula | Operand:
         if self._tokens[self._at] != "NOT":
@@ -196,7 +203,7 @@ class _Parser:
         word = self._tokens[self._at]
         if word not in _ASKED:
             return left
-        if not _is_operand(left):
+        if isinstance(left, (Atom, Group)):
             self._refuse("a condition cannot be compared: use it as it is, or with NOT", self._at)
         self._at += 1
         if word in _COMPARE:
@@ -223,98 +230,109 @@ class _Parser:
         return inside
 
     def _operand(self) -> Operand:
+        token = self._tokens[self._at]
+        first = token[:1]
+        if first in _LETTERS and token not in KEYWORDS:
+            self._at += 1
+            return Property(token, False)
+        if first == "'":
+            return self._quoted()
+        if first in _DIGITS and token != ".":
+            return self._number(INTEGER_MAX)
+        return self._odd_operand(token)
+
+    def _odd_operand(self, token: str) -> Operand:
+        """An operand that begins with a sign, a parenthesis, a backtick or a keyword."""
+        match token[:1]:
+            case "+" | "-":
+                return self._signed()
+            case "(":
+                self._open()
+                inside = self._operand()
+                self._close()
+                return inside
+            case "`":
+                return Property(self._quoted(), False)
+        if token not in ("TRUE", "FALSE", "NULL"):
+            self._unexpected("a property or a value")
+        self._at += 1
+        return None if token == "NULL" else token == "TRUE"
+
+    def _signed(self) -> Operand:
         start = self._at
         is_negated = False
         while (token := self._tokens[self._at]) in ("-", "+"):
             is_negated ^= token == "-"
             self._at += 1
-        operand = self._unsigned()
-        if self._at - start == 1 or not is_negated:
-            return self._within_range(operand, start)
+        if token[:1] in _DIGITS and token not in (".", ""):
+            # 2^63 has no integer, its negative has.
+            value = self._number(INTEGER_MAX + is_negated)
+            return -value if is_negated else value
+        operand = self._operand()
+        if not is_negated:
+            return operand
         if isinstance(operand, Property):
             return Property(operand.name, not operand.is_negated)
-        if type(operand.value) is int or type(operand.value) is float:
-            return self._within_range(Value(-operand.value), start)
-        return self._refuse("a minus stands before a number or a property", start)
-
-    def _unsigned(self) -> Operand:
-        token = self._tokens[self._at]
-        first = token[:1]
-        if first == "(":
-            self._open()
-            inside = self._operand()
-            self._close()
-            return inside
-        if first == "'":
-            return Value(self._quoted())
-        if first == "`":
-            return Property(self._quoted(), False)
-        if first.isdigit() or (first == "." and len(token) > 1):
-            try:
-                value = read_number(token)
-            except ValueError as error:
-                self._refuse(str(error), self._at)
-            self._at += 1
-            return Value(value)
-        if token in ("TRUE", "FALSE", "NULL"):
-            self._at += 1
-            return Value(None if token == "NULL" else token == "TRUE")
-        if token in KEYWORDS or not (first.isalpha() or first in ("_", "$")) or not first:
-            self._unexpected("a property or a value")
-        self._at += 1
-        return Property(token, False)
-
-    def _within_range(self, operand: Operand, start: int) -> Operand:
-        """Refuse 2^63, which is read because its negative is an integer."""
-        value = operand.value if isinstance(operand, Value) else None
-        if type(value) is int and not INTEGER_MIN <= value <= INTEGER_MAX:
+        if isinstance(operand, (bool, str, NoneType)):
+            self._refuse("a minus stands before a number or a property", start)
+        if type(operand) is int and operand == INTEGER_MIN:
             self._refuse(f"the number is too large: {INTEGER_MAX} is the largest integer", start)
-        return operand
+        return -operand
+
+    def _number(self, largest: int) -> int | float:
+        try:
+            value = read_number(self._tokens[self._at])
+        except ValueError as error:
+            self._refuse(str(error), self._at)
+        if type(value) is int and value > largest:
+            problem = f"the number is too large: {INTEGER_MAX} is the largest integer"
+            self._refuse(problem, self._at)
+        self._at += 1
+        return value
 
     # What is asked of an operand.
 
     def _compare(
         self, left: Operand, operator: Operator, right: Operand, wanted: bool, start: int
     ) -> Formula:
-        if isinstance(left, Value):
-            if isinstance(right, Value):
-                return self._compare_values(left, operator, right, wanted, start)
+        if not isinstance(left, Property):
+            if not isinstance(right, Property):
+                return self._compare_literals(left, operator, right, wanted, start)
             left, operator, right = right, MIRRORED[operator], left
-        if isinstance(right, Value):
-            return self._compare_with_value(left, operator, right, wanted, start)
         if left.is_negated:
-            # -a < b says the same as a > -b.
-            operator = MIRRORED[operator]
-            right = Property(right.name, not right.is_negated)
-        operator = operator if wanted else OPPOSITES[operator]
-        return Atom(operator, left.name, Other(right.name, right.is_negated))
-
-    def _compare_with_value(
-        self, left: Property, operator: Operator, right: Value, wanted: bool, start: int
-    ) -> Formula:
-        value = right.value
-        self._check_value(value, operator, start)
-        if left.is_negated:
-            if type(value) is not int and type(value) is not float:
-                self._refuse("a minus stands before numbers, and this is compared with none", start)
-            operator, value = MIRRORED[operator], -value
-            if value > INTEGER_MAX:
-                value = float(value)  # 2^63, which is exact.
-        if value is None or isinstance(value, bool):
-            is_true = ((value is True) is (operator == "=")) is wanted
+            # -a < 5 says the same as a > -5.
+            operator, left, right = (
+                MIRRORED[operator],
+                left._replace(is_negated=False),
+                (self._negated(right, start)),
+            )
+        if isinstance(right, Property):
+            operator = operator if wanted else OPPOSITES[operator]
+            return Atom(operator, left.name, Other(right.name, right.is_negated))
+        if right is None or isinstance(right, bool):
+            self._check_literal(right, operator, start)
+            is_true = ((right is True) is (operator == "=")) is wanted
             return Atom("IS TRUE" if is_true else "IS FALSE", left.name, None)
-        return Atom(operator if wanted else OPPOSITES[operator], left.name, value)
+        return Atom(operator if wanted else OPPOSITES[operator], left.name, right)
 
-    def _compare_values(
-        self, left: Value, operator: Operator, right: Value, wanted: bool, start: int
+    def _negated(self, operand: Operand, start: int) -> Operand:
+        if isinstance(operand, Property):
+            return Property(operand.name, not operand.is_negated)
+        if isinstance(operand, (bool, str, NoneType)):
+            self._refuse("a minus stands before numbers, and this is compared with none", start)
+        # As a float 2^63 is exact.
+        return -operand if operand != INTEGER_MIN else -float(operand)
+
+    def _compare_literals(
+        self, left: Literal, operator: Operator, right: Literal, wanted: bool, start: int
     ) -> Formula:
-        for value in (left.value, right.value):
-            self._check_value(value, operator, start)
-        if _family(left.value) is not _family(right.value):
-            self._refuse(f"{_family(left.value)} and {_family(right.value)} do not compare", start)
-        return TRUE if _COMPARE[operator](left.value, right.value) is wanted else FALSE
+        for value in (left, right):
+            self._check_literal(value, operator, start)
+        if _family(left) is not _family(right):
+            self._refuse(f"{_family(left)} and {_family(right)} do not compare", start)
+        return TRUE if _COMPARE[operator](left, right) is wanted else FALSE
 
-    def _check_value(self, value: Scalar | bool | None, operator: str, start: int) -> None:
+    def _check_literal(self, value: Literal, operator: str, start: int) -> None:
         if value is None:
             self._refuse("nothing compares with NULL: write IS NULL or IS NOT NULL", start)
         if isinstance(value, bool) and operator not in ("=", "<>"):
@@ -326,15 +344,18 @@ class _Parser:
             self._unexpected("the AND of BETWEEN")
         self._at += 1
         high = self._operand()
-        is_fixed = isinstance(low, Value) and isinstance(high, Value)
-        # The comparison refuses what has no order, or not a common one.
-        if is_fixed and self._compare(low, "<=", high, True, start) is FALSE:
-            self._refuse("BETWEEN goes from the lower bound to the higher one", start)
+        if not isinstance(low, Property) and not isinstance(high, Property):
+            self._check_range(low, high, start)
         bounds = (
             self._compare(left, ">=", low, wanted, start),
             self._compare(left, "<=", high, wanted, start),
         )
         return group(wanted, bounds)
+
+    def _check_range(self, low: Literal, high: Literal, start: int) -> None:
+        # The comparison refuses what has no order, or not a common one.
+        if self._compare_literals(low, "<=", high, True, start) is FALSE:
+            self._refuse("BETWEEN goes from the lower bound to the higher one", start)
 
     def _in_list(self, name: str, wanted: bool) -> Formula:
         start = self._at
@@ -344,9 +365,8 @@ class _Parser:
         while not values or self._tokens[self._at] == ",":
             self._at += 1
             place = self._at
-            operand = self._operand()
-            value = operand.value if isinstance(operand, Value) else None
-            if value is None or isinstance(value, bool):
+            value = self._operand()
+            if isinstance(value, (Property, bool, NoneType)):
                 self._refuse("a list holds numbers or texts", place)
             if values and _family(value) is not _family(values[0]):
                 self._refuse("a list holds numbers or texts, not both", place)
@@ -367,7 +387,7 @@ class _Parser:
         atom = Atom(operator, name, text)
         if operator == "LIKE":
             try:
-                atom = simplest_like(name, read_pattern(text, self._escape()))
+                atom = like_atom(name, text, self._escape())
             except ValueError as error:
                 self._refuse(str(error), start)
         return atom if wanted else Atom(OPPOSITES[atom.operator], name, atom.constant)
@@ -398,15 +418,15 @@ class _Parser:
 
     def _condition(self, given: Formula | Operand, wanted: bool, start: int) -> Formula:
         """What stands alone must be a condition."""
+        if isinstance(given, (Atom, Group)):
+            return given
         match given:
-            case Atom() | Group():
-                return given
             case Property(name, False):
                 return Atom("IS TRUE" if wanted else "IS FALSE", name, None)
-            case Value(None):
+            case None:
                 return FALSE
-            case Value(bool(value)):
-                return TRUE if value is wanted else FALSE
+            case bool():
+                return TRUE if given is wanted else FALSE
             case _:
                 problem = "a number or a text is no condition: what is asked of it?"
                 return self._refuse(problem, start)
@@ -456,11 +476,14 @@ class _Parser:
         raise FilterSyntaxError(problem, text=self._text, position=position, length=length)
 
 
-def _is_operand(given: Formula | Operand) -> TypeGuard[Operand]:
-    return isinstance(given, Property | Value)
+def _capital(token: str) -> str:
+    """A keyword in capitals, all else as it stands."""
+    if not token.isalpha():
+        return token
+    return upper if (upper := token.upper()) in KEYWORDS else token
 
 
 def _family(value: object) -> str:
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return "a boolean"
     return "a text" if isinstance(value, str) else "a number"
