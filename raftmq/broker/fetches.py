@@ -7,7 +7,8 @@ queues; the apply of a batch wakes the fetches of its queue, once per pump. Noth
 Invariants:
 - Only committed and applied batches are ever given, whole, byte for byte as they were produced.
 - Each fetch is answered once: with batches, with an error of a queue, or empty when its wait ends.
-- A fetch is bounded: `bytes_max` over all its queues, one batch at the least.
+- An answer is bounded: `bytes_max` over all its queues, one batch at the least, and a header that
+  stays below 3 MiB.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from functools import partial
 from struct import pack as pack_struct
 from typing import NamedTuple, Protocol
 
+from raftmq.batch import BATCH_BYTES_MAX
 from raftmq.log.builder import Placement
 from raftmq.log.faults import Dropped
 from raftmq.log.record import HEADER_BYTES, Record
@@ -37,6 +39,13 @@ from .world import Worker
 
 PLACEMENTS_MAX = 1024
 """Batches of one queue in one answer."""
+BATCHES_MAX = 64 * 1024
+"""Batches of all queues in one answer: each takes 20 bytes of its header."""
+QUEUES_MAX = 4096
+"""Queues in one answer, about 200 bytes of the header each if they come with an error; a client
+asks again, and other queues come first then."""
+BYTES_MAX = BATCH_BYTES_MAX
+"""Of an answer, whatever is asked and set: with one batch more it still fits into a frame."""
 
 
 class Source(NamedTuple):
@@ -151,6 +160,8 @@ class Fetches:
         errors: list[FetchedQueue] = []
         found: list[_Found] = []
         for item in pending.request.queues:
+            if len(errors) + len(found) >= QUEUES_MAX:
+                break
             source = self._catalogue.source(item.queue)
             if isinstance(source, ErrorReply):
                 errors.append(_failed(item.queue, source))
@@ -175,7 +186,7 @@ class Fetches:
         found.append(_Found(item.queue, source, placements))
 
     def _read(self, pending: "_Pending", found: list[_Found], errors: list[FetchedQueue]) -> None:
-        budget = max(1, min(pending.request.bytes_max, self._limits.fetch_bytes_max))
+        budget = max(1, min(pending.request.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
         queues, body, cold = _from_memory(found, budget)
         if queues or errors or not cold:
             pending.answer(errors + queues, body)
@@ -234,7 +245,7 @@ def _from_memory(
     body: list[bytes] = []
     cold: list[_Found] = []
     for item in found:
-        if budget <= 0:
+        if budget <= 0 or len(body) >= BATCHES_MAX:
             break
         records: list[Record] = []
         for placement in item.placements:
@@ -256,7 +267,7 @@ def _from_disk(cold: list[_Found], budget: int) -> tuple[list[FetchedQueue], lis
     queues: list[FetchedQueue] = []
     body: list[bytes] = []
     for item in cold:
-        if budget <= 0:
+        if budget <= 0 or len(body) >= BATCHES_MAX:
             break
         wanted = [placement.index for placement in item.placements]
         records = item.source.group.store.read_at(wanted, budget)

@@ -52,7 +52,6 @@ from raftmq.wire.messages import (
     Probe,
     ProbeReply,
     SnapshotChunk,
-    TopicView,
     Welcome,
 )
 
@@ -66,6 +65,7 @@ from .hosting import GroupOpener
 from .housekeeping import Housekeeping
 from .identity import load, new_identity, save
 from .links import Links
+from .pages import topics_page
 from .peers import PeerLink
 from .requests import Requests
 from .settings import Settings
@@ -157,20 +157,15 @@ class Node:
         assert isinstance(group.machine, PartitionMachine)
         return Source(group, group.machine.ends.get(queue, 0))
 
-    def view(self, topics: list[str] | None) -> ClusterView:
-        """The routing table as this node knows it."""
-        catalog = self.catalog
-        names = catalog.topics if topics is None else [t for t in topics if t in catalog.topics]
-        return ClusterView(
-            self.settings.node.cluster,
-            catalog.version,
-            [NodeView(node.id, node.host, node.port) for node in catalog.nodes.values()],
-            [self._group_view(number) for number in sorted(catalog.groups)],
-            [
-                TopicView(topic.name, topic.id, topic.groups)
-                for topic in (catalog.topics[name] for name in names)
-            ],
-        )
+    def view(self, topics: list[str] | None, *, after: int = 0) -> ClusterView:
+        """A page of the routing table as this node knows it: see `Metadata`."""
+        catalog, cluster = self.catalog, self.settings.node.cluster
+        page, following = topics_page(catalog, topics, after)
+        if after:
+            return ClusterView(cluster, catalog.version, [], [], page, following)
+        nodes = [NodeView(node.id, node.host, node.port) for node in catalog.nodes.values()]
+        groups = [self._group_view(number) for number in sorted(catalog.groups)]
+        return ClusterView(cluster, catalog.version, nodes, groups, page, following)
 
     def _group_view(self, number: int) -> GroupView:
         group = self.groups.get(number)
@@ -230,16 +225,17 @@ class Node:
         """Run a task of the node's own beside the others."""
         self._nursery.start_soon(task, *args)
 
-    def status(self) -> dict[str, Any]:
-        """A picture of this node for people and programs."""
-        return node_status(self)
+    def status(self, *, after: int = -1) -> dict[str, Any]:
+        """A picture of this node for people and programs; see `Status`."""
+        return node_status(self, after=after)
 
     # What groups ask (`group.Host`)
 
     def mark(self, group: Group) -> None:
-        """Run the group's pump soon."""
+        """Run the group's pump soon: at the end of the step that runs, or in one of its own."""
         self._marked[group] = None
-        self._wake.set()
+        if not self.load.step.is_open:
+            self._wake.set()
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds."""
@@ -464,6 +460,8 @@ class Node:
             self._fetches.wake(touched)
         self._disk.flush()
         self.load.step.end()
+        if self._marked:
+            self._wake.set()
 
     async def _tick(self) -> None:
         seconds = self.settings.raft.tick_ms / 1000

@@ -32,8 +32,6 @@ from raftmq.wire.messages import (
     ClusterView,
     CommitOffsets,
     Committed,
-    CommittedOffset,
-    CommittedOffsets,
     Done,
     ErrorReply,
     FindKey,
@@ -47,6 +45,7 @@ from raftmq.wire.messages import (
     NodeStatus,
     OffsetsCommitted,
     Produced,
+    Status,
     Transfer,
 )
 
@@ -54,6 +53,7 @@ from .connection import Connection
 from .fetches import Fetches, Source
 from .group import Group
 from .members import plan
+from .pages import QUESTIONS_MAX, committed_page
 from .settings import Limits
 from .tickets import Callback
 from .world import Worker
@@ -81,11 +81,11 @@ class Service(Protocol):
     def source(self, queue: int) -> Source | ErrorReply:
         """Where a queue is read on this node, or why it is not."""
 
-    def view(self, topics: list[str] | None) -> ClusterView:
-        """The routing table."""
+    def view(self, topics: list[str] | None, *, after: int) -> ClusterView:
+        """A page of the routing table."""
 
-    def status(self) -> dict[str, Any]:
-        """This node's picture of itself."""
+    def status(self, *, after: int) -> dict[str, Any]:
+        """A page of this node's picture of itself."""
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""
@@ -173,7 +173,7 @@ class Requests:
         request = unpack(Metadata, frame.header)
 
         def answer() -> None:
-            view = self._service.view(request.topics)
+            view = self._service.view(request.topics, after=request.after)
             connection.reply(frame.kind, frame.correlation, pack(view))
 
         if not request.is_latest:
@@ -248,14 +248,19 @@ class Requests:
             return
 
         def answer() -> None:
-            offsets = _committed_offsets(group.machine, request.consumer_group)
-            header = pack(CommittedOffsets(offsets))
-            connection.reply(frame.kind, frame.correlation, header)
+            assert isinstance(group.machine, PartitionMachine)
+            page = committed_page(group.machine, request)
+            connection.reply(frame.kind, frame.correlation, pack(page))
 
         self._read(connection, frame, group, answer)
 
     def _offsets(self, connection: Connection, frame: Frame) -> None:
         request = unpack(FindOffsets, frame.header)
+        if len(request.queues) > QUESTIONS_MAX:
+            message = f"{len(request.queues)} queues are asked for; the limit is {QUESTIONS_MAX}"
+            reply = ErrorReply(Reason.TOO_LARGE.value, message)
+            connection.refuse(frame.correlation, reply)
+            return
         groups: dict[int, Group] = {}
         for item in request.queues:
             group = self._group_of(item.queue)
@@ -354,7 +359,8 @@ class Requests:
         self._read(connection, frame, group, ready)
 
     def _status(self, connection: Connection, frame: Frame) -> None:
-        header = pack(NodeStatus(self._service.status()))
+        request = unpack(Status, frame.header)
+        header = pack(NodeStatus(self._service.status(after=request.after)))
         connection.reply(frame.kind, frame.correlation, header)
 
     def _transfer(self, connection: Connection, frame: Frame) -> None:
@@ -380,15 +386,6 @@ class Requests:
             connection.refuse(frame.correlation, error)
         else:
             connection.reply(frame.kind, frame.correlation, pack(Done()))
-
-
-def _committed_offsets(machine: Any, consumer_group: str | None) -> list[CommittedOffset]:
-    names = machine.committed if consumer_group is None else [consumer_group]
-    return [
-        CommittedOffset(name, queue, offset, timestamp)
-        for name in names
-        for queue, (offset, timestamp) in machine.committed.get(name, {}).items()
-    ]
 
 
 def _read_matching(

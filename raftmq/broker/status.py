@@ -7,21 +7,27 @@
 | `uptime_ms`, `connections`, `request_bytes`, `disk_passes` | how it is |
 | `leads` | numbers of the partition groups it leads |
 | `groups` | one map for each replica: see `_group_status` |
+| `links` | one map for each other node |
+| `next` | only if more replicas follow: ask again with `Status.after` set to it |
 """
 
 import os
 from typing import TYPE_CHECKING, Any
 
 from .group import Group, node_of
+from .pages import STATUS_GROUPS
 
 if TYPE_CHECKING:
     from .node import Node
 
 
-def node_status(node: "Node") -> dict[str, Any]:
-    """See the table of this module."""
+def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
+    """See the table of this module: the replicas after number `after`, as many as fit a page."""
     own = node.settings.node
-    return {
+    numbers = sorted(number for number in node.groups if number > after)
+    page = numbers[:STATUS_GROUPS]
+    following = {"next": page[-1]} if len(page) < len(numbers) else {}
+    return following | {
         "id": node.id,
         "cluster": own.cluster,
         "incarnation": node.incarnation,
@@ -35,7 +41,7 @@ def node_status(node: "Node") -> dict[str, Any]:
         "request_bytes": node.load.request_bytes,
         "disk_passes": node.disk_passes,
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),
-        "groups": [_group_status(group) for _, group in sorted(node.groups.items())],
+        "groups": [_group_status(node.groups[number]) for number in page],
         "links": {
             str(link.peer.id): {"connected": link.is_connected, "last_error": link.last_error}
             for link in node.links.all()

@@ -24,7 +24,7 @@ from raftmq.wire.messages import (
     Admin as AdminMessage,
 )
 
-from .connection import Lost
+from .connection import Connection, Lost
 from .consumer import Exactly, Start, start_of
 from .message import QUEUE_BITS
 from .offsets import by_partition, commit_offsets, committed_of, committed_offsets, find_offsets
@@ -323,13 +323,11 @@ class Admin:
 
     async def _status(self, node: int) -> dict[str, Any]:
         connection = await self._router.node(node)
-        answer = await connection.call(FrameKind.STATUS, pack(Status()))
-        if isinstance(answer, Lost):
-            raise Unavailable(answer.why)
-        refusal = refusal_of(answer)
-        if refusal is not None:
-            raise exception_of(refusal)
-        return unpack(NodeStatus, answer.header).status
+        status = await _status_page(connection, Status())
+        while "next" in status:
+            page = await _status_page(connection, Status(status.pop("next")))
+            status |= page | {"groups": status["groups"] + page["groups"]}
+        return status
 
     async def _offsets_at(
         self, groups: dict[int, int], at: Start, timeout: float | None
@@ -361,6 +359,16 @@ class Admin:
                     )
                     by_name.setdefault(entry.consumer_group, []).append(offset)
         return [ConsumerGroup(name, sorted(by_name[name])) for name in sorted(by_name)]
+
+
+async def _status_page(connection: Connection, question: Status) -> dict[str, Any]:
+    answer = await connection.call(FrameKind.STATUS, pack(question))
+    if isinstance(answer, Lost):
+        raise Unavailable(answer.why)
+    refusal = refusal_of(answer)
+    if refusal is not None:
+        raise exception_of(refusal)
+    return unpack(NodeStatus, answer.header).status
 
 
 def _info(view: TopicView) -> TopicInfo:

@@ -1,6 +1,6 @@
 """Offsets, asked of and told to the leaders of partition groups."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from raftmq.errors import Reason, Rejected
@@ -19,6 +19,9 @@ from raftmq.wire.messages import (
 )
 
 from .router import Router
+
+QUEUES_AT_ONCE = 10_000
+"""Queues in one request: a broker refuses headers over 1 MiB and answers 20,000 at the most."""
 
 
 def time_ms(time: datetime) -> int:
@@ -54,23 +57,38 @@ async def find_offsets(
     """
     found: dict[int, FoundOffset] = {}
     for group, queues in by_partition(groups).items():
-        question = FindOffsets([FindOffset(queue, at) for queue in queues])
-        frame = await router.call_leader(
-            group, FrameKind.OFFSETS, question, timeout=timeout, queue_number=max(queues)
-        )
-        found |= {reply.queue: reply for reply in unpack(FoundOffsets, frame.header).queues}
+        for part in _parts(queues):
+            question = FindOffsets([FindOffset(queue, at) for queue in part])
+            frame = await router.call_leader(
+                group, FrameKind.OFFSETS, question, timeout=timeout, queue_number=max(part)
+            )
+            found |= {reply.queue: reply for reply in unpack(FoundOffsets, frame.header).queues}
     return found
+
+
+def _parts(queues: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (queues[at : at + QUEUES_AT_ONCE] for at in range(0, len(queues), QUEUES_AT_ONCE))
 
 
 async def committed_of(
     router: Router, partition_group: int, name: str | None, timeout: float | None = None
 ) -> list[CommittedOffset]:
-    """What a consumer group (None: each) has committed in a partition group."""
+    """What a consumer group (None: each) has committed in a partition group.
+
+    Long answers come in pages, each with a timeout of its own.
+    """
+    offsets: list[CommittedOffset] = []
     question = Committed(partition_group, name)
-    frame = await router.call_leader(
-        partition_group, FrameKind.COMMITTED, question, timeout=timeout
-    )
-    return unpack(CommittedOffsets, frame.header).offsets
+    while True:
+        frame = await router.call_leader(
+            partition_group, FrameKind.COMMITTED, question, timeout=timeout
+        )
+        page = unpack(CommittedOffsets, frame.header)
+        offsets += page.offsets
+        if not page.is_cut:
+            return offsets
+        last = page.offsets[-1]
+        question = Committed(partition_group, name, last.consumer_group, last.queue)
 
 
 async def committed_offsets(
@@ -93,12 +111,13 @@ async def commit_offsets(
     timeout: float | None = None,
 ) -> None:
     """Commit offsets of queues of one partition group."""
-    message = CommitOffsets(name, [QueueOffset(*pair) for pair in offsets.items()])
-    await router.call_leader(
-        partition_group,
-        FrameKind.COMMIT,
-        message,
-        timeout=timeout,
-        is_change=True,
-        queue_number=max(offsets, default=None),
-    )
+    for part in _parts(list(offsets)):
+        message = CommitOffsets(name, [QueueOffset(queue, offsets[queue]) for queue in part])
+        await router.call_leader(
+            partition_group,
+            FrameKind.COMMIT,
+            message,
+            timeout=timeout,
+            is_change=True,
+            queue_number=max(part),
+        )

@@ -378,9 +378,13 @@ class Router:
 
     async def ask_system_leader(self, topics: list[str] | None) -> ClusterView:
         """The table with all that was decided before the call; give it a deadline."""
-        question = pack(Metadata(topics, is_latest=True))
-        call = LeaderCall(self, SYSTEM_GROUP, FrameKind.METADATA, question, lambda _: None, None)
-        view = _view_in(await call.run())
+
+        async def ask(question: Metadata) -> ClusterView:
+            header = pack(question)
+            call = LeaderCall(self, SYSTEM_GROUP, FrameKind.METADATA, header, lambda _: None, None)
+            return _view_in(await call.run())
+
+        view = await _all_pages(ask, Metadata(topics, is_latest=True))
         self._take_in(view, keep_topics=topics is not None)
         return view
 
@@ -419,8 +423,12 @@ class Router:
             if isinstance(candidate, Address):
                 candidate = await self._open(candidate)
             with anyio.move_on_after(METADATA_SECONDS_MAX):
-                answer = await candidate.call(FrameKind.METADATA, pack(Metadata(topics)))
-                view = _view_in(answer)
+                connection = candidate
+
+                async def ask(question: Metadata) -> ClusterView:
+                    return _view_in(await connection.call(FrameKind.METADATA, pack(question)))
+
+                view = await _all_pages(ask, Metadata(topics))
                 self._take_in(view, keep_topics=topics is not None)
                 return view
         except (Unavailable, Rejected, ProtocolError) as error:
@@ -496,6 +504,18 @@ class Router:
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             return await work
         raise Unavailable(f"{what} was not possible in time: {self.last_error}")
+
+
+async def _all_pages(
+    ask: Callable[[Metadata], Awaitable[ClusterView]], question: Metadata
+) -> ClusterView:
+    """The routing table with the topics of all pages."""
+    view = page = await ask(question)
+    topics = list(view.topics)
+    while page.next:
+        page = await ask(msgspec.structs.replace(question, after=page.next))
+        topics += page.topics
+    return msgspec.structs.replace(view, topics=topics, next=0)
 
 
 def _view_in(answer: Answer) -> ClusterView:

@@ -23,6 +23,9 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
 
+Lists that may outgrow a header come in pages: the answer says so, and the same request with
+`after` set to its last entry gets the next one.
+
 Queues are named by number everywhere: `queue = topic id << 16 | number within the topic`.
 """
 
@@ -36,6 +39,9 @@ PROTOCOL = 1
 
 REPLY = 0x80
 """Set in the kind of an answer."""
+
+MESSAGE_CHARACTERS_MAX = 1000
+"""The text of an `ErrorReply` is cut to this length."""
 
 
 class FrameKind(IntEnum):
@@ -82,6 +88,12 @@ class ErrorReply(_Wire, frozen=True):
     """For `offset_out_of_range`: the first kept offset of the queue."""
     end: int = -1
     """For `offset_out_of_range`: the offset after the last message of the queue."""
+
+    def __post_init__(self) -> None:
+        # It may quote what a client sent, and must not grow as long as that.
+        if len(self.message) > MESSAGE_CHARACTERS_MAX:
+            cut = self.message[: MESSAGE_CHARACTERS_MAX - 3] + "..."
+            msgspec.structs.force_setattr(self, "message", cut)
 
 
 class Hello(_Wire, frozen=True):
@@ -189,6 +201,8 @@ class Metadata(_Wire, frozen=True):
     """True: only the leader of the system group answers, with all that was decided before it was
     asked (a linearizable read); others refuse with `not_leader`. A node that was just started knows
     no topic until a leader tells it how far the log is committed."""
+    after: int = 0
+    """For the next page: `ClusterView.next` of the one before. 0: the first."""
 
 
 class NodeView(_Wire, frozen=True):
@@ -240,7 +254,9 @@ class ClusterView(_Wire, frozen=True):
     groups: list[GroupView]
     """All partition groups."""
     topics: list[TopicView]
-    """The topics asked for."""
+    """The topics asked for, by number. Pages after the first have no nodes and groups."""
+    next: int = 0
+    """Not 0: more topics follow; ask again with `after` set to it."""
 
 
 class QueueOffset(_Wire, frozen=True):
@@ -272,6 +288,10 @@ class Committed(_Wire, frozen=True):
     """The partition group."""
     consumer_group: str | None
     """The consumer group; None: all of them."""
+    after_group: str = ""
+    """For the next page: the consumer group of the last entry of the one before."""
+    after_queue: int = -1
+    """For the next page: the queue of that entry."""
 
 
 class CommittedOffset(_Wire, frozen=True):
@@ -291,7 +311,9 @@ class CommittedOffsets(_Wire, frozen=True):
     """The answer to `Committed`."""
 
     offsets: list[CommittedOffset]
-    """All that were ever committed and not dropped since."""
+    """All that were ever committed and not dropped since, by consumer group and queue."""
+    is_cut: bool = False
+    """True: more follow; ask again, after the last one."""
 
 
 EARLIEST = -2
@@ -314,7 +336,7 @@ class FindOffsets(_Wire, frozen=True):
     """Ask for offsets by time. All queues' partition groups must be led by the node asked."""
 
     queues: list[FindOffset]
-    """The questions."""
+    """The questions, 20,000 at the most."""
 
 
 class FoundOffset(_Wire, frozen=True):
@@ -389,12 +411,15 @@ class AdminDone(_Wire, frozen=True):
 class Status(_Wire, frozen=True):
     """Ask a node about itself."""
 
+    after: int = -1
+    """For the next page: the number in the entry `next` of the one before. -1: the first."""
+
 
 class NodeStatus(_Wire, frozen=True):
     """A node's picture of itself: a map that may gain entries at any time."""
 
     status: dict[str, Any]
-    """See `raftmq.broker.status`."""
+    """See `raftmq.broker.status`. If it has an entry `next`, more partition groups follow."""
 
 
 class Transfer(_Wire, frozen=True):

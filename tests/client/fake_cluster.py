@@ -71,6 +71,7 @@ from raftmq.wire.messages import (
     NodeView,
     OffsetsCommitted,
     Produced,
+    Status,
     TopicView,
     Transfer,
     Welcome,
@@ -195,6 +196,7 @@ class FakeCluster:
         self.hints = True
         self.unreachable: set[int] = set()
         self.connects = 0
+        self.page_entries = 1_000_000
         self.changed = anyio.Event()
         nodes = [Node(number, f"node{number}", number) for number in self.nodes]
         self.change_catalog(Bootstrap(nodes, groups, 3))
@@ -284,7 +286,9 @@ class FakeNode:
         self.welcome_cluster = "fake"
         self._tasks = tasks
         self._pipes: list[Pipe] = []
-        self._handlers = {
+        self._handlers: dict[
+            FrameKind, Callable[[Frame], tuple[bytes, list[bytes]] | ErrorReply]
+        ] = {
             FrameKind.PRODUCE: self._produce,
             FrameKind.METADATA: self._metadata,
             FrameKind.COMMIT: self._commit,
@@ -292,7 +296,7 @@ class FakeNode:
             FrameKind.OFFSETS: self._offsets,
             FrameKind.KEY: self._key,
             FrameKind.ADMIN: self._admin,
-            FrameKind.STATUS: lambda _: (pack(NodeStatus({"node": self.number})), []),
+            FrameKind.STATUS: self._status,
             FrameKind.TRANSFER: self._transfer,
         }
 
@@ -390,7 +394,21 @@ class FakeNode:
     def _metadata(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(Metadata, frame.header)
         error = self._not_leader(0) if request.is_latest else None
-        return error or (pack(self.cluster.view(request.topics)), [])
+        view = self.cluster.view(request.topics)
+        following = [topic for topic in view.topics if topic.id > request.after]
+        page = following[: self.cluster.page_entries]
+        last = page[-1].id if len(page) < len(following) else 0
+        if request.after:
+            view = msgspec.structs.replace(view, nodes=[], groups=[])
+        return error or (pack(msgspec.structs.replace(view, topics=page, next=last)), [])
+
+    def _status(self, frame: Frame) -> tuple[bytes, list[bytes]]:
+        after = unpack(Status, frame.header).after
+        numbers = [number for number in self.cluster.leaders if number > after]
+        page = numbers[: self.cluster.page_entries]
+        status = {"node": self.number, "groups": [{"group": number} for number in page]}
+        following = {"next": page[-1]} if len(page) < len(numbers) else {}
+        return pack(NodeStatus(status | following)), []
 
     def _commit(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(CommitOffsets, frame.header)
@@ -413,11 +431,13 @@ class FakeNode:
         committed = self.cluster.logs[request.partition_group].machine.committed
         offsets = [
             CommittedOffset(group, queue, offset, timestamp)
-            for group, of_group in committed.items()
+            for group, of_group in sorted(committed.items())
             if request.consumer_group in {None, group}
-            for queue, (offset, timestamp) in of_group.items()
+            for queue, (offset, timestamp) in sorted(of_group.items())
+            if (group, queue) > (request.after_group, request.after_queue)
         ]
-        return pack(CommittedOffsets(offsets)), []
+        page = offsets[: self.cluster.page_entries]
+        return pack(CommittedOffsets(page, len(page) < len(offsets))), []
 
     def _offsets(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         found = []

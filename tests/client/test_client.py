@@ -306,7 +306,8 @@ async def test_leadership_is_transferred_and_nodes_tell_their_status(cluster: Fa
     async with connect(URL, world=cluster) as mq:
         await mq.admin.transfer(1, to=3)
         assert cluster.leaders[1] == 3
-        assert await mq.admin.status(2) == {"node": 2}
+        groups = [{"group": number} for number in range(4)]
+        assert await mq.admin.status(2) == {"node": 2, "groups": groups}
         with pytest.raises(Rejected) as caught:
             await mq.admin.status(9)
         assert caught.value.reason is Reason.UNKNOWN_NODE
@@ -321,3 +322,36 @@ def test_package_exports_what_the_page_promises() -> None:
     assert "connect" in dir(raftmq)
     with pytest.raises(AttributeError):
         _ = raftmq.nothing
+
+
+async def test_long_answers_are_put_together_from_their_pages(cluster: FakeCluster) -> None:
+    cluster.page_entries = 2
+    names = [f"topic-{number}" for number in range(7)]
+    for name in names:
+        cluster.create_topic(name, queues=3)
+    async with connect(URL, world=cluster) as mq:
+        assert [topic.name for topic in await mq.admin.list_topics()] == names
+        view = await mq.admin.cluster()
+        assert (len(view.nodes), len(view.groups), view.next) == (3, 4, 0)
+        for group in ("g1", "g2", "g3"):
+            await mq.admin.reset_group(group, "topic-3", to="earliest")
+        found = await mq.admin.list_groups(topic="topic-3")
+        assert [(g.name, [o.queue for o in g.offsets]) for g in found] == [
+            (group, [0, 1, 2]) for group in ("g1", "g2", "g3")
+        ]
+        status = await mq.admin.status(1)
+        assert [group["group"] for group in status["groups"]] == [0, 1, 2, 3]
+        assert "next" not in status
+
+
+async def test_offsets_of_very_many_queues_are_asked_for_and_committed_in_parts(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.client.offsets.QUEUES_AT_ONCE", 4)
+    cluster.create_topic(queues=30)
+    async with connect(URL, world=cluster) as mq:
+        await mq.admin.reset_group("g", "orders", to="earliest")
+        (group,) = await mq.admin.list_groups(topic="orders")
+        assert [offset.queue for offset in group.offsets] == list(range(30))
+    asked = sum(node.requests.count(FrameKind.COMMIT) for node in cluster.nodes.values())
+    assert asked == 9

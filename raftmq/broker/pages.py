@@ -1,0 +1,83 @@
+"""Long lists in pages: no answer is longer than a frame's header may be.
+
+A cluster may have 100,000 topics, and a partition group offsets of as many consumer groups. Such a
+list goes out in pages of about `PAGE_BYTES`; the client asks for what comes after the last entry it
+got. Each page is true when it is told; between two pages things may change, so that a list is no
+snapshot, but an entry that is there all the time is told exactly once.
+
+Invariants:
+- A page holds at least one entry if there is one, and goes on strictly after `after`.
+- `PAGE_BYTES` and the largest entry together stay far below `wire.frame.HEADER_BYTES_MAX`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from raftmq.pop.catalog import Catalog, Topic
+from raftmq.pop.machine import PartitionMachine
+from raftmq.wire.frame import HEADER_BYTES_MAX
+from raftmq.wire.messages import Committed, CommittedOffset, CommittedOffsets, TopicView
+
+PAGE_BYTES = 1024 * 1024
+"""About the length of a page. A topic of 65,536 queues adds 330 kB at the most."""
+STATUS_GROUPS = 500
+"""Partition groups described in one answer to STATUS: about half a kilobyte each."""
+QUESTIONS_MAX = 20_000
+"""Queues in one request for offsets: an answer takes up to 33 bytes for each."""
+
+_NUMBER_BYTES = 9
+"""The longest integer in CBOR."""
+assert QUESTIONS_MAX * (1 + 4 * _NUMBER_BYTES) < HEADER_BYTES_MAX
+
+
+def topics_page(
+    catalog: Catalog, names: Sequence[str] | None, after: int
+) -> tuple[list[TopicView], int]:
+    """The topics of these names (None: all) by number, after number `after`.
+
+    Returns:
+        The page, and the number after which the next one goes on; 0: it was the last.
+    """
+    views: list[TopicView] = []
+    size = 0
+    for topic in _topics(catalog, names):
+        if topic.id <= after:
+            continue
+        if size >= PAGE_BYTES:
+            return views, views[-1].id
+        views.append(TopicView(topic.name, topic.id, topic.groups))
+        size += 3 * _NUMBER_BYTES + len(topic.name) + 5 * len(topic.groups)
+    return views, 0
+
+
+def _topics(catalog: Catalog, names: Sequence[str] | None) -> Iterable[Topic]:
+    if names is None:
+        # The catalog holds them in the order of their numbers, but for a snapshot of an old one.
+        return sorted(catalog.topics.values(), key=_number)
+    found = {name: catalog.topics[name] for name in names if name in catalog.topics}
+    return sorted(found.values(), key=_number)
+
+
+def _number(topic: Topic) -> int:
+    return topic.id
+
+
+def committed_page(machine: PartitionMachine, request: Committed) -> CommittedOffsets:
+    """Committed offsets by consumer group and queue, after the entry that the request names."""
+    offsets: list[CommittedOffset] = []
+    size = 0
+    for offset in _committed(machine, request):
+        if size >= PAGE_BYTES:
+            return CommittedOffsets(offsets, is_cut=True)
+        offsets.append(offset)
+        size += 4 * _NUMBER_BYTES + len(offset.consumer_group.encode())
+    return CommittedOffsets(offsets)
+
+
+def _committed(machine: PartitionMachine, request: Committed) -> Iterator[CommittedOffset]:
+    name = request.consumer_group
+    wanted = machine.committed if name is None else {name} & machine.committed.keys()
+    after = (request.after_group, request.after_queue)
+    for group in sorted(group for group in wanted if group >= request.after_group):
+        for queue, (offset, timestamp) in sorted(machine.committed[group].items()):
+            if (group, queue) > after:
+                yield CommittedOffset(group, queue, offset, timestamp)
