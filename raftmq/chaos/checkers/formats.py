@@ -29,7 +29,7 @@ Form: TypeAlias = "Value | dict[Value, Form] | list[Form]"
 TIMED_OUT = ":timed-out"
 _PARQUET_MAGIC = b"PAR1"
 _LOG_LINE = re.compile(
-    r"^(?:.*\s-\s+)?(?P<process>-?\d+|:[\w-]+)\s+:(?P<type>invoke|ok|fail|info)\s+"
+    r"^(?:.*(?:\s-|jepsen\.util:)\s+)?(?P<process>-?\d+|:[\w-]+)\s+:(?P<type>invoke|ok|fail|info)\s+"
     r":(?P<function>[\w-]+)(?:\s+(?P<rest>.*))?$"
 )
 _TOKEN = re.compile(
@@ -56,7 +56,9 @@ def read_history(path: str | Path) -> History:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return Recorder().history()
-    if lines[0].lstrip()[0] in "{[#(":
+    # Comments of EDN may come first.
+    first = next((line.lstrip() for line in lines if not line.lstrip().startswith(";")), ";")
+    if first[0] in "{[#(;":
         return _from_maps(path, text)
     return _from_log(path, lines)
 
@@ -103,7 +105,7 @@ def _from_log(path: Path, lines: list[str]) -> History:
         match = _LOG_LINE.match(line)
         if match is None:
             # Jepsen's logs have lines of its own parts between; a list of operations alone has not.
-            if " - " in line or line.startswith((" ", "\t")):
+            if " - " in line or "jepsen." in line or line.startswith((" ", "\t")):
                 continue
             raise NotAHistory(f"{path}, line {number} is no operation: {line[:80]!r}")
         if match["process"].startswith(":"):

@@ -195,7 +195,7 @@ def lags(placements: Placements, lag_ms_max: float | None) -> tuple[Found, dict[
     Only polls whose key is known count: it is named in the call, or in what was delivered.
     """
     found = placements.found
-    key, process, call, reached = _positions(found)
+    key, call, reached = _positions(found)
     known = _known_times(placements)
     result = Found()
     if not len(call) or not len(known):
@@ -214,15 +214,15 @@ def lags(placements: Placements, lag_ms_max: float | None) -> tuple[Found, dict[
     if lag_ms_max is not None:
         late = np.flatnonzero(is_missed & (lag > lag_ms_max * 1_000_000))
         examples = (
-            _lag(found, int(call[one]), int(acked[one]), int(lag[one]), int(process[one]))
+            _lag(found, int(call[one]), int(acked[one]), int(lag[one]), int(reached[one]))
             for one in late[:EXAMPLES_MAX]
         )
         result.add("realtime-lag", len(late), examples)
     return result, figures
 
 
-def _positions(found: Traffic) -> tuple[Integers, Integers, Integers, Integers]:
-    """For each poll and key: key, process, operation, and the highest offset read up to its end."""
+def _positions(found: Traffic) -> tuple[Integers, Integers, Integers]:
+    """For each poll and key: key, operation, and the highest offset read up to its end."""
     history, deliveries = found.history, found.deliveries
     outcomes = history.outcomes()
     asked = np.flatnonzero(
@@ -243,7 +243,7 @@ def _positions(found: Traffic) -> tuple[Integers, Integers, Integers, Integers]:
     highest, _ = _running_max(group, offset + 1)
     is_last = np.ones(len(key), np.bool_)
     is_last[:-1] = (operation[1:] != operation[:-1]) | (key[1:] != key[:-1])
-    return key[is_last], process[is_last], operation[is_last], highest[is_last] - 1
+    return key[is_last], operation[is_last], highest[is_last] - 1
 
 
 def _known_times(placements: Placements) -> Integers:
@@ -266,12 +266,19 @@ def _suffix_min(group: Integers, values: Integers) -> Integers:
     return result
 
 
-def _lag(found: Traffic, poll: int, acked: int, lag: int, process: int) -> Anomaly:
-    history = found.history
+def _lag(found: Traffic, poll: int, acked: int, lag: int, reached: int) -> Anomaly:
+    history, deliveries = found.history, found.deliveries
+    process, key = int(history.process[found.start[poll]]), int(history.key[acked])
     value = int(history.value[acked])
-    operations = tuple(sorted({poll, int(history.operation[acked])}))
+    # How far it had come is shown by what it read last.
+    read = np.flatnonzero(
+        (deliveries.process == process) & (deliveries.key == key) & (deliveries.offset == reached)
+    )[0]
+    values = [value, int(deliveries.value[read])]
+    operations = {poll, int(history.operation[acked]), int(deliveries.operation[read])}
+    operations |= send_operations(found, values)
     fact = (
         f"process {process} polled {lag / 1e6:.0f} ms after {found.value_text(value)} was "
         "acknowledged and had not come so far"
     )
-    return Anomaly("realtime-lag", fact, operations, (value,))
+    return Anomaly("realtime-lag", fact, tuple(sorted(operations)), tuple(values))

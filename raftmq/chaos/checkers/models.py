@@ -58,6 +58,13 @@ class Model:
     observers: frozenset[str]
     """Functions that only look: one without an answer says nothing and is left out."""
 
+    def is_look(self, function: str, result: Value) -> bool:
+        """Whether an operation with this answer changes no state whatever."""
+        is_refusal = function == "cas" and result is False
+        return (
+            function in self.observers or is_refusal or (function == "dequeue" and result is None)
+        )
+
 
 def _register(state: State, function: str, argument: Value, result: Value) -> State:
     if function == "read":

@@ -9,7 +9,7 @@ A *place* in the search is (which end is next, the object's state, which of the 
 taken effect). What is known about places keeps the search short:
 
 - a place that was tried is not tried again (Lowe);
-- a call that fits and does not change the state takes effect at once: nothing is gained by waiting;
+- a call that only looked, and whose answer fits, takes effect at once: waiting gains nothing;
 - of open calls (no answer seen) with the same function and argument, the one that began first goes
   first; and a place reached by fewer open calls is at least as good as one reached by more;
 - an open call that would not change the state is not tried.
@@ -67,6 +67,8 @@ class _Plan:
     """Numbers of the answered calls, in the order of their ends."""
     under_way: list[list[int]] = field(default_factory=list)
     """By end: answered calls that have begun and not ended yet."""
+    looks: list[list[int]] = field(default_factory=list)
+    """By end: those of them that change nothing."""
     open_calls: list[list[list[int]]] = field(default_factory=list)
     """By end: open calls that have begun, alike ones together, in the order of their begins."""
 
@@ -79,7 +81,7 @@ def search(
     is_late: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Is there an order of `calls` (by begin) that the model explains?"""
-    plan = _plan(calls)
+    plan = _plan(calls, model)
     walk = _Walk(plan, model)
     stack = [_Place(0, model.initial, 0, 0)]
     tried = 0
@@ -96,8 +98,9 @@ def search(
     return Outcome(False, tried, calls[plan.ends[walk.furthest]].end)
 
 
-def _plan(calls: Sequence[Call]) -> _Plan:
+def _plan(calls: Sequence[Call], model: Model) -> _Plan:
     plan = _Plan(calls)
+    looks = [model.is_look(call.function, call.result) for call in calls]
     answered = [number for number, call in enumerate(calls) if not call.is_open]
     plan.ends = sorted(answered, key=lambda number: calls[number].end)
     waiting = sorted(range(len(calls)), key=lambda number: calls[number].begin)
@@ -112,6 +115,7 @@ def _plan(calls: Sequence[Call]) -> _Plan:
             else:
                 active.append(new)
         plan.under_way.append(active[:])
+        plan.looks.append([one for one in active if looks[one]])
         plan.open_calls.append([list(group) for group in alike.values()])
         active.remove(number)
     return plan
@@ -133,12 +137,11 @@ class _Walk:
         plan, step = self._plan, self._model.step
         event, state, done, used = place
         while event < len(plan.ends):
-            for number in plan.under_way[event]:
+            for number in plan.looks[event]:
                 bit = self._bit[number]
                 if not done & bit:
                     call = plan.calls[number]
-                    # An answer that fits and changes nothing loses nothing by coming first.
-                    if step(state, call.function, call.argument, call.result) == state:
+                    if step(state, call.function, call.argument, call.result) is not REFUSED:
                         done |= bit
             bit = self._bit[plan.ends[event]]
             if not done & bit:
