@@ -5,6 +5,10 @@ the groups that it led need not wait for the election timeout: each survivor for
 once and campaigns after a little while, another one each. Pre-votes still ask a majority, so a
 wrong guess costs nothing but a few messages.
 
+The same when a link opens and nobody leads: that is a cluster which starts again, and need not wait
+for a timeout either. Here the members take turns, in another order in each group, so that the
+offices spread over the nodes as they did before.
+
 Invariants:
 - There is one link to each node that the settings, the catalog or a `Hello` named, and none to
   this node itself.
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 
 CAMPAIGN_SECONDS_MAX = 0.1
 """A survivor campaigns after up to this time, so that survivors do not get in each other's way."""
+
+TURN_SECONDS = 0.1
+"""Between the turns of members that campaign when a cluster starts: a vote takes a few syncs."""
 
 
 class Links:
@@ -63,7 +70,10 @@ class Links:
     def meet(self, hello: Hello) -> None:
         """A node connected to us: link back. One that joins has no other way to get answers, as
         neither of us has a catalog yet that names the other."""
-        if hello.node and hello.host and hello.node not in self._links:
+        link = self._links.get(hello.node)
+        if link is not None:
+            link.hurry()
+        elif hello.node and hello.host:
             self._start(Peer(hello.node, hello.host, hello.port))
 
     def send(self, group: Group, message: Message) -> None:
@@ -84,6 +94,7 @@ class Links:
             step=self._node.load.step,
             unsent_bytes_max=limits.peer_bytes_max,
             frame_bytes_max=limits.frame_bytes_max,
+            on_open=self._opened,
             on_lost=self._lost,
         )
         self._links[peer.id] = link
@@ -94,6 +105,20 @@ class Links:
         return Hello(
             PROTOCOL, own.cluster, node.id, node.incarnation, node.software, own.host, own.port
         )
+
+    def _opened(self, peer: int) -> None:
+        """A link is open: if nobody leads a group, this may be the first chance to elect."""
+        for group in self._node.groups.values():
+            if not group.leader and peer in map(node_of, group.conf_state.voters):
+                pause = TURN_SECONDS * (self._turn(group) + self._node.world.random.random() / 2)
+                self._node.timers.call_after(pause, partial(self._campaign, group))
+
+    def _turn(self, group: Group) -> int:
+        """Which turn among a group's voters this node has, from 0; the founding leader's is 0."""
+        voters = sorted(map(node_of, group.conf_state.voters))
+        if self._node.id not in voters:
+            return len(voters)
+        return (voters.index(self._node.id) - group.number + 1) % len(voters)
 
     def _lost(self, peer: int, was_refused: bool) -> None:
         """A link broke, or could not be made: called again for each attempt."""

@@ -43,6 +43,7 @@ class PeerLink:
         step: Step,
         unsent_bytes_max: int,
         frame_bytes_max: int,
+        on_open: Callable[[int], None],
         on_lost: Callable[[int, bool], None],
     ) -> None:
         self.peer = peer
@@ -52,7 +53,9 @@ class PeerLink:
         self._step = step
         self._unsent_bytes_max = unsent_bytes_max
         self._frame_bytes_max = frame_bytes_max
+        self._on_open = on_open
         self._on_lost = on_lost
+        self._hurry = trio.Event()
         self._outbox: Outbox | None = None
         self._waiting: dict[int, Callable[[Frame | None], None]] = {}
         self._correlation = 0
@@ -99,6 +102,10 @@ class PeerLink:
             raise Unavailable(f"the link to node {self.peer.id} broke")
         return frame
 
+    def hurry(self) -> None:
+        """The other node is known to be up: connect now, if that is being waited with."""
+        self._hurry.set()
+
     async def run(self) -> None:
         """Keep the link open until cancelled."""
         pause = RETRY_SECONDS_MIN
@@ -113,7 +120,9 @@ class PeerLink:
                 if await self._converse(stream):
                     pause = RETRY_SECONDS_MIN
             self._on_lost(self.peer.id, was_refused)
-            await trio.sleep(pause * (0.5 + self._world.random.random()))
+            self._hurry = trio.Event()
+            with trio.move_on_after(pause * (0.5 + self._world.random.random())):
+                await self._hurry.wait()
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _open(self) -> trio.abc.Stream:
@@ -131,6 +140,7 @@ class PeerLink:
                 welcomed = True
                 self._outbox = Outbox(stream, self._step)
                 self.last_error = ""
+                self._on_open(self.peer.id)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, self._outbox, nursery.cancel_scope)
                     try:

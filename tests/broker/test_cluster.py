@@ -427,6 +427,43 @@ def test_dead_leader_is_replaced_well_before_the_election_timeout() -> None:
     assert max(in_cluster(scenario, seed=seed) for seed in range(5)) < 0.35
 
 
+def test_cluster_that_starts_again_elects_its_leaders_without_a_timeout() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await trio.sleep(10)
+        for number in (1, 2, 3):
+            cluster.kill(number)
+        await trio.sleep(1)
+        started = trio.current_time()
+        await cluster.start()
+        while not all(
+            any(n.groups[group].is_current for n in cluster.nodes.values()) for group in range(4)
+        ):
+            await trio.sleep(0.01)
+        timeout = cluster.settings(1).raft.election_ticks * cluster.settings(1).raft.tick_ms / 1000
+        assert trio.current_time() - started < timeout / 2
+        assert [cluster.leader(group) for group in (1, 2, 3)] == [1, 2, 3]
+
+    for seed in range(5):
+        in_cluster(scenario, seed=seed)
+
+
+def test_node_that_starts_beside_a_leader_leaves_it_the_office() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await trio.sleep(10)
+        cluster.kill(3)
+        await trio.sleep(1)
+        leaders = [cluster.leader(group) for group in (0, 1, 2, 3)]
+        terms = [cluster.nodes[1].groups[group].raft.term for group in (0, 1, 2, 3)]
+        await cluster.start(3)
+        await trio.sleep(2)
+        assert [cluster.leader(group) for group in (0, 1, 2, 3)] == leaders
+        assert [cluster.nodes[1].groups[group].raft.term for group in (0, 1, 2, 3)] == terms
+
+    in_cluster(scenario)
+
+
 def test_leader_that_was_chosen_by_hand_keeps_the_office() -> None:
     async def scenario(cluster: Cluster) -> list[int]:
         await cluster.found("t", 1)
