@@ -116,4 +116,4 @@ def index_lines(
         if name is not None:
             yield f"indexed by {name_text(name)}: {values} values, {entries} residuals"
     formulas, _ = spread[None]
-    yield f"not indexed: {formulas}, evaluated for each batch"
+    yield f"not indexed: {formulas}, evaluated for each batch, for a message if in its range"

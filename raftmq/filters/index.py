@@ -6,7 +6,8 @@ The index is a tree of nodes. A node tells three kinds of formulas apart:
 |---|---|---|
 | always | formulas of which `TRUE` remains | none |
 | tables | those with a *cover*: property -> value -> child with the residuals | a look-up each |
-| rest | those without one, or too few to be worth a table | each is evaluated |
+| ranges | those without one that need a value above or below a constant | a bisection each |
+| rest | all others, and those too few to be worth a table | each is evaluated |
 
 A message starts at the root and enters, for each table of a node, the one child that has its value.
 So of 10,000 groups that each ask for one type of message and something more, it meets those of its
@@ -29,9 +30,9 @@ Invariants:
 - A formula is reachable over each pair of its cover, with the residual of that pair.
 - Nodes without formulas do not exist, except the root.
 
-Left out: ranges. `amount > 5` is evaluated for each message, or once for each batch in one numpy
-operation however many filters share it. Counting and interval trees (OpIndex, VLDB 2014; BE-Tree,
-SIGMOD 2011) pay off with very many of those.
+Left out: for a batch the bisection is not used: each comparison is one numpy operation, however
+many filters share it. Counting and interval trees (OpIndex, VLDB 2014; BE-Tree, SIGMOD 2011) pay
+off with many thousand ranges that overlap.
 
 Sources: the matching tree of Aguilera et al., PODC 1999; access predicates of Fabret et al., SIGMOD
 2001; sharing equal sub-expressions as in A-Tree, SIGMOD 2021; the table from message type to
@@ -45,6 +46,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from .cover import Key, Pair, cover, keys
 from .formula import TRUE, Formula
 from .parser import parse
+from .ranges import Guard, Thresholds, guard
 from .scalar import Row, RowTest, assume, plain_row, row_test
 
 if TYPE_CHECKING:
@@ -94,17 +96,24 @@ class _Residual(Generic[Id]):
 class _Node(Generic[Id]):
     """See the table of this module."""
 
-    __slots__ = ("always", "is_split", "parent", "rest", "tables")
+    __slots__ = ("always", "is_split", "parent", "ranges", "rest", "tables")
 
     def __init__(self, parent: "tuple[_Node[Id], Pair] | None") -> None:
         self.parent = parent
         self.is_split = parent is None
         self.always: dict[_Entry[Id], None] = {}
         self.rest: dict[Formula, _Residual[Id]] = {}
+        self.ranges: dict[Guard, Thresholds[_Residual[Id]]] = {}
         self.tables: dict[str, dict[Key, _Node[Id]]] = {}
 
     def is_empty(self) -> bool:
-        return not (self.always or self.rest or self.tables)
+        return not (self.always or self.rest or self.ranges or self.tables)
+
+    def residuals(self) -> Iterator[_Residual[Id]]:
+        """All that is to be evaluated here."""
+        yield from self.rest.values()
+        for thresholds in self.ranges.values():
+            yield from thresholds.values()
 
 
 class Matches(Generic[Id]):
@@ -205,12 +214,12 @@ class Index(Generic[Id]):
         return "\n".join(index_lines(len(self._by_id), len(self._entries), self._spread()))
 
     def _spread(self) -> "dict[str | None, tuple[int, int]]":
-        """Property -> (values, entries) at the root; None -> (formulas, entries) of the rest."""
+        """Property -> (values, entries) at the root; None -> (formulas, entries) of all others."""
         spread: dict[str | None, tuple[int, int]] = {}
         for name, table in self._root.tables.items():
             spread[name] = (len(table), sum(map(_entries_below, table.values())))
-        rest = self._root.rest
-        spread[None] = (len(rest), sum(len(residual.entries) for residual in rest.values()))
+        counts = [len(residual.entries) for residual in self._root.residuals()]
+        spread[None] = (len(counts), sum(counts))
         return spread
 
     # Placing.
@@ -235,9 +244,10 @@ class Index(Generic[Id]):
             return
         pairs = self._pairs(node, formula)
         if pairs is None:
-            residual = node.rest.get(formula)
+            residuals = _residuals_of(node, formula)
+            residual = residuals.get(formula)
             if residual is None:
-                residual = node.rest[formula] = _Residual(formula)
+                residual = residuals[formula] = _Residual(formula)
             residual.entries[entry] = None
             entry.places.append((node, formula))
             if not node.is_split and len(node.rest) > REST_MAX:
@@ -259,14 +269,36 @@ class Index(Generic[Id]):
         return cover(formula, self._weight, pairs_max=SPREAD_MAX)
 
     def _split(self, node: _Node[Id]) -> None:
-        """Make tables of the residuals that have a cover."""
+        """Make tables and ranges of all that was evaluated one by one."""
         node.is_split = True
-        for formula, residual in list(node.rest.items()):
-            if self._pairs(node, formula) is not None:
-                del node.rest[formula]
-                for entry in residual.entries:
-                    entry.places.remove((node, formula))
-                    self._place(node, entry, formula)
+        residuals = list(node.rest.values())
+        node.rest.clear()
+        for residual in residuals:
+            for entry in residual.entries:
+                entry.places.remove((node, residual.formula))
+                self._place(node, entry, residual.formula)
+
+
+def _residuals_of(node: _Node[Id], formula: Formula) -> dict[Formula, _Residual[Id]]:
+    """Where a formula without a cover stands in a node."""
+    guarded = guard(formula) if node.is_split else None
+    if guarded is None:
+        return node.rest
+    key, constant = guarded
+    thresholds = node.ranges.get(key)
+    if thresholds is None:
+        thresholds = node.ranges[key] = Thresholds(key[1])
+    return thresholds.put(constant)
+
+
+def _tidy_ranges(node: _Node[Id], formula: Formula) -> None:
+    """Remove what holds nothing after the formula has gone."""
+    guarded = guard(formula) if node.is_split else None
+    if guarded is not None:
+        key, constant = guarded
+        node.ranges[key].tidy(constant)
+        if not node.ranges[key]:
+            del node.ranges[key]
 
 
 def _take_out(node: _Node[Id], entry: _Entry[Id], formula: Formula) -> None:
@@ -274,10 +306,12 @@ def _take_out(node: _Node[Id], entry: _Entry[Id], formula: Formula) -> None:
     if formula == TRUE:
         del node.always[entry]
     else:
-        residual = node.rest[formula]
+        residuals = _residuals_of(node, formula)
+        residual = residuals[formula]
         del residual.entries[entry]
         if not residual.entries:
-            del node.rest[formula]
+            del residuals[formula]
+            _tidy_ranges(node, formula)
     while node.parent is not None and node.is_empty():
         parent, (name, key) = node.parent
         del parent.tables[name][key]
@@ -296,6 +330,12 @@ def _match_row(node: _Node[Id], row: Row, found: set[_Entry[Id]]) -> None:
         for residual in node.rest.values():
             if residual.test(row):
                 found.update(residual.entries)
+        for (name, _, family), thresholds in node.ranges.items():
+            value = row.get(name)
+            if type(value) is family or (type(value) is int and family is float):
+                for residual in thresholds.passing(value):  # type: ignore[arg-type]
+                    if residual.test(row):
+                        found.update(residual.entries)
         for name, table in node.tables.items():
             value = row.get(name)
             if type(value) in _KEYS:
@@ -311,7 +351,7 @@ def _match_view(
     from .masks import OTHER
 
     found.update(node.always)
-    for residual in node.rest.values():
+    for residual in node.residuals():
         if not found.issuperset(residual.entries):
             mask = view.mask(residual.formula)
             if mask.any() if positions is None else mask[positions].any():
@@ -322,7 +362,7 @@ def _match_view(
             child = table.get(coded.keys[code]) if code != OTHER else None
             if child is None:
                 continue
-            if not child.rest and not child.tables:
+            if not (child.rest or child.ranges or child.tables):
                 found.update(child.always)
             elif len(places) > FEW:
                 _match_view(child, view, places, found)
@@ -337,7 +377,7 @@ def _entries_below(node: _Node[Id]) -> int:
 
 def _all_entries(node: _Node[Id]) -> Iterator[_Entry[Id]]:
     yield from node.always
-    for residual in node.rest.values():
+    for residual in node.residuals():
         yield from residual.entries
     for table in node.tables.values():
         for child in table.values():

@@ -52,9 +52,11 @@ def read_quoted(token: str) -> str:
     """What stands between the quotes or backticks.
 
     Raises:
-        ValueError: it is not closed.
+        ValueError: it is not closed, or is a name without a character.
     """
     quote = token[0]
+    if token == "``":
+        raise ValueError("a name has at least one character")
     if token.find(quote, 1) == len(token) - 1 > 0:
         return token[1:-1]
     # In a closed one each quote inside is doubled.

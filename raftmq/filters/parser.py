@@ -94,6 +94,8 @@ _SPELLED: Final = {
 """The usual spellings of keywords and signs -> what stands for them in capitals."""
 _LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
 _DIGITS: Final = frozenset("0123456789.")
+_SHOWN_CHARACTERS: Final = 40
+"""Of a token in an error's first line."""
 _HINTS: Final = {
     "!": "; different is <>",
     "&": "; write AND",
@@ -464,11 +466,15 @@ class _Parser:
             self._refuse(f"the filter ends where {needed} is needed", self._at)
         if token.startswith("/*"):
             self._refuse("the comment is not closed: a */ is missing", self._at)
-        hint = _HINTS.get(token) or did_you_mean(token, KEYWORDS)
-        if not self._at or not hint or token.upper() in KEYWORDS:
-            hint = _HINTS.get(token, "")
-            self._refuse(f"{token} stands where {needed} is needed{hint}", self._at)
-        self._refuse(f"{token} is no operator{hint}", self._at)
+        if token[0] in "'`" and token.count(token[0]) % 2:
+            self._quoted()
+        token = token[:_SHOWN_CHARACTERS]
+        hint = did_you_mean(token, KEYWORDS) if token.upper() not in KEYWORDS else ""
+        if token in _HINTS and (token != "=" or self._tokens[self._at - 1] == "="):
+            hint = _HINTS[token]
+        if hint and self._at:
+            self._refuse(f"{token} is no operator{hint}", self._at)
+        self._refuse(f"{token} stands where {needed} is needed", self._at)
 
     def _refuse(self, problem: str, at: int) -> NoReturn:
         position = token_position(self._text, at)

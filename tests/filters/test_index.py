@@ -1,0 +1,261 @@
+"""Index equals scan: whatever was added, replaced and removed, in whatever order."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from raftmq.filters import Filter, FilterSyntaxError, Index
+from raftmq.filters import compile as compile_filter
+from raftmq.filters.cover import cover
+from raftmq.filters.index import FEW, REST_MAX
+from raftmq.filters.parser import parse
+from raftmq.filters.scalar import assume, plain_row, row_test
+from tests.filters.batches import TAGS, batch_of, random_batch
+from tests.filters.expressions import TEXTS, Writer, row
+
+TYPES = ["type", "a", "city"]
+
+
+def writer(random: Random) -> Writer:
+    return Writer(random, names=["a", "b", "type", "city"], clean=True)
+
+
+def random_filter(random: Random, write: Writer) -> str:
+    """Tags, or the shapes that subscriptions have, or anything."""
+    choice = random.random()
+    if choice < 0.1:
+        return " || ".join("'" + t.replace("'", "''") + "'" for t in random.sample(TAGS, 2))
+    if choice < 0.5:
+        kinds = [f"type = 'k{random.randrange(6)}'" for _ in range(random.randint(1, 3))]
+        return f"({' OR '.join(kinds)}) AND {write.condition(1)}"
+    return f"({write.text()})"
+
+
+def random_message(random: Random) -> tuple[dict[str, Any], str | None]:
+    props = row(random, ["a", "b", "type", "city"])
+    if random.random() < 0.5:
+        props["type"] = f"k{random.randrange(6)}"
+    return props, random.choice([None, *TAGS])
+
+
+def scan(filters: dict[int, Filter], props: dict[str, Any], tag: str | None) -> set[int]:
+    return {each for each, found in filters.items() if found.matches(props, tag=tag)}
+
+
+def check_messages(random: Random, index: Index[int], filters: dict[int, Filter]) -> None:
+    for _ in range(15):
+        props, tag = random_message(random)
+        assert index.match(props, tag=tag) == scan(filters, props, tag)
+
+
+def check_batch(random: Random, index: Index[int], filters: dict[int, Filter], count: int) -> None:
+    messages = [random_message(random) for _ in range(count)]
+    batch = batch_of([props for props, _ in messages], [tag for _, tag in messages])
+    matches = index.match_batch(batch)
+    expected = {
+        each: [found.matches(props, tag=tag) for props, tag in messages]
+        for each, found in filters.items()
+    }
+    assert matches.ids == {each for each, mask in expected.items() if any(mask)}
+    for each, mask in expected.items():
+        assert matches.mask(each).tolist() == mask
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_index_equals_scan(seed: int) -> None:
+    random = Random(seed)
+    write = writer(random)
+    index: Index[int] = Index()
+    filters: dict[int, Filter] = {}
+    for step in range(300):
+        each = random.randrange(80)
+        if random.random() < 0.3:
+            assert index.remove(each) == (filters.pop(each, None) is not None)
+        else:
+            text = random_filter(random, write)
+            index.add(each, text)
+            filters[each] = compile_filter(text)
+        assert len(index) == len(filters)
+        assert all((each in index) == (each in filters) for each in range(80))
+        if step % 30 == 0:
+            check_messages(random, index, filters)
+    check_messages(random, index, filters)
+    for count in (1, FEW, FEW + 1, 60):
+        check_batch(random, index, filters, count)
+    for each in list(filters):
+        index.remove(each)
+    assert index._root.is_empty()
+    assert not index._constants
+    assert not index._entries
+
+
+def test_order_of_changes_does_not_change_an_answer() -> None:
+    random = Random(3)
+    write = writer(random)
+    texts = {each: random_filter(random, write) for each in range(120)}
+    orders = [list(texts), list(reversed(texts)), random.sample(list(texts), len(texts))]
+    built: list[Index[int]] = []
+    for order in orders:
+        index: Index[int] = Index()
+        for each in order:
+            index.add(each, "type = 'k1' AND a = 1")
+        for each in reversed(order):
+            index.add(each, texts[each])
+        built.append(index)
+    for _ in range(200):
+        props, tag = random_message(random)
+        first, *others = [index.match(props, tag=tag) for index in built]
+        assert all(other == first for other in others)
+
+
+def test_residual_of_each_pair_is_the_formula_there() -> None:
+    random = Random(9)
+    write = Writer(random, names=["a", "b", "type"], clean=True)
+    covered = 0
+    for _ in range(1_500):
+        formula = parse(f"({write.text()})")
+        pairs = cover(formula, lambda name: 0.5)
+        if pairs is None:
+            continue
+        covered += 1
+        for _ in range(4):
+            props = row(random, ["a", "b", "type"])
+            name, key = random.choice(pairs) if pairs else ("a", None)
+            if key is None:
+                props.pop(name, None)
+            else:
+                props[name] = key
+            plain = plain_row(props, props, None)
+            holds = row_test(formula)(plain)
+            assert holds == row_test(assume(formula, name, key))(plain)
+            assert not holds or any(plain.get(n) == k for n, k in pairs)
+    assert covered > 400
+
+
+def test_range_that_stood_in_a_node_before_it_was_split_can_leave() -> None:
+    index: Index[int] = Index()
+    for each in range(2 * REST_MAX):
+        index.add(each, f"type = 'x' AND amount > {each % 5} AND amount <> {each + 100}")
+    # The same residual again, of another formula.
+    index.add(100, "(type = 'x' OR type = 'y') AND amount > 0 AND amount <> 100")
+    assert index.match({"type": "x", "amount": 3}) == {
+        *(each for each in range(2 * REST_MAX) if each % 5 < 3),
+        100,
+    }
+    for each in [100, *range(2 * REST_MAX)]:
+        assert index.remove(each)
+    assert index._root.is_empty()
+
+
+@pytest.mark.parametrize("operator", ["<", "<=", ">", ">="])
+def test_ranges_are_found_by_their_ends(operator: str) -> None:
+    index: Index[str] = Index()
+    texts = [f"n {operator} {constant}" for constant in (-1, 0, 0.5, 1, 2, "'a'", "'b'")]
+    for text in texts:
+        index.add(text, text)
+    for value in (-2, -1, 0, 0.25, 0.5, 1, 2, 3, "", "a", "b", "c", True, b"a", float("nan"), None):
+        expected = {text for text in texts if compile_filter(text).matches({"n": value})}
+        assert index.match({"n": value}) == expected
+
+
+def test_refused_text_changes_nothing() -> None:
+    index: Index[str] = Index()
+    index.add("g", "a = 1")
+    with pytest.raises(FilterSyntaxError):
+        index.add("g", "a = ")
+    assert index.match({"a": 1}) == {"g"}
+    assert len(index) == 1
+
+
+def test_equal_filters_are_one_entry_and_leave_one_by_one() -> None:
+    index: Index[int] = Index()
+    for each in range(100):
+        index.add(each, "a=1" if each % 2 else "a = 1.0 AND a = 1")
+    assert len(index._entries) == 1
+    assert index.match({"a": 1}) == set(range(100))
+    for each in range(99):
+        index.remove(each)
+    assert index.match({"a": 1}) == {99}
+
+
+def test_boolean_and_number_do_not_meet_in_a_table() -> None:
+    index: Index[str] = Index()
+    index.add("one", "a = 1")
+    index.add("yes", "a = TRUE")
+    index.add("text", "a = '1'")
+    index.add("none", "a IS NULL")
+    for value, expected in [(1, "one"), (1.0, "one"), (True, "yes"), ("1", "text"), (None, "none")]:
+        assert index.match({"a": value}) == {expected}
+        for count in (2, 40):
+            assert index.match_batch(batch_of([{"a": value}] * count)).ids == {expected}
+    assert index.match({"a": b"1"}) == index.match({"a": float("nan")}) == set()
+
+
+def test_many_of_one_value_become_a_table_of_the_next_property() -> None:
+    index: Index[int] = Index()
+    count = 10 * REST_MAX
+    for each in range(2 * count):
+        index.add(-1 - each, f"type = 'k{each}'")
+    for each in range(count):
+        index.add(each, f"type = 'k0' AND buyer IN ({each}, -1)")
+    child = index._root.tables["type"]["k0"]
+    assert len(child.tables["buyer"]) == count + 1
+    assert not child.rest
+    assert index.match({"type": "k0", "buyer": 7}) == {-1, 7}
+    assert len(index.match({"type": "k0", "buyer": -1})) == count + 1
+    for each in range(count):
+        index.remove(each)
+    assert not child.tables
+    assert index.match({"type": "k0", "buyer": 7}) == {-1}
+
+
+def test_property_with_most_constants_is_indexed() -> None:
+    index: Index[int] = Index()
+    for each in range(100):
+        index.add(each, f"country = 'c{each % 2}' AND buyer = {each}")
+    # The first ones were placed when nothing was known.
+    assert len(index._root.tables["buyer"]) > 90
+
+
+def test_lists_within_lists_do_not_multiply() -> None:
+    index: Index[int] = Index()
+    lists = [f"{name} IN ({', '.join(map(str, range(100)))})" for name in ("a", "b", "c")]
+    for each in range(2 * REST_MAX):
+        index.add(each, f"{' AND '.join(lists)} AND d = {each % 3}.5")
+    places = sum(len(entry.places) for entry in index._entries.values())
+    assert places <= 100 * 2 * REST_MAX
+    assert index.match({"a": 1, "b": 2, "c": 3, "d": 1.5}) == set(range(1, 2 * REST_MAX, 3))
+
+
+def test_matches_keep_what_was_true_when_the_batch_was_matched() -> None:
+    random = Random(2)
+    index: Index[str] = Index()
+    index.add("g", "a IS NOT NULL")
+    batch, messages = random_batch(random, 50)
+    matches = index.match_batch(batch)
+    index.add("g", "a IS NULL")
+    assert matches.mask("g").tolist() == ["a" in props for props, _ in messages]
+    assert not matches.mask("nobody").any()
+
+
+def test_explain_says_how_subscriptions_are_spread() -> None:
+    index: Index[int] = Index()
+    for each in range(20):
+        index.add(each, f"type = 'k{each % 10}' AND b > {each}")
+    index.add(20, "type = 'k1' AND b > 1")
+    index.add(21, "amount > 5 OR b = 1")
+    assert index.explain().splitlines() == [
+        "22 subscriptions, 21 distinct",
+        "indexed by type: 10 values, 20 residuals",
+        "not indexed: 1, evaluated for each batch, for a message if in its range",
+    ]
+
+
+def test_texts_with_quotes_are_found() -> None:
+    index: Index[str] = Index()
+    for text in TEXTS:
+        quoted = text.replace("'", "''")
+        index.add(text, f"city = '{quoted}'")
+    for text in TEXTS:
+        assert index.match({"city": text}) == {text}
