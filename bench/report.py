@@ -1,6 +1,6 @@
 """The result files: rows for programs, tables for people.
 
-`benchmarks.json` is one object: `date`, `command`, `machine`, `rows`, `skipped`. A row:
+`benchmarks.json` is one object: `date`, `command`, `machine`, `rows`, `figures`, `skipped`. A row:
 
 | field | meaning |
 |---|---|
@@ -8,6 +8,9 @@
 | messages_per_s, mb_per_s | acknowledged (or delivered) messages, and their bodies' 10^6 bytes |
 | p50_ms, p99_ms | of an acknowledgement, null where there is none |
 | ratio_to_floor | messages_per_s over the floor's in the same scenario; null without a floor |
+
+Rows of growth have a scenario such as `backlog-produce`; which case of it they are is said by the
+system's name. What is no rate is a figure: scenario, name, value, unit, and what is wanted of it.
 
 `benchmarks.md` says the same, and where raftmq loses, and how it stands to its own targets.
 
@@ -21,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from bench.scenarios import SCENARIOS
+from bench.scenarios import GROWTH, SCENARIOS
 
 INSTALL_LINES = """\
 apt-get install -y --no-install-recommends nats-server rabbitmq-server
@@ -52,6 +55,21 @@ class Skip(TypedDict):
     reason: str
 
 
+class Figure(TypedDict):
+    """One number of a scenario of growth."""
+
+    scenario: str
+    name: str
+    """What was measured, for people."""
+    value: float
+    unit: str
+    """Empty for a ratio."""
+    wanted: float | None
+    """The target; None: only reported."""
+    is_least: bool
+    """True: `value` should be at least `wanted`; False: at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """All of one run."""
@@ -63,6 +81,7 @@ class Result:
     machine: Mapping[str, str]
     rows: Sequence[Row]
     skipped: Sequence[Skip]
+    figures: Sequence[Figure] = ()
 
 
 def median_row(rounds: Sequence[Row]) -> Row:
@@ -130,9 +149,19 @@ def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
     ]
 
 
+def is_met(figure: Figure) -> bool | None:
+    """Does the figure meet its target; None if it has none."""
+    value, wanted = figure["value"], figure["wanted"]
+    if wanted is None:
+        return None
+    return value >= wanted if figure["is_least"] else value <= wanted
+
+
 def by_scenario(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
-    """Rows by scenario and system, scenarios in their standing order."""
+    """Rows by scenario and system, scenarios in their standing order; those of growth are left
+    out."""
     table: dict[str, dict[str, Row]] = {}
+    rows = [row for row in rows if row["scenario"] in SCENARIOS]
     for row in sorted(rows, key=lambda row: list(SCENARIOS).index(row["scenario"])):
         table.setdefault(row["scenario"], {})[row["system"]] = row
     return table
@@ -151,12 +180,24 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
+def figure_cells(figure: Figure) -> tuple[str, str, str, str]:
+    """A figure as people read it: name, value, what is wanted, whether it is met."""
+    unit = f" {figure['unit']}" if figure["unit"] else ""
+    wanted = ""
+    if figure["wanted"] is not None:
+        side = "at least" if figure["is_least"] else "at most"
+        wanted = f"{side} {figure['wanted']:g}{unit}"
+    verdict = {None: "", True: "yes", False: "no"}[is_met(figure)]
+    return figure["name"], f"{figure['value']:,.2f}{unit}", wanted, verdict
+
+
 def markdown(result: Result) -> str:
     """The whole page for people."""
     parts = [
         _heading(result),
         *(_scenario_table(name, table) for name, table in by_scenario(result.rows).items()),
         _standing(result.rows),
+        _growth(result.rows, result.figures),
         _skipped(result.skipped),
         _systems(result.rows),
     ]
@@ -207,6 +248,48 @@ def _scenario_table(name: str, table: Mapping[str, Row]) -> str:
 """
 
 
+def _growth(rows: Sequence[Row], figures: Sequence[Figure]) -> str:
+    if not figures:
+        return ""
+    heading = """\
+## raftmq: cost as work grows
+
+Each scenario compares raftmq with itself: the plain case and the grown one take turns in one run.
+A ratio is the median over neighbouring windows, so it may differ from the quotient of two rows.
+The servers' processor time a message does not depend on who else uses the machine.
+"""
+    found = {figure["scenario"] for figure in figures}
+    return "\n".join([heading, *(_growth_of(n, rows, figures) for n in GROWTH if n in found)])
+
+
+def _growth_of(name: str, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
+    rates = "\n".join(
+        f"| {row['scenario'].partition('-')[2]} | {system} | {rate} | {megabytes} | {p50} | {p99} |"
+        for row in rows
+        if row["scenario"].partition("-")[0] == name and row["scenario"] not in SCENARIOS
+        for system, rate, megabytes, p50, p99, _ in [cells(row)]
+    )
+    table = f"""\
+| operation | case | messages/s | MB/s | p50 ms | p99 ms |
+|---|---|---:|---:|---:|---:|
+{rates}
+
+"""
+    lines = "\n".join(_figure_line(figure) for figure in figures if figure["scenario"] == name)
+    return f"""\
+### {GROWTH[name]} (`{name}`)
+
+{table if rates else ""}| figure | got | wanted | met |
+|---|---:|---:|---|
+{lines}
+"""
+
+
+def _figure_line(figure: Figure) -> str:
+    name, got, wanted, verdict = figure_cells(figure)
+    return f"| {name} | {got} | {wanted} | {verdict.replace('no', '**no**')} |"
+
+
 def _line(row: Row) -> str:
     name, *figures = cells(row)
     name = f"**{name}**" if name == "raftmq" else name
@@ -255,6 +338,8 @@ def _skipped(skipped: Sequence[Skip]) -> str:
 def _systems(rows: Sequence[Row]) -> str:
     settings: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in rows:
+        if row["scenario"] not in SCENARIOS:
+            continue
         key = (row["system"], row["version"])
         settings.setdefault(key, {}).setdefault(row["settings"], []).append(row["scenario"])
     lines = []

@@ -1,12 +1,15 @@
 """The runner behind `make bench`: all systems in one run, then two result files.
 
     python -m bench.run [--only produce,single-200B] [--systems floor,nats] [--seconds 6]
-                        [--rounds 1] [--out docs]
+                        [--rounds 1] [--scale 1.0] [--out docs]
 
 Each cell (one system in one scenario) is a process of its own on a fresh cluster; no other system
 is up meanwhile. The systems of a scenario follow one another, so that what disturbs the machine
 for a minute disturbs them alike, and every other round goes through them backwards. One unrecorded
 round of the floor comes first: a disk's first touch of its blocks is slower than all later ones.
+
+Then raftmq alone goes through the scenarios of growth (`bench.growth`), each a process of its own
+too. They take their windows and rounds from within; `--scale` shrinks their amounts for a trial.
 
 Data goes to the files, tables to stdout, progress to stderr. Exit status: 0 done, 1 a cell failed,
 2 usage, 130 stopped. A stopped run writes nothing.
@@ -35,11 +38,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from bench import machine, report
-from bench.scenarios import SCENARIOS, SYSTEMS, why_unavailable
+from bench.scenarios import GROWTH, SCENARIOS, SYSTEMS, why_unavailable
 
 STOP_SECONDS_MAX = 20.0
 CELL_SECONDS_MAX = 240.0
 """On top of what is measured: a cell that takes longer than this hangs."""
+GROWTH_SECONDS_MAX = 900.0
+"""A scenario of growth takes two to four minutes."""
+GROWTH_WINDOW_SECONDS_MAX = 2.0
+GROWTH_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,14 @@ def main(arguments: list[str]) -> int:
     facts = machine.describe()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        cells = _run_all(chosen.only, systems, chosen.seconds, chosen.rounds, errors)
+        named = [name for name in chosen.only if name in SCENARIOS]
+        cells = _run_all(named, systems, chosen.seconds, chosen.rounds, errors)
+        grown = _run_growth(
+            [name for name in chosen.only if name in GROWTH and "raftmq" in systems],
+            min(chosen.seconds, GROWTH_WINDOW_SECONDS_MAX),
+            chosen.scale,
+            errors,
+        )
     except KeyboardInterrupt:
         errors.print("stopped; nothing was written")
         return 130
@@ -75,6 +89,7 @@ def main(arguments: list[str]) -> int:
         if reason is not None
     ]
     has_failed = any(each.has_failed for outcomes in cells.values() for each in outcomes)
+    has_failed = has_failed or bool(grown.skipped)
     rows, more_skipped = _summarize(cells)
     result = report.Result(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -82,8 +97,9 @@ def main(arguments: list[str]) -> int:
         seconds=chosen.seconds,
         rounds=chosen.rounds,
         machine=facts,
-        rows=rows,
-        skipped=skipped + more_skipped,
+        rows=rows + grown.rows,
+        skipped=skipped + more_skipped + grown.skipped,
+        figures=grown.figures,
     )
     _write(result, chosen.out)
     _print_tables(result)
@@ -97,12 +113,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         type=_scenarios,
-        default=list(SCENARIOS),
+        default=[*SCENARIOS, *GROWTH],
         help="scenarios, or parts of their names",
     )
     parser.add_argument("--systems", type=_systems, default=list(SYSTEMS), help=", ".join(SYSTEMS))
     parser.add_argument("--seconds", type=_positive, default=6.0, help="measured, for each cell")
     parser.add_argument("--rounds", type=int, choices=range(1, 100), default=1, metavar="N")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the amounts in growth")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the two files")
     return parser.parse_args(arguments)
 
@@ -116,8 +133,9 @@ def _positive(text: str) -> float:
 
 def _scenarios(text: str) -> list[str]:
     parts = [part for part in text.split(",") if part]
-    found = [name for name in SCENARIOS if any(part in name for part in parts)]
-    unknown = [part for part in parts if not any(part in name for name in SCENARIOS)]
+    names = [*SCENARIOS, *GROWTH]
+    found = [name for name in names if any(part in name for part in parts)]
+    unknown = [part for part in parts if not any(part in name for name in names)]
     if unknown or not found:
         raise argparse.ArgumentTypeError(f"no scenario has {unknown or text!r} in its name")
     return found
@@ -144,7 +162,7 @@ def _run_all(
     )  # fmt: skip
     with Progress(*columns, console=errors, transient=True) as progress:
         whole = progress.add_task("all", total=rounds * len(cells) + 1, phase="")
-        if systems:
+        if systems and scenarios:
             _run_cell("floor", "produce-100B", min(seconds, 3.0), progress, "warming the disk")
         progress.advance(whole)
         for number in range(rounds):
@@ -167,12 +185,53 @@ def _run_cell(
     name = title or f"{scenario} · {system}"
     task = progress.add_task(name, total=seconds * passes + 1.0, phase="")
     command = [sys.executable, "-m", "bench.cell", system, scenario, "--seconds", str(seconds)]
+    return _outcome(*_run_child(command, task, progress, CELL_SECONDS_MAX + 3 * seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What the scenarios of growth found."""
+
+    rows: list[report.Row]
+    figures: list[report.Figure]
+    skipped: list[report.Skip]
+    """Those that failed."""
+
+
+def _run_growth(names: Sequence[str], seconds: float, scale: float, errors: Console) -> Growth:
+    """Run scenarios of growth, one after the other."""
+    grown = Growth([], [], [])
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"))
+    with Progress(*columns, console=errors, transient=True) as progress:
+        for name in names:
+            task = progress.add_task(GROWTH[name], total=None, phase="")
+            command = [sys.executable, "-m", "bench.growth", name, "--scale", str(scale)]
+            command += ["--seconds", str(seconds), "--rounds", str(GROWTH_ROUNDS)]
+            last, status, complaints = _run_child(command, task, progress, GROWTH_SECONDS_MAX)
+            if "figures" in last:
+                grown.rows.extend(cast("list[report.Row]", last["rows"]))
+                grown.figures.extend(cast("list[report.Figure]", last["figures"]))
+            else:
+                reason = _outcome(last, status, complaints).reason
+                errors.print(f"[red]failed[/] {name}:")
+                errors.print(escape(reason))
+                first = reason.splitlines()[0]
+                grown.skipped.append({"system": "raftmq", "scenario": name, "reason": first})
+    return grown
+
+
+def _run_child(
+    command: list[str], task: TaskID, progress: Progress, seconds_max: float
+) -> tuple[dict[str, object], int, str]:
+    """Run a program that says its phases: its last line, its status, and what it complained of."""
     try:
         with tempfile.TemporaryFile("w+") as complaints, _started(command, complaints) as child:
-            last = _follow(child, task, progress, time.monotonic() + CELL_SECONDS_MAX + 3 * seconds)
+            last = _follow(child, task, progress, time.monotonic() + seconds_max)
+            if child.poll() is None:
+                child.terminate()
             child.wait()
             complaints.seek(0)
-            return _outcome(last, child.returncode, complaints.read())
+            return last, child.returncode, complaints.read()
     finally:
         progress.remove_task(task)
 
@@ -264,6 +323,13 @@ def _print_tables(result: report.Result) -> None:
             table.add_column(name, justify="right")
         for row in sorted(rows.values(), key=lambda row: -row["messages_per_s"]):
             table.add_row(*report.cells(row))
+        console.print(table)
+    if result.figures:
+        table = Table("scenario", "figure", title="Cost as work grows", title_justify="left")
+        for name in ("got", "wanted", "met"):
+            table.add_column(name, justify="right")
+        for figure in result.figures:
+            table.add_row(figure["scenario"], *report.figure_cells(figure))
         console.print(table)
 
 

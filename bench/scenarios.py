@@ -1,4 +1,4 @@
-"""The scenarios every system is put through, and the systems, by name.
+"""The scenarios every system is put through, the systems, and the scenarios of growth, by name.
 
 | operation | what is timed |
 |---|---|
@@ -62,6 +62,15 @@ SCENARIOS = {
         Scenario("consume-1MiB", "Consume, 1 MiB messages", "consume", 1 << 20, 1, 16),
     )
 }
+
+
+GROWTH = {
+    "backlog": "A backlog of 20 million messages",
+    "queues": "20,000 queues",
+    "restart": "Restart with a log of 2 GiB",
+    "slow": "Slow and dead followers and readers",
+}
+"""What raftmq alone is put through (`bench.growth`), by name, and for people."""
 
 
 def _raftmq() -> System:

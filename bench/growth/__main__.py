@@ -9,41 +9,49 @@ folders before it ends.
 
 import argparse
 import json
+import os
 import signal
 import sys
 from types import FrameType
 
-from .outcome import is_met
-from .scenarios import SCENARIOS
+from bench.report import is_met
+
+from .nodes import close_all
+from .outcome import Outcome
+from .scenarios import RUNS
 
 
 def main(arguments: list[str]) -> None:
     """Run the scenario that the arguments name."""
     parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("scenario", choices=SCENARIOS)
+    parser.add_argument("scenario", choices=RUNS)
     parser.add_argument("--scale", type=float, default=1.0, help="of the amounts, for a trial")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each window")
     parser.add_argument("--rounds", type=int, default=6, help="windows of each side")
     parser.add_argument("--table", action="store_true", help="show figures on stderr too")
     chosen = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
     _say({"phase": "starting"})
-    run = SCENARIOS[chosen.scenario].run
-    outcome = run(chosen.scale, chosen.seconds, chosen.rounds, lambda text: _say({"phase": text}))
+    outcome = RUNS[chosen.scenario](
+        chosen.scale, chosen.seconds, chosen.rounds, lambda text: _say({"phase": text})
+    )
     if chosen.table:
-        for row in outcome.rows:
-            print(
-                f"{row['scenario']:28} {row['system']:36} {row['messages_per_s']:12,.0f}/s",
-                f"p50 {row['p50_ms']} p99 {row['p99_ms']}",
-                file=sys.stderr,
-            )
-        for figure in outcome.figures:
-            verdict = {None: "", True: "ok", False: "MISSED"}[is_met(figure)]
-            wanted = "" if figure["wanted"] is None else f"wanted {figure['wanted']:g}"
-            value = f"{figure['value']:10,.3f} {figure['unit']:4}"
-            print(f"{value} {figure['name']} {wanted} {verdict}", file=sys.stderr)
+        _show(outcome)
     _say({"rows": outcome.rows, "figures": outcome.figures})
+
+
+def _show(outcome: Outcome) -> None:
+    for row in outcome.rows:
+        rate = f"{row['messages_per_s']:12,.0f}/s"
+        latency = f"p50 {row['p50_ms']}, p99 {row['p99_ms']} ms"
+        print(f"{rate} {row['scenario']}: {row['system']}; {latency}", file=sys.stderr)
+    for figure in outcome.figures:
+        verdict = {None: "", True: ": met", False: ": MISSED"}[is_met(figure)]
+        wanted = "" if figure["wanted"] is None else f", wanted {figure['wanted']:g}"
+        value = f"{figure['value']:12,.3f} {figure['unit']:4}"
+        print(f"{value} {figure['name']}{wanted}{verdict}", file=sys.stderr)
 
 
 def _say(line: dict[str, object]) -> None:
@@ -54,7 +62,9 @@ def _stop(number: int, _: FrameType | None) -> None:
     # Once: a second signal must not interrupt the cleaning up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(128 + number)
+    # Not by an exception: it would have to find its way out of an event loop and its threads.
+    close_all()
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ class Nodes:
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> Self:
+        _LIVE.append(self)
         return self
 
     def __exit__(
@@ -58,8 +59,13 @@ class Nodes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number in self._processes:
-            self.resume(number)
+        self.close()
+
+    def close(self) -> None:
+        """Kill every node and remove the folder."""
+        _LIVE.remove(self)
+        # Their data is thrown away: there is nothing to hand over. A paused one dies of this too.
+        self.kill(*self._processes)
         self._cluster.close()
 
     @property
@@ -168,6 +174,15 @@ class Nodes:
                     file = os.open(path, os.O_RDONLY)
                     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
                     os.close(file)
+
+
+_LIVE: list[Nodes] = []
+
+
+def close_all() -> None:
+    """Close every cluster that is open, from wherever a signal was taken."""
+    while _LIVE:
+        _LIVE[-1].close()
 
 
 VERSION = raftmq.__version__

@@ -4,30 +4,15 @@ Rates go into rows (`bench.report.Row`), so programs read all of `benchmarks.jso
 times to start and memory are *figures*: a name, a value, a unit, and a target where there is one.
 
 Invariants:
-- Whether a target is met is computed from the value, never stated.
+- A ratio compares windows that stood side by side, never two that were minutes apart.
 """
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict
 
-from bench.report import Row
-
-
-class Figure(TypedDict):
-    """One number of a scenario."""
-
-    scenario: str
-    name: str
-    """What was measured, for people."""
-    value: float
-    unit: str
-    """Empty for a ratio."""
-    wanted: float | None
-    """The target; None: only reported."""
-    is_least: bool
-    """True: `value` should be at least `wanted`; False: at most."""
+from bench.report import Figure, Row
+from bench.system import percentile
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +97,6 @@ class Outcome:
         self.add(f"{what}: servers' processor time a message", cost_ratio(plain, grown))
 
 
-def is_met(figure: Figure) -> bool | None:
-    """Does the figure meet its target; None if it has none."""
-    value, wanted = figure["value"], figure["wanted"]
-    if wanted is None:
-        return None
-    return value >= wanted if figure["is_least"] else value <= wanted
-
-
 def rate_ratio(plain: Sequence[Window], grown: Sequence[Window]) -> float:
     """The median over neighbouring windows of grown over plain messages a second."""
     return statistics.median(g.rate / p.rate for p, g in zip(plain, grown, strict=True))
@@ -137,15 +114,6 @@ def middle(windows: Sequence[Window]) -> Window:
     return next(window for window in windows if window.rate == rate)
 
 
-def from_kind(kind: Literal["rows", "figures"], last: dict[str, object]) -> list[object]:
-    """One of the two lists of a scenario's last line of output."""
-    found = last[kind]
-    assert isinstance(found, list)
-    return found
-
-
 def _percentile(ascending: Sequence[float], fraction: float) -> float | None:
-    if not ascending:
-        return None
-    rank = max(0, -int(-len(ascending) * fraction // 1) - 1)
-    return round(ascending[rank] * 1000.0, 3)
+    found = percentile(list(ascending), fraction)
+    return None if found is None else round(found, 3)

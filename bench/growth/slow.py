@@ -10,12 +10,13 @@ share to the others, so a ratio above 1 is no merit.
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import NamedTuple
 
 import trio
 
 import raftmq
+from raftmq.client.admin import TopicDescription
 
 from .loads import BATCH, CONNECT_SECONDS_MAX, SIZE, TOPIC, Load, create_topic
 from .nodes import VERSION, Nodes
@@ -28,7 +29,7 @@ QUEUES = 6
 FOLLOWER = 3
 LEADERS = (1, 2)
 LEAST_RATIO = 0.9
-LONG_WINDOWS = 4
+LONG_WINDOWS = 6
 """A window in which memory is watched is so many times as long as the others."""
 DRIFT_MIB_MAX = 16.0
 """What counts as flat: growth in the second half of a long window."""
@@ -47,8 +48,13 @@ class _Cluster(NamedTuple):
 
     nodes: Nodes
     load: Load
-    readings: list[Reading]
+    topic: TopicDescription
     seconds: float
+
+    def led_by(self, node: int) -> list[Reading]:
+        """The beginning of each queue that the node leads."""
+        queues = [queue.queue for queue in self.topic.queues if queue.leader == node]
+        return [Reading(self.topic.id << 16 | queue, 0) for queue in queues]
 
 
 def run(scale: float, seconds: float, rounds: int, tell: Callable[[str], None]) -> Outcome:
@@ -76,8 +82,7 @@ async def _measure(
         await _lead_elsewhere(load.client)
         await load.fill(messages, tell=tell)
         topic = await load.client.admin.describe_topic(TOPIC, timeout=CONNECT_SECONDS_MAX)
-        readings = [Reading(topic.id << 16 | n, 0) for n in range(QUEUES)]
-        cluster = _Cluster(nodes, load, readings, seconds)
+        cluster = _Cluster(nodes, load, topic, seconds)
         healthy: list[Window] = []
         for name, case in CASES.items():
             grown = []
@@ -196,14 +201,14 @@ async def _killed(cluster: _Cluster) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _stuck_readers(cluster: _Cluster) -> AsyncIterator[None]:
-    probes = [Probe(cluster.nodes.port(node)) for node in LEADERS for _ in range(STUCK_READERS)]
-    try:
-        for probe in probes:
-            probe.post_fetches(cluster.readings, count=STUCK_FETCHES, bytes_max=STUCK_FETCH_BYTES)
+    with ExitStack() as probes:
+        for node in LEADERS:
+            # A queue that another node leads would be answered with an error, at once.
+            readings = cluster.led_by(node)
+            for _ in range(STUCK_READERS):
+                probe = probes.enter_context(Probe(cluster.nodes.port(node)))
+                probe.post_fetches(readings, count=STUCK_FETCHES, bytes_max=STUCK_FETCH_BYTES)
         yield
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 @asynccontextmanager
