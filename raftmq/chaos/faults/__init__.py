@@ -1,0 +1,22 @@
+"""The language of faults: what can go wrong, and when it shall.
+
+One language for all worlds: the core simulator, whole brokers in a made-up world, real processes.
+Start reading at `catalogue` (every kind of fault, with its explanation), then `schedule` (which of
+them happen when, drawn from a seed), then `shrink` (the few that matter to a failure).
+"""
+
+from .catalogue import FAULTS, Aim, Fault, World, of_world
+from .schedule import Event, Schedule, draw
+from .shrink import shrink
+
+__all__ = [
+    "FAULTS",
+    "Aim",
+    "Event",
+    "Fault",
+    "Schedule",
+    "World",
+    "draw",
+    "of_world",
+    "shrink",
+]

@@ -1,0 +1,292 @@
+"""Every kind of fault, by name: what it does, whom it hits, and in which worlds it can be made.
+
+The codes are those of the literature list the kinds were gathered from: N network, P process,
+D disk, C clock, M membership, K client.
+
+| world | what it is |
+|---|---|
+| core | consensus cores with logs, no brokers: a hundred thousand events a second |
+| sim | whole brokers and clients on a made-up network, disk and clock |
+| real | real processes, through signals, a proxy, files and the disk overlay |
+
+Invariants:
+- A name stands for one fault in every world: a schedule means the same wherever it can be played.
+- A fault that lasts is undone at its end, and by a heal; one that does not last happens once.
+
+Sources: Jepsen's nemeses, TigerBeetle's VOPR, FoundationDB's simulation, etcd's robustness tests;
+OmniPaxos (EuroSys 2023) for N10-N12; "Can applications recover from fsync failures" (ATC 2020) for
+D4; Redpanda's and RocketMQ's published failures for the mixtures.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class World(Enum):
+    """Where a schedule is played."""
+
+    CORE = "core"
+    SIM = "sim"
+    REAL = "real"
+
+
+class Aim(Enum):
+    """Whom a fault hits; nodes are chosen when the schedule is drawn, leaders when it is played."""
+
+    NOBODY = "nobody"
+    """It is about the cluster, or about clients."""
+    ONE = "one"
+    """One node."""
+    MINORITY = "minority"
+    """Fewer than half of the nodes, at least one."""
+    MAJORITY = "majority"
+    """More than half of the nodes."""
+    ALL = "all"
+    """Every node."""
+    LEADER = "leader"
+    """Whoever leads the busiest partition group at that moment."""
+    PAIR = "pair"
+    """Two nodes: the link between them, or one in the role of the other."""
+
+
+class Fault(NamedTuple):
+    """One kind of fault."""
+
+    name: str
+    """In schedules, on the command line and in reports."""
+    code: str
+    """Its place in the list, such as `N8`."""
+    what: str
+    """For people, in one sentence."""
+    worlds: frozenset[World]
+    """Where it can be made."""
+    aim: Aim = Aim.ONE
+    """Whom it hits."""
+    lasts: bool = False
+    """True: it begins and ends; False: it happens."""
+    levels: tuple[float, ...] = ()
+    """Strengths to draw from; empty: it has none."""
+    unit: str = ""
+    """Of the levels."""
+
+
+_CORE, _SIM, _REAL = World.CORE, World.SIM, World.REAL
+_EVERYWHERE = frozenset({_CORE, _SIM, _REAL})
+_MADE_UP = frozenset({_CORE, _SIM})
+_BROKERS = frozenset({_SIM, _REAL})
+_ONLY_SIM = frozenset({_SIM})
+_ONLY_REAL = frozenset({_REAL})
+_NOWHERE: frozenset[World] = frozenset()
+
+
+def _lasting(
+    name: str,
+    code: str,
+    what: str,
+    worlds: frozenset[World],
+    aim: Aim = Aim.ONE,
+    levels: tuple[float, ...] = (),
+    unit: str = "",
+) -> Fault:
+    return Fault(name, code, what, worlds, aim, True, levels, unit)
+
+
+def _once(
+    name: str,
+    code: str,
+    what: str,
+    worlds: frozenset[World],
+    aim: Aim = Aim.ONE,
+    levels: tuple[float, ...] = (),
+    unit: str = "",
+) -> Fault:
+    return Fault(name, code, what, worlds, aim, False, levels, unit)
+
+
+_NETWORK = (
+    _lasting("isolate-node", "N1", "One node is cut off from all others.", _EVERYWHERE),
+    _lasting("split-majority", "N2", "A majority and a minority cannot reach each other.",
+             _EVERYWHERE, Aim.MINORITY),
+    _lasting("split-minority-third", "N3", "A third of the nodes is cut off from the rest.",
+             _EVERYWHERE, Aim.MINORITY),
+    _lasting("split-halves", "N4", "Two random sides cannot reach each other.",
+             _EVERYWHERE, Aim.MINORITY),
+    _lasting("isolate-leader", "N5", "Whoever leads is cut off from all others.",
+             _EVERYWHERE, Aim.LEADER),
+    _lasting("bridge", "N6", "Two sides cannot reach each other, but one node reaches both.",
+             _EVERYWHERE),
+    _lasting("majorities-ring", "N7", "Every node sees a majority, and no two see the same one.",
+             _EVERYWHERE, Aim.ALL),
+    _lasting("mute", "N8", "A node's words do not leave it; it hears everything.", _EVERYWHERE),
+    _lasting("deaf", "N9", "A node hears nothing; its words arrive.", _EVERYWHERE),
+    _lasting("quorum-loss", "N10", "All nodes reach one node and nobody else, the leader too.",
+             _EVERYWHERE),
+    _lasting("constrained-election", "N11", "Only a node with an old log reaches a majority.",
+             _EVERYWHERE),
+    _lasting("chain", "N12", "Each node reaches its neighbours in a row, so the ends never meet.",
+             _EVERYWHERE, Aim.ALL),
+    _lasting("cut-clients", "N13", "Clients cannot reach the leader; its followers can.",
+             _BROKERS, Aim.LEADER),
+    _lasting("flap", "N14", "A link goes up and down faster than an election timeout.",
+             _EVERYWHERE, Aim.PAIR, (20, 100, 400), "ms"),
+    _lasting("swizzle", "N15", "Nodes are cut off one by one and come back in another order.",
+             _EVERYWHERE, Aim.ALL),
+    _lasting("delay", "N16", "Everything takes longer, sometimes much longer.",
+             _EVERYWHERE, Aim.ALL, (5, 50, 500), "ms"),
+    _lasting("reorder", "N17", "Messages overtake each other: within the core's network, and "
+             "between connections of brokers.", _EVERYWHERE, Aim.ALL, (0.05, 0.3), "share"),
+    _lasting("duplicate", "N18", "Messages arrive twice: within the core's network, and as "
+             "requests repeated on another connection.", _EVERYWHERE, Aim.ALL,
+             (0.05, 0.3), "share"),
+    _lasting("loss", "N19", "Messages are lost; a stream of a broker breaks where one is.",
+             _EVERYWHERE, Aim.ALL, (0.01, 0.1, 0.5), "share"),
+    _lasting("burst-loss", "N20", "Whole stretches of time are lost.",
+             _EVERYWHERE, Aim.ALL, (50, 300), "ms"),
+    _once("stale-replay", "N21", "Messages of long ago arrive once more.", _MADE_UP, Aim.PAIR),
+    _lasting("slow-link", "N22", "A link carries so little that it fills up.",
+             _BROKERS, Aim.PAIR, (12_500, 125_000), "bytes/s"),
+    _once("cut-in-frame", "N23", "A connection breaks in the middle of a frame.",
+          _BROKERS, Aim.PAIR),
+    _lasting("half-open", "N23", "A connection takes everything and never answers.",
+             _BROKERS, Aim.PAIR),
+    _once("corrupt-frame", "N23", "Bytes on their way are changed.", _BROKERS, Aim.PAIR),
+    _lasting("drop-kind", "N24", "One kind of message is lost, and no other: votes, answers to "
+             "appends, heartbeats, chunks of snapshots.", _MADE_UP, Aim.ALL, (1, 2, 3, 4), "kind"),
+    _once("old-address", "N25", "A node of another cluster answers at a node's address.",
+          _ONLY_SIM, Aim.PAIR),
+)  # fmt: skip
+
+_PROCESSES = (
+    _once("kill", "P1", "A process ends at once; its disk keeps what the system was told.",
+          _EVERYWHERE),
+    _once("kill-minority", "P1", "A minority of the processes ends at once.",
+          _EVERYWHERE, Aim.MINORITY),
+    _once("kill-majority", "P1", "A majority of the processes ends at once.",
+          _EVERYWHERE, Aim.MAJORITY),
+    _once("kill-all", "P1", "All processes end at once.", _EVERYWHERE, Aim.ALL),
+    _once("kill-leader", "P2", "Whoever leads ends at once.", _EVERYWHERE, Aim.LEADER),
+    _lasting("restart-storm", "P3", "A process ends again each time it has come up.",
+             _EVERYWHERE, Aim.ONE, (200, 1000), "ms"),
+    _once("rolling-restart", "P4", "Node after node is stopped and started.",
+          _EVERYWHERE, Aim.ALL),
+    _lasting("pause", "P5", "A process stands still while the world goes on.", _EVERYWHERE),
+    _lasting("pause-leader", "P5", "Whoever leads stands still past its election timeout.",
+             _EVERYWHERE, Aim.LEADER),
+    _once("pause-kill", "P6", "A process stands still, then ends without having moved.",
+          _EVERYWHERE),
+    _lasting("slow-node", "P7", "A process gets little of its processor.",
+             _EVERYWHERE, Aim.ONE, (2, 10), "times"),
+    _once("crash-point", "P8", "A process ends at a named point of the code, the next time it "
+          "comes there.", _EVERYWHERE),
+    _lasting("no-descriptors", "P9", "A process may open no more files or sockets.", _ONLY_REAL),
+    _lasting("stall-loop", "P10", "The event loop is held up by one long step.",
+             _BROKERS, Aim.ONE, (300, 3000), "ms"),
+    _once("stop", "P11", "A process is asked to end, in the middle of work.",
+          _BROKERS),
+)  # fmt: skip
+
+_DISKS = (
+    _once("power-loss", "D1", "A machine loses power: what was not synced is lost, kept or torn, "
+          "names of files too.", _EVERYWHERE),
+    _once("power-loss-majority", "D1", "A majority of the machines loses power at once.",
+          _EVERYWHERE, Aim.MAJORITY),
+    _once("power-loss-all", "D1", "All machines lose power at once.", _EVERYWHERE, Aim.ALL),
+    _once("torn-write", "D2", "A machine loses power inside a write: some sectors of it are on "
+          "the disk, in any order.", _EVERYWHERE),
+    _once("sync-error", "D3", "A sync fails.", _EVERYWHERE),
+    _once("sync-lies", "D4", "A sync fails, the next one succeeds, and the data is lost.",
+          _EVERYWHERE),
+    _once("write-error", "D5", "A write fails.", _EVERYWHERE),
+    _once("read-error", "D6", "A read fails.", _EVERYWHERE),
+    _lasting("full-disk", "D7", "No more bytes fit on the disk.",
+             _EVERYWHERE, Aim.ONE, (0, 1000, 100_000), "bytes"),
+    _lasting("full-quota", "D8", "A quota is used up: another error, the same meaning.",
+             _BROKERS, Aim.ONE, (0, 10_000), "bytes"),
+    _once("short-write", "D9", "A write takes a part of the bytes and says so.", _BROKERS),
+    _once("interrupted-write", "D10", "A system call is interrupted by a signal.", _BROKERS),
+    _once("bit-flip", "D11", "A bit of a stored record changes.", _EVERYWHERE),
+    _once("bad-sector", "D12", "A sector reads as zeros.", _EVERYWHERE),
+    _once("misdirected-write", "D13", "A piece of a file is found where another belongs.",
+          _EVERYWHERE),
+    _once("lost-write", "D14", "A write that was synced was never done: the old bytes are back.",
+          _EVERYWHERE),
+    _once("time-travel", "D15", "A file is as it was some time ago.", _BROKERS),
+    _once("cut-tail", "D16", "A stopped node's last file has lost its end.", _EVERYWHERE),
+    _once("missing-segment", "D16", "A stopped node has lost a file in the middle of its log.",
+          _BROKERS),
+    _once("lost-hard-state", "D17", "A stopped node's record of its vote is missing or old.",
+          _EVERYWHERE),
+    _once("wipe", "D18", "A node comes back with an empty disk.", _EVERYWHERE),
+    _once("clone", "D19", "A node comes back with the disk of another.", _BROKERS, Aim.PAIR),
+    _lasting("read-only", "D20", "The disk can be read only.", _BROKERS),
+    _lasting("slow-disk", "D21", "Every call to the disk takes longer.",
+             _EVERYWHERE, Aim.ONE, (10, 100, 1000), "times"),
+    _once("sync-reordered", "D22", "A machine loses power; of two files that were synced one "
+          "after the other, only the later is whole.", _ONLY_SIM),
+)  # fmt: skip
+
+_CLOCKS = (
+    _lasting("skew", "C1", "A node's clock is off by a constant.",
+             _EVERYWHERE, Aim.ONE, (-60_000, -500, 500, 60_000), "ms"),
+    _once("step-clock", "C2", "A node's clock jumps, forward or back.",
+          _EVERYWHERE, Aim.ONE, (-86_400_000, -3000, 3000, 86_400_000), "ms"),
+    _lasting("drift", "C3", "A node's clock runs fast or slow.",
+             _EVERYWHERE, Aim.ONE, (-0.1, -0.0005, 0.0005, 0.1), "share"),
+    _lasting("strobe-clock", "C4", "A node's clock jumps back and forth all the time.",
+             _EVERYWHERE, Aim.ONE, (200, 5000), "ms"),
+    _lasting("periodic-clock", "C5", "A node's clock swings slowly around the right time.",
+             _EVERYWHERE, Aim.ONE, (1000, 10_000), "ms"),
+    _once("leap-second", "C6", "A second happens twice on all clocks.", _EVERYWHERE, Aim.ALL),
+    _once("stall-monotonic", "C7", "Time jumps for a whole machine, as after a suspend.",
+          _MADE_UP, Aim.ONE, (1000, 30_000), "ms"),
+)  # fmt: skip
+
+_MEMBERS = (
+    _once("add-voter", "M1", "A node is added to the groups.", _EVERYWHERE),
+    _once("remove-voter", "M1", "A node is removed from the groups.", _EVERYWHERE),
+    _once("promote-learner", "M2", "A learner becomes a voter.", _MADE_UP),
+    _once("replace-node", "M3", "A new node takes the place of another.", _EVERYWHERE, Aim.PAIR),
+    _once("remove-leader", "M4", "Whoever leads is removed.", _MADE_UP, Aim.LEADER),
+    _once("two-changes", "M5", "A change of members is asked for while another is under way.",
+          _EVERYWHERE, Aim.PAIR),
+    _once("change-when-cut", "M6", "A change of members is asked for during a partition.",
+          _EVERYWHERE, Aim.PAIR),
+    _once("rejoin", "M7", "A removed node comes back with its old data.", _EVERYWHERE),
+    _once("mixed-versions", "M8", "Nodes of two versions work together.", _NOWHERE),
+)  # fmt: skip
+
+_CLIENTS = (
+    _once("client-crash", "K1", "A client ends between a send and its answer.",
+          _BROKERS, Aim.NOBODY),
+    _lasting("client-hang", "K2", "A consumer stands still and holds what it was handed.",
+             _BROKERS, Aim.NOBODY),
+    _lasting("client-slow", "K3", "A consumer needs longer than it may.", _BROKERS, Aim.NOBODY),
+    _once("client-resend", "K4", "A batch is sent again, to another leader, with its old number.",
+          _BROKERS, Aim.NOBODY),
+    _once("client-ack-twice", "K5", "A position is committed twice.", _BROKERS, Aim.NOBODY),
+    _once("client-ack-late", "K6", "A position is committed after a later one.",
+          _BROKERS, Aim.NOBODY),
+    _once("client-ack-wrong", "K7", "An ack names a lease that is not the client's.", _NOWHERE,
+          Aim.NOBODY),
+    _once("client-extend-race", "K8", "A lease is extended while it runs out.", _NOWHERE,
+          Aim.NOBODY),
+    _once("client-churn", "K9", "Consumers come and go.", _BROKERS, Aim.NOBODY),
+    _once("poison", "K10", "A message that no consumer can handle.", _NOWHERE, Aim.NOBODY),
+    _lasting("retry-storm", "K11", "All clients send everything again at once.",
+             _BROKERS, Aim.NOBODY),
+)  # fmt: skip
+
+FAULTS: Mapping[str, Fault] = MappingProxyType(
+    {
+        fault.name: fault
+        for fault in (*_NETWORK, *_PROCESSES, *_DISKS, *_CLOCKS, *_MEMBERS, *_CLIENTS)
+    }
+)
+"""Every kind, by name. One without a world waits for the feature that it would break."""
+
+
+def of_world(world: World) -> list[Fault]:
+    """The kinds that can be made in a world, in the order of the catalogue."""
+    return [fault for fault in FAULTS.values() if world in fault.worlds]

@@ -1,0 +1,182 @@
+"""A schedule: which faults happen when, to whom, how long; drawn from a seed, readable as JSON.
+
+    >>> schedule = draw(7, [FAULTS["pause"], FAULTS["kill"]], nodes=3, seconds=20)
+    >>> schedule == Schedule.from_json(schedule.to_json())
+    True
+
+*Swarm.* A seed first chooses which few kinds it uses at all: all kinds at once hide each other's
+effects. Then it fills windows of some seconds with events; a quarter of the windows stay calm, so
+that there is something to break. Some windows play a *recipe*: kinds that broke others' systems
+only together and in that order. In the last quarter everything heals and the work is drained.
+
+Invariants:
+- The same arguments give the same schedule.
+- No event lies after `heal_ms`, and none lasts beyond it.
+
+Sources: swarm testing (Groce et al., ISSTA 2012); Jepsen's NATS harness for windows and calm ones;
+TigerBeetle's VOPR for choosing kinds by seed.
+"""
+
+import json
+from collections.abc import Sequence
+from random import Random
+from typing import Any, NamedTuple, Self
+
+from .catalogue import FAULTS, Aim, Fault
+
+KINDS_MAX = 6
+"""A seed uses at most so many kinds of faults."""
+
+WINDOW_MS = (1_000, 6_000)
+"""A window is between these long."""
+
+CALM_SHARE = 0.25
+"""So many windows have no faults."""
+
+RECIPE_SHARE = 0.2
+"""So many of the others play a recipe, if the world has what it needs."""
+
+RECIPES: tuple[tuple[str, ...], ...] = (
+    ("kill-majority", "power-loss-majority"),
+    ("isolate-leader", "pause", "power-loss"),
+    ("split-majority", "pause-leader", "kill"),
+    ("full-disk", "isolate-leader"),
+    ("wipe", "isolate-node"),
+    ("isolate-leader", "remove-voter", "kill"),
+    ("sync-error", "kill-leader"),
+    ("bit-flip", "kill-leader"),
+)
+"""Kinds that are to happen shortly after each other, in that order."""
+
+
+class Event(NamedTuple):
+    """One fault at one time."""
+
+    at_ms: int
+    """When it begins, from the start of the run."""
+    fault: str
+    """Its name in the catalogue."""
+    nodes: tuple[int, ...] = ()
+    """Whom it hits, from 1; empty if that is known only when it happens (see `Aim`)."""
+    lasts_ms: int = 0
+    """How long; 0 for what happens once."""
+    level: float = 0.0
+    """How strong, in the fault's unit."""
+
+    def __str__(self) -> str:
+        words = [f"{self.at_ms / 1000:.3f}s", self.fault]
+        if self.nodes:
+            words.append("node " + ",".join(map(str, self.nodes)))
+        if self.level:
+            words.append(f"{self.level:g} {FAULTS[self.fault].unit}")
+        if self.lasts_ms:
+            words.append(f"for {self.lasts_ms / 1000:.3f}s")
+        return " ".join(words)
+
+
+class Schedule(NamedTuple):
+    """All faults of one run."""
+
+    seed: int
+    """Of everything random in the run, not only of the schedule."""
+    seconds: float
+    """Simulated (or real) time of the run."""
+    events: tuple[Event, ...]
+    """In order of `at_ms`."""
+
+    @property
+    def heal_ms(self) -> int:
+        """From then on nothing is broken any more."""
+        return int(self.seconds * 750)
+
+    def to_json(self) -> str:
+        """As one line."""
+        return json.dumps({"seed": self.seed, "seconds": self.seconds, "events": self.events})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Of what `to_json` wrote.
+
+        Raises:
+            ValueError: it is no schedule, or names a fault that the catalogue does not know.
+        """
+        try:
+            read = json.loads(text)
+            events = tuple(_event(*fields) for fields in read["events"])
+            return cls(int(read["seed"]), float(read["seconds"]), events)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"this is no schedule: {error}") from error
+
+    def without(self, removed: Sequence[Event]) -> Self:
+        """The same run with fewer faults."""
+        return self._replace(events=tuple(e for e in self.events if e not in removed))
+
+
+def _event(at_ms: Any, fault: Any, nodes: Any, lasts_ms: Any, level: Any) -> Event:
+    if fault not in FAULTS:
+        raise ValueError(f"there is no fault {fault!r}")
+    return Event(int(at_ms), fault, tuple(int(n) for n in nodes), int(lasts_ms), float(level))
+
+
+def draw(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Schedule:
+    """The schedule of a seed.
+
+    Args:
+        seed: of everything.
+        kinds: what may happen; a few of them will.
+        nodes: of the cluster, numbered from 1.
+        seconds: of the run, heal and drain included.
+    """
+    random = Random(f"schedule {seed}")
+    empty = Schedule(seed, seconds, ())
+    chosen = random.sample(list(kinds), min(len(kinds), random.randint(1, KINDS_MAX)))
+    names = {fault.name for fault in kinds}
+    recipes = [recipe for recipe in RECIPES if names.issuperset(recipe)]
+    events: list[Event] = []
+    # Something has to stand before it can fall.
+    start = 500
+    while chosen and start < empty.heal_ms:
+        window = random.randint(*WINDOW_MS)
+        if random.random() >= CALM_SHARE:
+            if recipes and random.random() < RECIPE_SHARE:
+                window_kinds = [FAULTS[name] for name in random.choice(recipes)]
+                at = sorted(random.randrange(window) for _ in window_kinds)
+            else:
+                window_kinds = random.choices(chosen, k=random.randint(1, 3))
+                at = [random.randrange(window) for _ in window_kinds]
+            events += [
+                _draw_event(random, fault, start + offset, nodes, empty.heal_ms)
+                for fault, offset in zip(window_kinds, at, strict=True)
+            ]
+        start += window
+    kept = sorted(event for event in events if event.at_ms < empty.heal_ms)
+    return empty._replace(events=tuple(kept))
+
+
+def _draw_event(random: Random, fault: Fault, at_ms: int, nodes: int, heal_ms: int) -> Event:
+    lasts_ms = 0
+    if fault.lasts:
+        # Many short ones around the election timeout, some long ones.
+        lasts_ms = min(int(random.lognormvariate(7.0, 1.2)) + 1, max(heal_ms - at_ms, 1))
+    level = random.choice(fault.levels) if fault.levels else 0.0
+    return Event(at_ms, fault.name, _targets(random, fault.aim, nodes), lasts_ms, level)
+
+
+def _targets(random: Random, aim: Aim, nodes: int) -> tuple[int, ...]:
+    everyone = range(1, nodes + 1)
+    minority_max = max((nodes - 1) // 2, 1)
+    match aim:
+        case Aim.ONE:
+            count = 1
+        case Aim.PAIR:
+            count = min(2, nodes)
+        case Aim.MINORITY:
+            count = random.randint(1, minority_max)
+        case Aim.MAJORITY:
+            count = random.randint(nodes // 2 + 1, nodes)
+        case Aim.ALL:
+            count = nodes
+        case Aim.LEADER | Aim.NOBODY:
+            return ()
+    # The order matters to a pair and to a ring.
+    return tuple(random.sample(everyone, count))

@@ -1,0 +1,78 @@
+"""Schedules: drawn from a seed, written and read, made small."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw, of_world, shrink
+
+
+@given(st.integers(0, 10_000), st.sampled_from(World), st.sampled_from([3, 5]))
+def test_seed_gives_the_same_schedule_within_its_bounds(
+    seed: int, world: World, nodes: int
+) -> None:
+    schedule = draw(seed, of_world(world), nodes=nodes, seconds=40)
+    assert schedule == draw(seed, of_world(world), nodes=nodes, seconds=40)
+    assert list(schedule.events) == sorted(schedule.events)
+    for event in schedule.events:
+        fault = FAULTS[event.fault]
+        assert world in fault.worlds
+        assert event.at_ms + event.lasts_ms <= schedule.heal_ms + 1
+        assert (event.lasts_ms > 0) == fault.lasts
+        assert set(event.nodes) <= set(range(1, nodes + 1))
+        assert len(set(event.nodes)) == len(event.nodes)
+
+
+@given(st.integers(0, 10_000))
+def test_schedule_read_back_is_the_same(seed: int) -> None:
+    schedule = draw(seed, of_world(World.SIM), nodes=3, seconds=33.5)
+    assert Schedule.from_json(schedule.to_json()) == schedule
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense",
+        "[]",
+        '{"seed": 1, "seconds": 2}',
+        '{"seed": 1, "seconds": 2, "events": [[1, "moon", [], 0, 0]]}',
+    ],
+)
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="this is no schedule"):
+        Schedule.from_json(text)
+
+
+def test_seeds_use_every_kind_and_keep_some_windows_calm() -> None:
+    kinds = of_world(World.SIM)
+    schedules = [draw(seed, kinds, nodes=3, seconds=40) for seed in range(300)]
+    assert {event.fault for s in schedules for event in s.events} == {kind.name for kind in kinds}
+    assert max(len({event.fault for event in s.events}) for s in schedules) < len(kinds) / 2
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000))
+def test_shrinking_finds_the_two_events_that_matter(seed: int, other: int) -> None:
+    drawn = draw(seed, of_world(World.SIM), nodes=3, seconds=60)
+    guilty = (Event(100, "kill", (1,)), Event(20_000, "pause", (2,), 8000))
+    schedule = drawn._replace(events=tuple(sorted((*drawn.events, *guilty))))
+
+    def fails(candidate: Schedule) -> bool:
+        has_kill = any(e.at_ms == 100 for e in candidate.events)
+        return has_kill and any(e.at_ms == 20_000 and e.lasts_ms >= 1000 for e in candidate.events)
+
+    small = shrink(schedule, fails)
+    assert fails(small)
+    assert [event.at_ms for event in small.events] == [100, 20_000]
+    assert small.events[1].lasts_ms < 2000
+
+
+def test_shrinking_stops_after_its_trials_with_what_it_has() -> None:
+    schedule = draw(3, of_world(World.SIM), nodes=3, seconds=60)
+    trials = []
+
+    def fails(candidate: Schedule) -> bool:
+        trials.append(candidate)
+        return True
+
+    assert len(shrink(schedule, fails, trials_max=2).events) < len(schedule.events)
+    assert len(trials) == 2
