@@ -27,6 +27,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "consume": ("consume:consume", "Read messages, alone or as a consumer group."),
         "topic": ("topic:topic", "Create, list, describe, alter and delete topics."),
         "group": ("group:group", "Show and reset how far consumer groups have read."),
+        "filter": ("filter:filter_", "Explain filters, and test them on a file."),
     },
     "Operation": {
         "serve": ("serve:serve", "Run one node."),

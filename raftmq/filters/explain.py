@@ -12,10 +12,10 @@ all of
 [Bucket(name='type', key='x', residual='amount > 5 OR vip = TRUE')]
 >>> print(*verdict_lines(formula, {"type": "x", "amount": 3}), sep="\\n")
 unknown  all of
-true       type = 'x'            type is 'x'
+true       type = 'x'              type is 'x'
 unknown    any of
-false        amount > 5          amount is 3
-unknown      vip = TRUE          vip is absent
+false        amount > 5            amount is 3
+unknown      vip = TRUE            vip is absent
 """
 
 from collections.abc import Iterator, Mapping
@@ -84,7 +84,7 @@ def verdict_lines(formula: Formula, row: Row, depth: int = 0) -> Iterator[str]:
     facts = ""
     if isinstance(formula, Atom):
         facts = ", ".join(_fact(name, row.get(name)) for name in _names(formula))
-    yield f"{outcome(formula, row):<7}  {text:<{_TEXT_COLUMNS}}{facts}".rstrip()
+    yield f"{outcome(formula, row):<7}  {text:<{_TEXT_COLUMNS}}  {facts}".rstrip()
     if isinstance(formula, Group):
         for term in formula.terms:
             yield from verdict_lines(term, row, depth + 1)
@@ -96,6 +96,19 @@ def _names(atom: Atom) -> list[str]:
 
 def _fact(name: str, value: Plain | None) -> str:
     return f"{name_text(name)} is {value_text(value)}"
+
+
+def sample(formula: Formula) -> Row:
+    """A message that the index would look at: it has the first equality, and nothing else."""
+    for name, key, _ in buckets(formula) or ():
+        if key is not None:
+            return {name: key}
+    return {}
+
+
+def row_text(row: Row) -> str:
+    """A message in one line."""
+    return ", ".join(f"{name_text(name)} = {value_text(row[name])}" for name in row) or "empty"
 
 
 def value_text(value: Plain | None) -> str:

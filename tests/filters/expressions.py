@@ -166,7 +166,7 @@ class Writer:
                 return self.random.choice([name, f"{name} = TRUE", f"{name} IS {negated}NULL"])
 
     def bounds(self) -> tuple[str, str]:
-        if self.clean:
+        if self.clean or self.random.random() < 0.85:
             return self.random.choice([("1", "5"), ("'a'", "'x'"), ("-1", "a"), ("2.5", "9.3E18")])
         return self.operand(), self.operand()
 
