@@ -8,7 +8,8 @@ Faults:
 - A failed fsync is final: the kernel may have dropped the pages and would report success next time
   (ATC '20, "Can applications recover from fsync failures?"). The node stops.
 - A full disk is not: the group's writes stay queued and are tried again every second. Until then
-  the group takes no proposals; reads go on, and what was acked is safe, as it was written before.
+  the node takes no messages; reads go on, and what was acked is safe, as it was written before.
+  Who waits for one of the records under way is told. It should not come to that: see `space`.
 
 Invariants:
 - Storage messages of a group become durable in the order they were written.
@@ -25,6 +26,7 @@ from raftmq.log.segment import HardState
 from raftmq.log.store import LogStore
 
 from .group import Group
+from .space import Space
 from .timers import Timers
 from .world import Worker
 
@@ -60,14 +62,18 @@ class DiskLoop:
         begin: Callable[[], None],
         settle: Callable[[], None],
         on_fault: Callable[[BaseException], None],
+        space: Space,
     ) -> None:
         self._worker = worker
         self._timers = timers
         self._begin = begin
         self._settle = settle
         self._on_fault = on_fault
+        self._space = space
         self._pending: dict[int, Write] = {}
         self._postponed: dict[int, Write] = {}
+        # The groups whose last write met a full disk.
+        self._failing: set[int] = set()
         self._is_busy = False
         self.passes = 0
         """Passes done, for people who want to know how many records share an fsync."""
@@ -95,31 +101,41 @@ class DiskLoop:
         self._is_busy = True
         for write in writes:
             del self._pending[write.group.number]
-        self._worker.submit(partial(_run_pass, writes), self._done)
+        self._worker.submit(partial(_run_pass, writes, self._space), self._done)
 
-    def _done(self, writes: list[Write] | None, error: BaseException | None) -> None:
+    def _done(self, done: tuple[list[Write], int] | None, error: BaseException | None) -> None:
         self._is_busy = False
         self.passes += 1
         if error is not None:
             self._on_fault(error)
             return
-        assert writes is not None
+        assert done is not None
+        writes, free = done
         self._begin()
         for write in writes:
             if write.full is None:
-                write.group.refusal = ""
+                self._failing.discard(write.group.number)
+            else:
+                self._postpone(write)
+        self._space.note(free, is_failing=bool(self._failing))
+        for write in writes:
+            if write.full is None:
                 write.group.persisted(write.messages)
             else:
-                self._postpone(write, write.full)
+                write.group.give_up(self._space.refusal)
         self._settle()
 
-    def _postpone(self, write: Write, full: DiskFull) -> None:
-        write.group.refusal = f"the disk is full: {full}"
+    def note_space(self, free: int) -> None:
+        """So many bytes are free, as was found between two passes."""
+        self._space.note(free, is_failing=bool(self._failing))
+
+    def _postpone(self, write: Write) -> None:
         # Out of reach of `flush` until the retry, so that a full disk makes no busy loop.
         later = self._pending.pop(write.group.number, None)
         if later is not None:
             write.messages.extend(later.messages)
         self._postponed[write.group.number] = write
+        self._failing.add(write.group.number)
         self._timers.call_after(FULL_RETRY_SECONDS, partial(self._retry, write))
 
     def _retry(self, write: Write) -> None:
@@ -129,8 +145,8 @@ class DiskLoop:
         self.flush()
 
 
-def _run_pass(writes: list[Write]) -> list[Write]:
-    """On the disk thread: write everything, then sync everything."""
+def _run_pass(writes: list[Write], space: Space) -> tuple[list[Write], int]:
+    """On the disk thread: write everything, then sync everything; also the free bytes."""
     for write in writes:
         try:
             _write(write)
@@ -139,7 +155,7 @@ def _run_pass(writes: list[Write]) -> list[Write]:
     for write in writes:
         if write.full is None:
             write.group.store.sync()
-    return writes
+    return writes, space.measure()
 
 
 def _write(write: Write) -> None:

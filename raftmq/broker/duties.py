@@ -4,6 +4,7 @@
 |---|---|---|
 | found the cluster | leader of the system group | the catalog is empty |
 | spread the leadership | leader of any group | the group's first member is well and does not lead |
+| give the leadership away | leader of any group | the disk is full here and not elsewhere |
 | retention | leader of a data group | sealed segments are too old or too many |
 | forget deleted topics | leader of a data group | its machine knows queues of a deleted topic |
 | change members | leader of any group | the catalog wants other members than the group has |
@@ -28,6 +29,7 @@ from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
 from .group import Group
 from .members import is_unused, next_step
 from .settings import Log
+from .space import first_not_in, heirs
 from .tickets import Callback
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ HAND_OVER_LAG_MAX = 256
 """Records that the preferred leader may lack when it is handed the leadership."""
 
 
+ASK_AGAIN_SECONDS = 30.0
+"""A member that was asked to take over and did not is asked again after so long: while a leader is
+handing over it takes no records, not even those that would give it space."""
+
+
 class Duties:
     """The duties of one node, for the groups that it leads."""
 
@@ -52,6 +59,10 @@ class Duties:
         self._wake = trio.Event()
         self._under_way: set[tuple[str, int]] = set()
         self._led_since: dict[tuple[int, int], float] = {}
+        # Group and term → when it was looked at, the last index then, and the one before.
+        self._looks: dict[tuple[int, int], tuple[float, int, int]] = {}
+        # Group → member → when it was asked to take over from this node, which has no space.
+        self._asked: dict[int, dict[int, float]] = {}
 
     def think(self) -> None:
         """Look at the duties now: something changed."""
@@ -64,13 +75,20 @@ class Duties:
                 await self._wake.wait()
             self._wake = trio.Event()
             self._node.mark_idle()
+            self._node.check_space()
             led = [group for group in self._node.groups.values() if group.is_leader]
             now = trio.current_time()
             offices = [(group.number, group.raft.term) for group in led]
             self._led_since = {office: self._led_since.get(office, now) for office in offices}
+            self._looks = {(g.number, g.raft.term): self._look(g, now) for g in led}
             for group in led:
-                if not group.refusal:
+                if not group.stopping:
                     self._do(group)
+
+    def _look(self, group: Group, now: float) -> tuple[float, int, int]:
+        last = group.raft.last_index
+        at, index, before = self._looks.get((group.number, group.raft.term), (now, last, last))
+        return (now, last, index) if now - at >= PAUSE_SECONDS else (at, index, before)
 
     def _do(self, group: Group) -> None:
         if group.number == SYSTEM_GROUP:
@@ -79,7 +97,11 @@ class Duties:
         else:
             self._retain(group)
             self._forget_deleted(group)
-        if not self._change_members(group):
+        if self._change_members(group):
+            return
+        if group.full:
+            self._give_away(group)
+        else:
             self._spread(group)
 
     def _propose(self, name: str, group: Group, payload: bytes) -> None:
@@ -91,7 +113,7 @@ class Duties:
         ticket = Callback(
             lambda _: self._under_way.discard(duty), lambda _: self._under_way.discard(duty)
         )
-        group.propose(Kind.COMMANDS, payload, ticket)
+        group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
 
     def _found(self) -> None:
         own = self._node.settings.node
@@ -159,9 +181,19 @@ class Duties:
             and progress.is_recently_active
             and progress.state is ProgressState.REPLICATE
             and progress.match + HAND_OVER_LAG_MAX >= status.last_index
+            # A member without space stands still, however little it lacks.
+            and progress.match >= self._looks[group.number, group.raft.term][2]
             and not status.transferee
         ):
             group.transfer(preferred)
+
+    def _give_away(self, group: Group) -> None:
+        """Hand over to a member that acknowledges what it is sent: it has space."""
+        asked, now = self._asked.setdefault(group.number, {}), trio.current_time()
+        heir = first_not_in(heirs(group), asked, since=now - ASK_AGAIN_SECONDS)
+        if heir and not group.raft.status().transferee:
+            asked[heir] = now
+            group.transfer(heir)
 
     def _retain(self, group: Group) -> None:
         keep_from = retention_start(

@@ -153,13 +153,20 @@ class Group:
         self._office_index = 0
         self._borders: set[int] = set()
         self._layout: tuple[SegmentInfo, ...] = self.store.layout
-        self.refusal = ""
-        """Why this node takes no proposals at the moment (a full disk, a stop); empty: it does."""
+        self.stopping = ""
+        """Why this node takes no proposals any more; empty: it does."""
+        self.full = ""
+        """Why this node takes no messages for lack of space, though upkeep; empty: it does."""
 
     @property
     def is_leader(self) -> bool:
         """True while this member leads, as far as it knows."""
         return self.raft.role is Role.LEADER
+
+    @property
+    def refusal(self) -> str:
+        """Why no messages are taken at the moment; empty: they are."""
+        return self.stopping or self.full
 
     @property
     def is_current(self) -> bool:
@@ -172,11 +179,16 @@ class Group:
         """The member that leads, as far as is known here; 0: nobody."""
         return self.raft.leader
 
-    def propose(self, kind: int, payload: bytes, ticket: Ticket) -> None:
-        """Append a record; the ticket hears of the outcome, perhaps before this returns."""
+    def propose(
+        self, kind: int, payload: bytes, ticket: Ticket, *, is_upkeep: bool = False
+    ) -> None:
+        """Append a record; the ticket hears of the outcome, perhaps before this returns.
+
+        Upkeep is taken on a full disk too: it is small, and lets old segments go.
+        """
         if not self.is_leader:
             ticket.failed(self.not_leader())
-        elif self.refusal:
+        elif self.stopping or (self.full and not is_upkeep):
             ticket.failed(ErrorReply("busy", self.refusal, retry_ms=1000))
         else:
             self._waiting.append((kind, payload, ticket))
@@ -237,7 +249,14 @@ class Group:
 
     def stop(self, refusal: str) -> None:
         """Take no more proposals; those under way are still answered."""
-        self.refusal = refusal
+        self.stopping = refusal
+
+    def give_up(self, why: str) -> None:
+        """Nobody can tell when the records under way will be written: say so to who waits."""
+        unknown = ErrorReply("outcome_unknown", why, group=self.number)
+        tickets, self._tickets = self._tickets, {}
+        for _, ticket in tickets.values():
+            ticket.failed(unknown)
 
     def replace_machine(self, machine: Machine, meta: SnapshotMeta) -> None:
         """A snapshot took the place of log and machine."""

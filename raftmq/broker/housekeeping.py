@@ -69,6 +69,17 @@ class Housekeeping:
 
         self._worker.submit(lambda: [store.mark_idle() for store in stores], done)
 
+    def check_space(self) -> None:
+        """Find out how much space is left, as others may take some and give some back."""
+        self._worker.submit(self._node.space.measure, self._checked)
+
+    def _checked(self, free: int | None, error: BaseException | None) -> None:
+        if free is not None:
+            self._disk.note_space(free)
+        else:
+            assert error is not None
+            self._node.fail(error)
+
     def _seal(self, group: Group) -> None:
         while (builder := group.index.sealable(group.machine.applied)) is not None:
             self._worker.submit(

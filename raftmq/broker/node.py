@@ -70,6 +70,7 @@ from .peers import PeerLink
 from .requests import Requests
 from .settings import Settings
 from .snapshots import Snapshots
+from .space import Space
 from .status import node_status
 from .tickets import Callback
 from .timers import Timers
@@ -104,6 +105,8 @@ class Node:
         """Calls at a later time."""
         self.started_ms = world.now_ms()
         """When it was started."""
+        self.space = Space(self)
+        """What its disk has left."""
         self.incarnation = ""
         """The data folder's random name; empty before `run`."""
         self._blank_catalog = Catalog()
@@ -220,6 +223,14 @@ class Node:
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""
         self._housekeeping.mark_idle()
+
+    def check_space(self) -> None:
+        """Find out how much space the disk has left."""
+        self._housekeeping.check_space()
+
+    def think(self) -> None:
+        """Look at the duties soon: something changed."""
+        self._duties.think()
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""
@@ -341,6 +352,8 @@ class Node:
         self._acquaintances.admit(connection.hello)
         if self._stop.is_set() and message.kind is MessageKind.TIMEOUT_NOW:
             return  # this node is stopping: it must not be made a leader
+        if self.space.refuses(message):
+            return
         group.step(message)
 
     def _answer_probe(self, connection: Connection, frame: Frame) -> None:
@@ -413,6 +426,7 @@ class Node:
             begin=self.load.step.begin,
             settle=self.settle,
             on_fault=self.fail,
+            space=self.space,
         )
         self._housekeeping = Housekeeping(self, self._disk_worker, self._disk)
         self.links = Links(self, nursery)

@@ -59,6 +59,9 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The oldest segments of a group are dropped above this size; 0 sets no bound."""
     cache_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
     """Recent records each group keeps in memory for followers and readers near the end."""
+    reserve_bytes: Annotated[int, Meta(ge=0)] = 64 * MIB
+    """When the disk has less left, the node takes no messages and hands over what it leads; the
+    space is for votes and upkeep. 0: only when a write fails."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -106,6 +106,10 @@ class Snapshots:
             reply = ErrorReply("unavailable", f"no replica of group {chunk.group} here yet")
             connection.refuse(frame.correlation, reply)
             return
+        if self._node.space.is_low:
+            reply = ErrorReply("unavailable", self._node.space.refusal)
+            connection.refuse(frame.correlation, reply)
+            return
 
         def done(received: int | None, error: BaseException | None) -> None:
             if error is not None:

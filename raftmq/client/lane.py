@@ -138,6 +138,8 @@ class Lane:
         self._recovery: _Recovery | None = None
         self._failures = 0
         self._strikes = 0
+        # What a broker said when it refused last; empty: it took the last batch that it answered.
+        self._trouble = ""
         self.queue_number = queue_number
         """The cluster-wide number of the queue."""
 
@@ -274,6 +276,8 @@ class Lane:
             refusal = refusal_of(answer)
         except ProtocolError:
             refusal = None
+        if refusal is not None and refusal.code != NOT_LEADER:
+            self._trouble = refusal.message
         if refusal is None or refusal.code in _IN_DOUBT:
             parcel.is_doubtful = True
             return refusal is not None
@@ -295,6 +299,7 @@ class Lane:
         parcel.is_settled = True
         parcel.settle(base_offset, timestamp, is_duplicate)
         self._failures = self._strikes = 0
+        self._trouble = ""
         self._release(parcel)
 
     def _release(self, parcel: Parcel) -> None:
@@ -464,10 +469,12 @@ class Lane:
         return (
             f"it was written to {self._whom()} and not answered: it may be stored, or will be "
             "until the next message of its queue is"
+            + (f"; the last trouble: {self._trouble}" if self._trouble else "")
         )
 
     def _unsent(self) -> str:
-        return f"nothing was stored; the last trouble: {self._host.router.last_error}"
+        trouble = self._trouble or self._host.router.last_error
+        return f"nothing was stored; the last trouble: {trouble}"
 
     def _whom(self) -> str:
         return f"node {self._connection.node}" if self._connection is not None else "a node"

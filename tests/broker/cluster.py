@@ -186,7 +186,7 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.stopped: dict[int, NodeStopped] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
-        self.log = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20)
+        self.log = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=0)
         self._starts = count()
 
     def settings(self, number: int) -> Settings:

@@ -45,10 +45,17 @@ def test_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns()
             for number in (1, 2, 3):
                 files = cluster.files[number]
                 files.space = files.used() + 20_000
-            with trio.move_on_after(30):
-                while True:
-                    await client.produce(QUEUE, [b"%d" % stored + b"." * 1000], stored)
-                    stored += 1
+            reply: ErrorReply | None = None
+            with trio.fail_after(30):
+                while reply is None:
+                    try:
+                        await client.produce(QUEUE, [b"%d" % stored + b"." * 1000], stored)
+                        stored += 1
+                    except Refused as refused:
+                        reply = refused.reply
+            # It was under way when the disk filled: who waits is told at once, and why.
+            assert reply.code == "outcome_unknown"
+            assert f"the disk of node {leader} is full" in reply.message
             assert 0 < stored < 60
             assert len(await bodies(cluster, QUEUE)) >= stored
             for number in (1, 2, 3):

@@ -405,3 +405,11 @@ async def test_send_many_reports_for_each_message(cluster: FakeCluster) -> None:
         assert isinstance(caught.value.__cause__, OutcomeUnknown)
         lenient = await p.send_many(bodies=[b"x"] * 20, keys=keys, timeout=0.2, check=False)
         assert len(lenient.failed) == len(sent.failed)
+
+
+async def test_error_of_a_send_says_why_the_leader_refused(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=1)
+    cluster.fate = lambda _node, frame: Fate.BUSY if frame.kind == FrameKind.PRODUCE else Fate.DONE
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        with pytest.raises(Unavailable, match="scripted BUSY"):
+            await p.send(b"x", timeout=0.3)
