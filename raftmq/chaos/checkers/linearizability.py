@@ -19,7 +19,7 @@ Sources: Herlihy and Wing 1990; see `search` and `zones`.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -65,10 +65,22 @@ def check_linearizability(
         return vacuous(CHECKER, "no operation was answered")
     if method == "zones" or (method == "auto" and not why_zones_do_not_apply(history)):
         return check_zones(history)
-    return _search_keys(history, model, limit or Limit(), is_shrinking=is_shrinking)
+    parts = calls_by_key(history, model)
+    for call in (call for calls in parts.values() for call in calls):
+        if not model.fits(call.function, call.argument, call.result):
+            reason = f"{call.function} {call.argument!r} is nothing that a {model.name} knows"
+            return Report(CHECKER, Verdict.UNKNOWN, reason)
+    return _search_keys(history, model, parts, limit or Limit(), is_shrinking=is_shrinking)
 
 
-def _search_keys(history: History, model: Model, limit: Limit, *, is_shrinking: bool) -> Report:
+def _search_keys(
+    history: History,
+    model: Model,
+    parts: Mapping[int, Sequence[Call]],
+    limit: Limit,
+    *,
+    is_shrinking: bool,
+) -> Report:
     deadline = time.process_time() + limit.seconds
 
     def is_late() -> bool:
@@ -77,7 +89,7 @@ def _search_keys(history: History, model: Model, limit: Limit, *, is_shrinking: 
     anomalies: list[Anomaly] = []
     counts = {"keys": 0, "operations": 0, "places": 0, "nonlinearizable": 0}
     doubts: list[str] = []
-    for key, calls in sorted(calls_by_key(history, model).items()):
+    for key, calls in sorted(parts.items()):
         outcome = search(calls, model, places_max=limit.places, is_late=is_late)
         counts["keys"] += 1
         counts["operations"] += len(calls)

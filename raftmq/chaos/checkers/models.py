@@ -60,10 +60,21 @@ class Model:
 
     def is_look(self, function: str, result: Value) -> bool:
         """Whether an operation with this answer changes no state whatever."""
-        is_refusal = function == "cas" and result is False
-        return (
-            function in self.observers or is_refusal or (function == "dequeue" and result is None)
+        is_refusal = (function == "cas" and result is False) or (
+            function == "dequeue" and result is None
         )
+        return function in self.observers or is_refusal
+
+    def fits(self, function: str, argument: Value, result: Value) -> bool:
+        """Whether argument and answer are of the kinds that `step` expects."""
+        if function == "cas":
+            return isinstance(argument, tuple) and len(argument) == 2
+        if self.name == "text":
+            is_text = isinstance(argument, str) or (function == "get" and argument is None)
+            return is_text and isinstance(result, str | None | Unseen)
+        if self.name == "set" and function == "read":
+            return isinstance(result, tuple | None | Unseen)
+        return True
 
 
 def _register(state: State, function: str, argument: Value, result: Value) -> State:

@@ -12,7 +12,8 @@ taken effect). What is known about places keeps the search short:
 - a call that only looked, and whose answer fits, takes effect at once: waiting gains nothing;
 - of open calls (no answer seen) with the same function and argument, the one that began first goes
   first; and a place reached by fewer open calls is at least as good as one reached by more;
-- an open call that would not change the state is not tried.
+- an open call that would not change the state is not tried, nor one whose change nobody sees: the
+  next call must come out differently than it would have without the open one.
 
 Time and space are exponential in the number of calls under way at once, in the worst case: hence
 `places_max`.
@@ -49,6 +50,10 @@ class Outcome:
     """If there is no order: the end that no order reached, as in `Call.end`."""
 
 
+NOTHING = object()
+"""Stands for no state at all; None may be one."""
+
+
 class _Place(NamedTuple):
     event: int
     state: State
@@ -56,6 +61,8 @@ class _Place(NamedTuple):
     """Bits of answered calls under way that have taken effect."""
     used: int
     """Bits of open calls that have taken effect."""
+    before: State = NOTHING
+    """If an open call was last: the state before it, from which the next call must differ."""
 
 
 @dataclass(slots=True)
@@ -135,7 +142,7 @@ class _Walk:
     def settle(self, place: _Place) -> _Place:
         """Let all that is free happen: ends of calls that took effect, and calls that only look."""
         plan, step = self._plan, self._model.step
-        event, state, done, used = place
+        event, state, done, used, before = place
         while event < len(plan.ends):
             for number in plan.looks[event]:
                 bit = self._bit[number]
@@ -143,17 +150,18 @@ class _Walk:
                     call = plan.calls[number]
                     if step(state, call.function, call.argument, call.result) is not REFUSED:
                         done |= bit
+                        before = NOTHING
             bit = self._bit[plan.ends[event]]
             if not done & bit:
                 break
             done &= ~bit
             event += 1
         self.furthest = max(self.furthest, min(event, len(plan.ends) - 1))
-        return _Place(event, state, done, used)
+        return _Place(event, state, done, used, before)
 
     def is_known(self, place: _Place) -> bool:
         """Whether this place, or a better one, was tried before."""
-        best = self._known.setdefault((place.event, place.state, place.done), [])
+        best = self._known.setdefault((place.event, place.state, place.done, place.before), [])
         if any(place.used & other == other for other in best):
             return True
         best[:] = [other for other in best if other & place.used != place.used]
@@ -162,30 +170,37 @@ class _Walk:
 
     def choices(self, place: _Place) -> list[_Place]:
         """The places one call further, the most promising last."""
-        plan, step = self._plan, self._model.step
-        event, state, done, used = place
+        plan = self._plan
+        event, state, done, used, _ = place
         found = []
         for group in plan.open_calls[event]:
             number = next((one for one in group if not used >> one & 1), None)
             if number is not None:
-                call = plan.calls[number]
-                after = step(state, call.function, call.argument, call.result)
+                after = self._after(place, number)
                 if after is not REFUSED and after != state:
-                    found.append(_Place(event, after, done, used | 1 << number))
+                    found.append(_Place(event, after, done, used | 1 << number, state))
         must = plan.ends[event]
         for number in reversed(plan.under_way[event]):
             if number != must and not done & self._bit[number]:
-                call = plan.calls[number]
-                after = step(state, call.function, call.argument, call.result)
+                after = self._after(place, number)
                 if after is not REFUSED:
                     found.append(_Place(event, after, done | self._bit[number], used))
-        call = plan.calls[must]
-        if call.is_optional:
-            found.append(_Place(event + 1, state, done, used))
-        after = step(state, call.function, call.argument, call.result)
+        if plan.calls[must].is_optional:
+            found.append(place._replace(event=event + 1))
+        after = self._after(place, must)
         if after is not REFUSED:
             found.append(_Place(event, after, done | self._bit[must], used))
         return found
+
+    def _after(self, place: _Place, number: int) -> State:
+        """The state after one more call; REFUSED if it cannot be, or need not be, tried here."""
+        call, step = self._plan.calls[number], self._model.step
+        after = step(place.state, call.function, call.argument, call.result)
+        if place.before is not NOTHING and after is not REFUSED:
+            otherwise = step(place.before, call.function, call.argument, call.result)
+            # It would have come out the same: then the open call was of no use to anybody.
+            return REFUSED if otherwise == after else after
+        return after
 
 
 def _bits(plan: _Plan) -> dict[int, int]:

@@ -232,6 +232,17 @@ def test_folder_without_histories_exits_with_2(tmp_path: Path) -> None:
     assert "no history" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "events",
+    ["0 :invoke :cas 1\n0 :ok :cas 1\n", "0 :invoke :append 1\n0 :ok :append 1\n"],
+)
+def test_arguments_that_the_model_does_not_know_are_unknown(tmp_path: Path, events: str) -> None:
+    result = run(written(tmp_path, events))
+    assert result.exit_code == 0
+    assert "unknown" in result.stdout
+    assert "is nothing that a" in result.stderr
+
+
 def test_functions_that_no_model_knows_are_unknown(tmp_path: Path) -> None:
     result = run(written(tmp_path, "0 :invoke :fly 1\n0 :ok :fly 1\n"))
     assert result.exit_code == 0
