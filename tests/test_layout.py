@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
-LINKS = ["chaos", "consensus", "log", "pop"]
-CORES = ["raftmq.batch", "raftmq.consensus", "raftmq.pop", "raftmq.log"]
+LINKS = ["chaos", "consensus", "filters", "log", "pop"]
+CORES = ["raftmq.batch", "raftmq.consensus", "raftmq.filters", "raftmq.pop", "raftmq.log"]
 
 SOURCES = sorted(
     path
