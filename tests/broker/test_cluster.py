@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 import trio
 
+from raftmq.batch import encode
 from raftmq.broker.settings import Log
+from raftmq.broker.tickets import Callback
+from raftmq.log.record import Kind
 from raftmq.wire.messages import (
     EARLIEST,
     LATEST,
@@ -393,6 +396,28 @@ def test_deleted_topic_is_refused_and_its_state_is_forgotten() -> None:
                 await client.produce(QUEUE, [b"x"], 1)
         for node in cluster.nodes.values():
             assert node.groups[group].machine.ends == {}  # type: ignore[attr-defined]
+
+    in_cluster(scenario)
+
+
+def test_batch_that_comes_after_its_topic_was_deleted_is_forgotten_too() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 2)
+        leader = cluster.leader_of(QUEUE)
+        node = cluster.nodes[leader]
+        number = node.catalog.group_of(QUEUE)
+        assert number is not None
+        async with cluster.client(cluster.leader(0)) as client:
+            await client.admin("delete_topic", "t")
+        await trio.sleep(5)
+        group = node.groups[number]
+        late = encode([b"x"]).to_bytes(queue=QUEUE, producer=1, first_sequence=0)
+        # Taken before the node heard of the deletion, committed after.
+        group.propose(Kind.BATCH, late, Callback(lambda _: None, lambda _: None))
+        await trio.sleep(0.1)
+        assert QUEUE in group.machine.ends  # type: ignore[attr-defined]
+        await trio.sleep(5)
+        assert group.machine.ends == {}  # type: ignore[attr-defined]
 
     in_cluster(scenario)
 
