@@ -1,18 +1,15 @@
-"""Three whole brokers in a made-up world, and a raw client that speaks frames to them."""
+"""A cluster with a raw client that speaks frames to its nodes."""
 
-import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from random import Random
 from typing import Any, TypeVar
 
 import msgspec
 import trio
 
 from raftmq.batch import Batch, encode
-from raftmq.broker.node import Node, NodeStopped
-from raftmq.broker.settings import Limits, Log, NodeSettings, Peer, Raft, Settings
+from raftmq.chaos import sim
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
@@ -33,8 +30,6 @@ from raftmq.wire.messages import (
     Produced,
     Welcome,
 )
-from tests.broker.made_up import MadeUpWorld, Network
-from tests.log.memory_files import MemoryFiles
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -45,29 +40,6 @@ class Refused(Exception):
     def __init__(self, reply: ErrorReply) -> None:
         super().__init__(f"{reply.code}: {reply.message}")
         self.reply = reply
-
-
-class Disk(MemoryFiles):
-    """A disk whose every sync can be made to fail."""
-
-    sync_error = 0
-    """The `errno` of all syncs from now on; 0: they succeed."""
-
-    def used(self) -> int:
-        """Bytes in all files."""
-        return self._used()
-
-    def enter(
-        self,
-        operation: str,
-        path: str,
-        partly: Callable[[int], None] | None = None,
-        size: int = 0,
-    ) -> None:
-        """Count a changing call; refuse it if it is a sync and syncs are to fail."""
-        super().enter(operation, path, partly, size)
-        if operation == "datasync" and self.sync_error:
-            raise OSError(self.sync_error, os.strerror(self.sync_error), path)
 
 
 class RawClient:
@@ -173,94 +145,8 @@ class RawClient:
         return len(self._answers)
 
 
-class Cluster:
-    """Nodes 1 to n of one cluster, each in a world of its own on a shared network."""
-
-    def __init__(self, nursery: trio.Nursery, *, size: int = 3, seed: int = 0) -> None:
-        self._nursery = nursery
-        self._seed = seed
-        self.network = Network()
-        self.peers = [Peer(n, f"node{n}", 7400) for n in range(1, size + 1)]
-        self.files = {peer.id: Disk(Random(seed)) for peer in self.peers}
-        self.worlds: dict[int, MadeUpWorld] = {}
-        self.nodes: dict[int, Node] = {}
-        self.stopped: dict[int, NodeStopped] = {}
-        self._scopes: dict[int, trio.CancelScope] = {}
-        self.log = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=0)
-        self._starts = count()
-
-    def settings(self, number: int) -> Settings:
-        """A node's settings."""
-        own = Peer(number, f"node{number}", 7400)
-        is_founder = own in self.peers
-        node = NodeSettings(
-            number,
-            "test",
-            "/data",
-            own.host,
-            own.port,
-            peers=self.peers if is_founder else [],
-            join=[] if is_founder else self.peers[:1],
-        )
-        return Settings(node, Raft(tick_ms=50), self.log, Limits()).validate()
-
-    async def start(self, *numbers: int) -> None:
-        """Start nodes, all if none is named, and wait until they serve."""
-        chosen = numbers or tuple(peer.id for peer in self.peers)
-        async with trio.open_nursery() as starting:
-            for number in chosen:
-                starting.start_soon(self._start, number)
-
-    async def _start(self, number: int) -> None:
-        seed = self._seed * 1000 + next(self._starts)
-        self.files.setdefault(number, Disk(Random(seed)))
-        world = MadeUpWorld(self.network, self.files[number], seed=seed)
-        self.worlds[number] = world
-        self.nodes[number] = Node(self.settings(number), world)
-        await self._nursery.start(self._live, number)
-
-    async def _live(self, number: int, task_status: trio.TaskStatus[None]) -> None:
-        is_started = False
-
-        class Started:
-            """Notes that the node serves, so that a node that gives up earlier is noticed too."""
-
-            def started(self, value: None = None) -> None:
-                nonlocal is_started
-                is_started = True
-                task_status.started()
-
-        with trio.CancelScope() as scope:
-            self._scopes[number] = scope
-            try:
-                await self.nodes[number].run(task_status=Started())
-            except NodeStopped as stopped:
-                self.stopped[number] = stopped
-                self.nodes.pop(number, None)
-                self.files[number].kill()
-                if not is_started:
-                    task_status.started()
-        self._scopes.pop(number, None)
-
-    def kill(self, number: int, *, power: bool = False) -> None:
-        """Stop a node at once: the process crashes, or its machine loses power."""
-        self._scopes.pop(number).cancel()
-        del self.nodes[number]
-        if power:
-            self.files[number].power_loss()
-        else:
-            self.files[number].kill()
-
-    def wipe(self, number: int) -> None:
-        """Give a node that is down an empty disk."""
-        self.files[number] = Disk(Random(self._seed))
-
-    async def stop(self, number: int) -> None:
-        """Stop a node gracefully."""
-        self.nodes[number].stop()
-        while number in self._scopes:
-            await trio.sleep(0.01)
-        del self.nodes[number]
+class Cluster(sim.Cluster):
+    """A made-up cluster that tests can connect to frame by frame."""
 
     @asynccontextmanager
     async def connection(
@@ -291,57 +177,15 @@ class Cluster:
             await client.ask(FrameKind.HELLO, hello, Welcome)
             yield client
 
-    def leader(self, group: int) -> int:
-        """The node that leads a partition group; 0: none."""
-        leading = [
-            (node.groups[group].raft.term, number)
-            for number, node in self.nodes.items()
-            if group in node.groups and node.groups[group].is_leader
-        ]
-        return max(leading)[1] if leading else 0
-
     async def found(self, *topic: Any) -> None:
         """Start all nodes, wait for the cluster's founding, and create a topic if one is given."""
-        await self.start()
-        await self.wait_led(0)
-        while not self.nodes[self.leader(0)].catalog.is_bootstrapped:
-            await trio.sleep(0.05)
-        # Each node shall lead one data group: wait until the leadership has been handed round.
-        while [self.leader(group) for group in (1, 2, 3)] != [1, 2, 3]:
-            await trio.sleep(0.05)
+        await super().found()
         if topic:
             async with self.client(self.leader(0)) as client:
                 await client.admin("create_topic", *topic)
             await self.wait_known(topic[0])
 
-    async def wait_known(self, topic: str) -> None:
-        """Wait until every node that runs knows a topic."""
-        while not all(topic in node.catalog.topics for node in self.nodes.values()):
-            await trio.sleep(0.05)
-
-    def leader_of(self, queue: int) -> int:
-        """The node that leads a queue's partition group."""
-        node = next(iter(self.nodes.values()))
-        group = node.catalog.group_of(queue)
-        assert group is not None
-        return self.leader(group)
-
-    async def wait_until(self, holds: Callable[[], bool], seconds: float = 120) -> None:
-        """Wait until something is so."""
-        with trio.fail_after(seconds):
-            while not holds():
-                await trio.sleep(0.05)
-
     async def change(self, action: str, node: int, **to: Any) -> None:
         """Add, remove or replace a node."""
         async with self.client(self.leader(0)) as client:
             await client.ask(FrameKind.MEMBER, ChangeMember(action, node, **to), Done)
-
-    def members(self, group: int) -> set[int]:
-        """The voters of a partition group, as its leader sees them."""
-        return set(self.nodes[self.leader(group)].groups[group].conf_state.voters)
-
-    async def wait_led(self, *groups: int) -> None:
-        """Wait until all these groups have a leader."""
-        while not all(self.leader(group) for group in groups):
-            await trio.sleep(0.01)

@@ -6,8 +6,8 @@ from typing import Any
 import trio
 
 from raftmq.broker.settings import Log
+from raftmq.chaos.world import run
 from tests.broker.cluster import Cluster
-from tests.broker.made_up import run
 
 QUEUE = 1 << 16
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 
+from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.record import Kind, Record, encode
 from raftmq.log.segment import HardState, Identity
 from raftmq.log.snapshot import SnapshotMeta, SnapshotReceiver, encode_snapshot
 from raftmq.log.store import LogSettings, LogStore, Recovered
-
-from .memory_files import MemoryFiles
 
 FOLDER = "group"
 IDENTITY = Identity(cluster="test", node=1, group=7)

@@ -6,10 +6,9 @@ from random import Random
 
 import pytest
 
+from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.log.faults import FolderLocked
 from raftmq.log.files import FileSystem, RealFiles, prepare, publish
-
-from .memory_files import MemoryFiles, PowerLoss
 
 
 def test_appends_of_many_buffers_arrive_in_order(tmp_path: Path) -> None:

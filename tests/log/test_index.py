@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.builder import Placement, SegmentBuilder
 from raftmq.log.index import LogIndex, rebuild, replay_from
 from raftmq.log.index_file import IndexDamaged, SegmentIndex
@@ -15,7 +16,6 @@ from raftmq.log.segment import HardState, SegmentInfo
 from raftmq.log.store import LogStore
 
 from .building import FOLDER, Chain, meta_at, open_store
-from .memory_files import MemoryFiles
 
 
 class Naive:

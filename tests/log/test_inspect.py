@@ -1,5 +1,6 @@
 """A folder is shown as it is, damaged or not, and not touched."""
 
+from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.inspect import (
     DamagedItem,
     IndexItem,
@@ -14,7 +15,6 @@ from raftmq.log.segment import HardState
 from raftmq.log.store import LogSettings
 
 from .building import FOLDER, Chain, meta_at, open_store, write
-from .memory_files import MemoryFiles
 from .test_rot import sealed_log
 
 ACTIVE = f"{FOLDER}/{1:020d}.log"

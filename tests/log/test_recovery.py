@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.log.builder import Placement
 from raftmq.log.faults import DiskFull
 from raftmq.log.index import LogIndex
@@ -28,7 +29,6 @@ from .building import (
     segment_names,
     write,
 )
-from .memory_files import MemoryFiles, PowerLoss
 
 # The law of crashes.
 

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.faults import RotFound
 from raftmq.log.inspect import MarkItem, inspect_segment
 from raftmq.log.record import Record
@@ -11,7 +12,6 @@ from raftmq.log.segment import MARK_BYTES, HardState
 from raftmq.log.store import LogSettings
 
 from .building import FOLDER, Chain, open_store, read_all, segment_names, write
-from .memory_files import MemoryFiles
 from .test_recovery import scenario_seal, scenario_snapshot
 
 ACTIVE = f"{FOLDER}/{1:020d}.log"

@@ -4,13 +4,13 @@ import errno
 
 import pytest
 
+from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import DiskFull, WrongLog
 from raftmq.log.segment import PARTIAL_SUFFIX, file_name
 from raftmq.log.snapshot import SnapshotMeta, SnapshotReceiver, encode_snapshot, open_snapshot
 
 from .building import FOLDER, IDENTITY, Chain, meta_at, open_store, write
-from .memory_files import MemoryFiles
 
 META = SnapshotMeta(5, 2, 77, 1000, b"conf")
 DATA = b"".join(encode_snapshot(IDENTITY, META, bytes(range(256)) * 10))

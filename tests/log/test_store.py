@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.faults import (
     DiskFull,
     Dropped,
@@ -35,7 +36,6 @@ from .building import (
     segment_names,
     write,
 )
-from .memory_files import MemoryFiles
 
 
 def test_a_missing_folder_begins_an_empty_log() -> None:

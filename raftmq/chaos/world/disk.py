@@ -92,10 +92,12 @@ class MemoryFile:
             raise OSError(errno.EBADF, "closed, or open before a power loss", self._path)
 
     def pread(self, size: int, offset: int) -> bytes:
+        """Bytes at a position."""
         self._check()
         return bytes(self._inode.data[offset : offset + size])
 
     def append(self, buffers: Sequence[bytes]) -> None:
+        """Write at the end; a refused call writes a part."""
         self._check()
         data = b"".join(buffers)
         self._disk.reserve(self._inode, data, self._path)
@@ -106,26 +108,31 @@ class MemoryFile:
         self._inode.data += data
 
     def datasync(self) -> None:
+        """Make durable what is there."""
         self._check()
         self._disk.enter("datasync", self._path)
         self._inode.durable = bytes(self._inode.data)
         self._inode.low = len(self._inode.data)
 
     def truncate(self, size: int) -> None:
+        """Cut the file."""
         self._check()
         self._disk.enter("truncate", self._path)
         del self._inode.data[size:]
         self._inode.low = min(self._inode.low, size)
 
     def size(self) -> int:
+        """Bytes in the file."""
         self._check()
         return len(self._inode.data)
 
     def map(self) -> memoryview:
+        """A copy of the file as it is now."""
         self._check()
         return memoryview(bytes(self._inode.data))
 
     def close(self) -> None:
+        """Use it no more."""
         self._closed = True
 
 
@@ -137,6 +144,7 @@ class MemoryLock:
         self._folder = folder
 
     def close(self) -> None:
+        """Release the folder."""
         self._disk.locked.discard(self._folder)
 
 
@@ -270,9 +278,11 @@ class MemoryFiles:
     # The protocol.
 
     def open(self, path: str, *, writable: bool = False) -> MemoryFile:
+        """A file that exists."""
         return MemoryFile(self, self._inode(path), path)
 
     def create(self, path: str) -> MemoryFile:
+        """A new or emptied file."""
         self.enter("create", path)
         folder, name = os.path.split(path)
         inode = self._folders[folder].names.get(name)
@@ -285,39 +295,69 @@ class MemoryFiles:
         return MemoryFile(self, inode, path)
 
     def list(self, folder: str) -> list[str]:
+        """Sorted names."""
         if folder not in self._folders:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         inner = [path for path in self._folders if path and os.path.dirname(path) == folder]
         return sorted([*self._folders[folder].names, *map(os.path.basename, inner)])
 
     def make_folder(self, path: str) -> None:
+        """Make a folder, durably."""
         self._folders.setdefault(path, Folder())
 
     def rename(self, old: str, new: str) -> None:
+        """Another name in the same folder."""
         self.enter("rename", new)
         folder, old_name = os.path.split(old)
         assert os.path.dirname(new) == folder
         self._change(folder, {old_name: None, os.path.basename(new): self._inode(old)})
 
     def unlink(self, path: str) -> None:
+        """Remove a name."""
         self._inode(path)
         self.enter("unlink", path)
         folder, name = os.path.split(path)
         self._change(folder, {name: None})
 
     def sync_folder(self, folder: str) -> None:
+        """Make the names durable."""
         self.enter("sync_folder", folder)
         self._folders[folder].durable = dict(self._folders[folder].names)
         self._folders[folder].pending = []
 
     def lock(self, folder: str) -> MemoryLock:
+        """Hold a folder until closed or killed."""
         if folder in self.locked:
             raise FolderLocked(f"{folder} is in use: a data folder serves one process at a time")
         self.locked.add(folder)
         return MemoryLock(self, folder)
 
     def free_bytes(self, folder: str) -> int:
+        """What `space` leaves."""
         return 2**40 if self.space is None else max(self.space - self._used(), 0)
+
+
+class Disk(MemoryFiles):
+    """A disk whose every sync can be made to fail."""
+
+    sync_error = 0
+    """The `errno` of all syncs from now on; 0: they succeed."""
+
+    def used(self) -> int:
+        """Bytes in all files."""
+        return self._used()
+
+    def enter(
+        self,
+        operation: str,
+        path: str,
+        partly: Callable[[int], None] | None = None,
+        size: int = 0,
+    ) -> None:
+        """Count a changing call; refuse it if it is a sync and syncs are to fail."""
+        super().enter(operation, path, partly, size)
+        if operation == "datasync" and self.sync_error:
+            raise OSError(self.sync_error, os.strerror(self.sync_error), path)
 
 
 def _apply(names: dict[str, Inode], change: dict[str, Inode | None]) -> None:

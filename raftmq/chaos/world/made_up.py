@@ -13,51 +13,11 @@ import trio
 import trio.testing
 
 from raftmq.broker.world import Done, T
+from raftmq.chaos.world.network import Listener, Network
 from raftmq.log.files import FileSystem
 
 DISK_SECONDS = 0.0005
 """What a job on a worker takes."""
-
-Address = tuple[str, int]
-
-
-class Listener(trio.abc.Listener[trio.abc.Stream]):
-    """Streams that somebody opened to one address."""
-
-    def __init__(self, network: "Network", address: Address) -> None:
-        self._network = network
-        self._address = address
-        self.send, self._receive = trio.open_memory_channel[trio.abc.Stream](1000)
-
-    async def accept(self) -> trio.abc.Stream:
-        return await self._receive.receive()
-
-    async def aclose(self) -> None:
-        self._network.listeners.pop(self._address, None)
-        await self._receive.aclose()
-
-
-class Network:
-    """All streams of a made-up world."""
-
-    def __init__(self) -> None:
-        self.listeners: dict[Address, Listener] = {}
-
-    async def listen(self, host: str, port: int) -> Listener:
-        if (host, port) in self.listeners:
-            raise OSError(f"{host}:{port} is in use")
-        listener = self.listeners[host, port] = Listener(self, (host, port))
-        return listener
-
-    async def connect(self, host: str, port: int, *, is_lockstep: bool = False) -> trio.abc.Stream:
-        await trio.lowlevel.checkpoint()
-        listener = self.listeners.get((host, port))
-        if listener is None:
-            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
-        pair = trio.testing.lockstep_stream_pair if is_lockstep else trio.testing.memory_stream_pair
-        near, far = pair()
-        listener.send.send_nowait(far)
-        return near
 
 
 class TaskWorker:
@@ -68,9 +28,11 @@ class TaskWorker:
         nursery.start_soon(self._run)
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
+        """Queue a job."""
         self._send.send_nowait((job, done))
 
     def close(self) -> None:
+        """Take no more jobs."""
         self._send.close()
 
     async def _run(self) -> None:
@@ -93,15 +55,19 @@ class MadeUpWorld:
         self._network = network
 
     def now_ms(self) -> int:
+        """The made-up wall clock."""
         return 1_700_000_000_000 + int(trio.current_time() * 1000) + self.skew_ms
 
     def worker(self, name: str, nursery: trio.Nursery) -> TaskWorker:
+        """A task that runs jobs."""
         return TaskWorker(nursery)
 
     async def listen(self, host: str, port: int) -> Listener:
+        """Take an address."""
         return await self._network.listen(host, port)
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
+        """Open a stream."""
         return await self._network.connect(host, port)
 
 
