@@ -13,38 +13,43 @@ Start reading at `history` (what is written down), then `checkers` (what is made
     >>> report.verdict.value, sorted(report.names())
     ('invalid', ['lost-postfix'])
 
-Left out for now: simulators, nemeses, the pytest plugin, reports as pages.
+The names are loaded when first used (PEP 562): pytest loads `plugin` wherever raftmq is installed,
+and shall not wait for numpy there.
 """
 
-from raftmq.chaos.checkers import (
-    ANOMALIES,
-    INVARIANTS,
-    Anomaly,
-    Evidence,
-    Limit,
-    LogRules,
-    Report,
-    Verdict,
-    check_evidence,
-    check_key_order,
-    check_linearizability,
-    check_log,
-    check_total_queue,
-    check_zones,
-    explain,
-    judge,
-    read_history,
-    with_entries,
-    worst,
-)
-from raftmq.chaos.history import (
-    History,
-    NotAHistory,
-    Recorder,
-    RowType,
-    read_parquet,
-    write_parquet,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raftmq.chaos.checkers import (
+        ANOMALIES,
+        INVARIANTS,
+        Anomaly,
+        Evidence,
+        Limit,
+        LogRules,
+        Report,
+        Verdict,
+        check_evidence,
+        check_key_order,
+        check_linearizability,
+        check_log,
+        check_total_queue,
+        check_zones,
+        explain,
+        judge,
+        read_history,
+        with_entries,
+        worst,
+    )
+    from raftmq.chaos.history import (
+        History,
+        NotAHistory,
+        Recorder,
+        RowType,
+        read_parquet,
+        write_parquet,
+    )
 
 __all__ = [
     "ANOMALIES",
@@ -73,3 +78,19 @@ __all__ = [
     "worst",
     "write_parquet",
 ]
+
+_OF_HISTORY = {"History", "NotAHistory", "Recorder", "RowType", "read_parquet", "write_parquet"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'raftmq.chaos' has no attribute {name!r}")
+    home = "raftmq.chaos.history" if name in _OF_HISTORY else "raftmq.chaos.checkers"
+    value: object = getattr(import_module(home), name)
+    # The next use finds it without this function.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
