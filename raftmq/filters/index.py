@@ -63,8 +63,9 @@ REST_MAX: Final = 8
 SPREAD_MAX: Final = 8
 """Pairs of a cover below the root: a residual with more stays in `rest`, so that lists within lists
 do not multiply."""
-FEW: Final = 16
-"""At most so many messages of a batch go on one by one."""
+FEW: Final = 64
+"""At most so many messages of a batch go on one by one: a numpy operation costs as much as 30 to
+100 evaluations, and ranges are found by bisection only one by one."""
 
 _KEYS: Final = frozenset({str, int, float, type(None)})
 """Types of values that tables are asked for."""
