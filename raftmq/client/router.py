@@ -10,6 +10,7 @@ wins; a node that refuses as "not leader" names the leader if it knows it, and i
 | refused, no hint; or the connection broke | ask any node, in turn; wait a little; again |
 | a node is silent | the others are asked; if one leads in its place, it is left |
 | a node cannot be reached, or was left | it is *suspect* for a second: others are asked instead |
+| a node does not know who leads, or says what is wrong already | the others are asked too |
 | no known node can be reached | the addresses of the URL in turn |
 
 Invariants:
@@ -20,6 +21,7 @@ Invariants:
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -86,6 +88,10 @@ class Router:
         self._bootstrap = list(addresses)
         self._attempts: dict[Address, _Attempt] = {}
         self._suspect_until: dict[int, float] = {}
+        # Partition group → the node that refused last, as not being its leader.
+        self._refused_by: dict[int, int] = {}
+        # Which node was found at an address: not always the address that the table has for it.
+        self._node_at: dict[Address, int] = {}
         self._refreshing: anyio.Event | None = None
         self._turn = 0
         self._nest: Nest | None = None
@@ -166,14 +172,16 @@ class Router:
                 return connection
             before = self._leader_of(group)
             known = self.groups.get(group)
-            await self.refresh(prefer=known.voters if known is not None else ())
+            await self.refresh(
+                prefer=known.voters if known is not None else (),
+                is_enough=partial(self._has_other_leader, group, before),
+            )
             if group not in self.groups:
                 # The table does not tell: whoever is asked will refuse, and name the leader.
                 connection = self._any_open()
                 if connection is not None:
                     return connection
-            now = self._leader_of(group)
-            if not now or now == before or self._is_suspect(now):
+            if not self._has_other_leader(group, before):
                 await anyio.sleep(self.delay(attempt))
                 attempt += 1
 
@@ -198,6 +206,7 @@ class Router:
     def not_leader(self, group: int, node: int, hint: int) -> None:
         """`node` has refused as not being the leader of `group`; `hint`: who is, or 0."""
         leader = hint if hint != node else 0
+        self._refused_by[group] = node
         view = self.groups.get(group)
         if view is None:
             self.groups[group] = GroupView(group, leader, 0, [], [])
@@ -212,6 +221,15 @@ class Router:
     def _leader_of(self, group: int) -> int:
         view = self.groups.get(group)
         return view.leader if view is not None else 0
+
+    def _has_other_leader(self, group: int, before: int) -> bool:
+        """Is a leader known that is worth a try?"""
+        leader = self._leader_of(group)
+        return (
+            bool(leader)
+            and leader not in (before, self._refused_by.get(group))
+            and not self._is_suspect(leader)
+        )
 
     def _is_suspect(self, node: int) -> bool:
         connection = self.connections.get(node)
@@ -268,6 +286,7 @@ class Router:
         if node and connection.node != node:
             self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
         self.cluster = self.cluster or connection.welcome.cluster
+        self._node_at[address] = connection.node
         before = self.connections.get(connection.node)
         self.connections[connection.node] = connection
         self._suspect_until.pop(connection.node, None)
@@ -315,21 +334,27 @@ class Router:
             await anyio.sleep(self.delay(attempt))
             attempt += 1
 
-    async def refresh(self, *, prefer: Sequence[int] = ()) -> bool:
+    async def refresh(
+        self, *, prefer: Sequence[int] = (), is_enough: Callable[[], bool] = lambda: True
+    ) -> bool:
         """Ask for the table; if somebody is asking already, wait for that. False: nobody answered.
 
-        Nodes in `prefer` are asked first: the members of a group know its leader. Cancelling leaves
-        the table as it was.
+        Nodes in `prefer` are asked first: the members of a group know its leader. As long as the
+        table is not `is_enough`, more nodes are asked: one that is cut off from the others answers,
+        and knows nothing new. Cancelling leaves what was learnt so far.
         """
         if self._refreshing is not None:
             await self._refreshing.wait()
             return True
         done = self._refreshing = anyio.Event()
         try:
+            is_answered = False
             for candidate in self._candidates(prefer):
                 if await self._ask(candidate, list(self.topics)) is not None:
-                    return True
-            return False
+                    is_answered = True
+                    if is_enough():
+                        break
+            return is_answered
         finally:
             self._refreshing = None
             done.set()
@@ -398,7 +423,8 @@ class Router:
     def _candidates(self, prefer: Sequence[int]) -> Iterator[Connection | Address]:
         """Whom to ask: open connections, then known nodes, then the URL's addresses; in turn."""
         self._turn += 1
-        nodes = sorted(self.nodes)
+        # A node that was reached by the URL may not be in the table, or not yet.
+        nodes = sorted({*self.nodes, *self.connections})
         turn = self._turn % len(nodes) if nodes else 0
         nodes = nodes[turn:] + nodes[:turn]
         nodes.sort(key=lambda node: node not in prefer)
@@ -413,7 +439,11 @@ class Router:
                 if view is not None:
                     yield Address(view.host, view.port)
         turn = self._turn % len(self._bootstrap)
-        yield from self._bootstrap[turn:] + self._bootstrap[:turn]
+        for address in self._bootstrap[turn:] + self._bootstrap[:turn]:
+            # A second connection to a node would end the first one, with all that is under way.
+            connection = self.connections.get(self._node_at.get(address, 0))
+            if connection is None or not connection.is_open:
+                yield address
 
     async def _ask(
         self, candidate: Connection | Address, topics: list[str] | None

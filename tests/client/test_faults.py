@@ -4,14 +4,16 @@ from collections.abc import Callable
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from raftmq.batch import peek
 from raftmq.client import Client, PendingSend, SomeUnsent, connect
 from raftmq.client import connection as connection_module
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.pop.producers import Producers
+from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import FrameKind
+from raftmq.wire.messages import ClusterView, ErrorReply, FrameKind, Metadata
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
 
@@ -413,3 +415,42 @@ async def test_error_of_a_send_says_why_the_leader_refused(cluster: FakeCluster)
     async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
         with pytest.raises(Unavailable, match="scripted BUSY"):
             await p.send(b"x", timeout=0.3)
+
+
+def cut_off(cluster: FakeCluster, node: int, view: ClusterView) -> None:
+    """A node that no other one reaches: its table is old, and it leads nothing."""
+    isolated = cluster.nodes[node]
+
+    def metadata(frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        if unpack(Metadata, frame.header).is_latest:
+            return ErrorReply("not_leader", "cut off", group=0)
+        return pack(view), []
+
+    isolated._handlers[FrameKind.METADATA] = metadata
+    cluster.fate = lambda at, frame: (
+        Fate.NOT_LEADER if at is isolated and frame.kind != FrameKind.METADATA else Fate.DONE
+    )
+
+
+@pytest.mark.parametrize("knows", ["no leader", "itself as the old leader", "nothing"])
+async def test_client_of_a_node_that_is_cut_off_asks_the_others(
+    cluster: FakeCluster, knows: str
+) -> None:
+    cluster.create_topic(queues=3)
+    view = cluster.view(None)
+    if knows == "nothing":
+        view = replace(view, nodes=[], groups=[], topics=[])
+    else:
+        leader = 3 if knows == "itself as the old leader" else 0
+        view = replace(view, groups=[replace(g, leader=leader, term=0) for g in view.groups])
+    cut_off(cluster, 3, view)
+    for group, leader in cluster.leaders.items():
+        cluster.leaders[group] = leader if leader != 3 else 2
+    # The client knows the node that is cut off first, and stays connected to it.
+    url = "raftmq://node3:3,node3:3,node1:1" if knows == "nothing" else "raftmq://node3:3"
+    async with connect(url, world=cluster, timeout=5.0) as mq:
+        assert list(mq._router.connections) == [3]
+        assert [topic.name for topic in await mq.admin.list_topics()] == ["orders"]
+        async with mq.producer("orders") as p:
+            for queue in range(3):
+                await p.send(b"x", queue=queue)
