@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.errors import Reason, Rejected
+
 from .exits import ExitCode
 from .formats import TABLE_HEADING, as_json, as_row, compiled
 from .output import Meter, note, output_option
@@ -116,6 +118,8 @@ async def _read(mq: "Client", reading: _Reading) -> None:
         ) as consumer,
         anyio.create_task_group() as tasks,
     ):
+        if isinstance(reading.start, int):
+            _refuse_beyond(reading, consumer.position, ends or await _ends(mq, reading))
         tasks.start_soon(_await_interrupt, reading, tasks.cancel_scope)
         # Where the messages themselves are seen, no progress is.
         with Meter("reading", total=reading.count, is_shown=not sys.stdout.isatty()) as meter:
@@ -131,6 +135,17 @@ async def _read(mq: "Client", reading: _Reading) -> None:
                         await consumer.commit()
                 meter.advance(len(messages))
         tasks.cancel_scope.cancel()
+
+
+def _refuse_beyond(reading: _Reading, position: dict[int, int], ends: dict[int, int]) -> None:
+    """An offset that does not exist yet is a mistake: to wait for new messages, say `latest`."""
+    for queue, end in ends.items():
+        if position.get(queue, 0) > end:
+            raise Rejected(
+                Reason.OFFSET_OUT_OF_RANGE,
+                f"queue {queue} of topic {reading.topic!r} ends at offset {end}, and "
+                f"--from {position[queue]} is beyond it",
+            )
 
 
 async def _await_interrupt(reading: _Reading, scope: "anyio.CancelScope") -> None:

@@ -376,8 +376,9 @@ class Fetcher:
             return
         cursor.error = Rejected(
             Reason.OFFSET_OUT_OF_RANGE,
-            f"{self._name(cursor)} holds offsets {refusal.earliest} to {refusal.end - 1}, and "
-            f"{cursor.fetched} is wanted: seek, or set on_trimmed to 'earliest' or 'latest'",
+            f"{self._name(cursor)} begins at offset {refusal.earliest} and ends at offset "
+            f"{refusal.end}, and {cursor.fetched} is wanted: seek, or set on_trimmed to 'earliest' "
+            "or 'latest'",
         )
         self.tell()
 
