@@ -78,6 +78,7 @@ class Duties:
             self._wake = trio.Event()
             self._node.mark_idle()
             self._node.check_space()
+            self._node.links.prune()
             led = [group for group in self._node.groups.values() if group.is_leader]
             now = trio.current_time()
             offices = [(group.number, group.raft.term) for group in led]

@@ -11,7 +11,7 @@ offices spread over the nodes as they did before.
 
 Invariants:
 - There is one link to each node that the settings, the catalog or a `Hello` named, and none to
-  this node itself.
+  this node itself; a node that was removed from the cluster loses its link.
 """
 
 from functools import partial
@@ -45,6 +45,8 @@ class Links:
         self._nursery = nursery
         self._links: dict[int, PeerLink] = {}
         self._orphans: dict[int, int] = {}
+        # All that a catalog ever named: the founders are in the first one.
+        self._listed = {peer.id for peer in node.settings.node.peers}
 
     def get(self, node: int) -> PeerLink | None:
         """The link to a node; None if there is none."""
@@ -60,7 +62,10 @@ class Links:
         peers = {peer.id: peer for peer in (*own.peers, *own.join)}
         for node in self._node.catalog.nodes.values():
             peers[node.id] = Peer(node.id, node.host, node.port)
+            self._listed.add(node.id)
         for peer in peers.values():
+            if self._is_removed(peer.id):
+                continue
             link = self._links.get(peer.id)
             if link is not None:
                 link.peer = peer
@@ -73,8 +78,28 @@ class Links:
         link = self._links.get(hello.node)
         if link is not None:
             link.hurry()
-        elif hello.node and hello.host:
+        elif hello.node and hello.host and not self._is_removed(hello.node):
             self._start(Peer(hello.node, hello.host, hello.port))
+
+    def prune(self) -> None:
+        """End the links to nodes that were removed from the cluster."""
+        for number in [number for number in self._links if self._is_removed(number)]:
+            self._links.pop(number).stop()
+
+    def _is_removed(self, number: int) -> bool:
+        """True if the catalog named a node, does not any more, and no group here counts on it.
+
+        A node that the catalog never named may be one that joins, or one that this node's old
+        catalog does not know yet: it may be the very leader that brings the news.
+        """
+        catalog = self._node.catalog
+        if number not in self._listed or not catalog.is_bootstrapped or number in catalog.nodes:
+            return False
+        confs = [group.conf_state for group in self._node.groups.values()]
+        return not any(
+            number in map(node_of, (*conf.voters, *conf.voters_outgoing, *conf.learners))
+            for conf in confs
+        )
 
     def send(self, group: Group, message: Message) -> None:
         """Send a consensus message, best effort."""

@@ -59,6 +59,7 @@ class PeerLink:
         self._outbox: Outbox | None = None
         self._waiting: dict[int, Callable[[Frame | None], None]] = {}
         self._correlation = 0
+        self._scope = trio.CancelScope()
         self.last_error = ""
         """Why the last attempt to connect failed, for people; empty while connected."""
 
@@ -106,8 +107,16 @@ class PeerLink:
         """The other node is known to be up: connect now, if that is being waited with."""
         self._hurry.set()
 
+    def stop(self) -> None:
+        """End the link for ever."""
+        self._scope.cancel()
+
     async def run(self) -> None:
-        """Keep the link open until cancelled."""
+        """Keep the link open until `stop`, or cancelled."""
+        with self._scope:
+            await self._keep_open()
+
+    async def _keep_open(self) -> None:
         pause = RETRY_SECONDS_MIN
         while True:
             was_refused = False

@@ -30,6 +30,15 @@ async def check_everywhere(cluster: Cluster, count: int) -> None:
         assert await bodies(cluster, queue) == [b"%d" % n for n in range(count)]
 
 
+def linked(cluster: Cluster, node: int) -> list[int]:
+    """Which of the other nodes keep a link to a node."""
+    return [
+        number
+        for number, other in cluster.nodes.items()
+        if number != node and other.links.get(node) is not None
+    ]
+
+
 def test_node_that_joins_takes_over_its_share_and_has_every_message() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)
@@ -62,9 +71,19 @@ def test_node_that_is_removed_hands_over_and_the_rest_serves_without_it() -> Non
             lambda: all(cluster.members(group) == {1, 2} for group in (0, *DATA_GROUPS))
         )
         await cluster.wait_until(lambda: sorted(cluster.nodes[1].catalog.nodes) == [1, 2])
+        await cluster.wait_until(lambda: not linked(cluster, 3))
+        # It goes on knocking; nobody links back.
+        await trio.sleep(10)
+        assert not linked(cluster, 3)
         cluster.kill(3)
         await produce_everywhere(cluster, 5, 5)
         await check_everywhere(cluster, 10)
+        # The settings of a founder still name it.
+        cluster.kill(1)
+        await cluster.start(1)
+        await cluster.wait_until(lambda: not linked(cluster, 3))
+        await cluster.wait_led(0, *DATA_GROUPS)
+        await produce_everywhere(cluster, 10, 1)
 
     in_cluster(scenario)
 
