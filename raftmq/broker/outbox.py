@@ -9,9 +9,11 @@ and what is put outside of any step.
 
 Invariants:
 - Parts leave in the order in which they were put, whole, or the stream is broken.
-- `size` counts what was put and is not sent; whoever puts looks at it and stops in time.
+- `size` counts what was put and is not sent; whoever puts looks at it and stops in time. What was
+  sent is not held.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -64,7 +66,7 @@ class Outbox:
         self._nowait = stream if isinstance(stream, SendsNowait) else None
         self._step = step
         self._on_sent = on_sent
-        self._parts: list[bytes] = []
+        self._parts: deque[bytes] = deque()
         self._is_sending = False
         self._wake = trio.Event()
         self._drained = trio.Event()
@@ -88,7 +90,7 @@ class Outbox:
             data = b"".join(self._parts)
             sent = self._nowait.send_nowait(data)
             self._note_sent(sent)
-            self._parts = [data[sent:]] if sent < len(data) else []
+            self._parts = deque([data[sent:]] if sent < len(data) else ())
         if self._parts:
             self._wake.set()
 
@@ -105,14 +107,22 @@ class Outbox:
             await self._wake.wait()
             self._wake = trio.Event()
             self._is_sending = True
-            parts, self._parts = self._parts, []
-            for piece in _pieces(parts):
+            while self._parts:
+                piece = self._next_piece()
                 await self._stream.send_all(piece)
                 self._note_sent(len(piece))
             self._is_sending = False
-            if self._parts:
-                # Put during a step that ended while this task was sending.
-                self._wake.set()
+
+    def _next_piece(self) -> bytes:
+        """The next parts, small ones joined. One piece at a time is made: a slow stream's parts
+        would be held twice, and after they were sent."""
+        parts = self._parts
+        piece = [parts.popleft()]
+        size = len(piece[0])
+        while parts and size + len(parts[0]) <= _JOIN_BYTES_MAX:
+            size += len(parts[0])
+            piece.append(parts.popleft())
+        return b"".join(piece)
 
     def _note_sent(self, size: int) -> None:
         if not size:
@@ -121,20 +131,3 @@ class Outbox:
         self._on_sent()
         if not self.size:
             self._drained.set()
-
-
-def _pieces(parts: list[bytes]) -> list[bytes]:
-    """The parts with small neighbours joined."""
-    if sum(map(len, parts)) <= _JOIN_BYTES_MAX:
-        return [b"".join(parts)]
-    pieces: list[bytes] = []
-    small: list[bytes] = []
-    small_size = 0
-    for part in parts:
-        if small and small_size + len(part) > _JOIN_BYTES_MAX:
-            pieces.append(b"".join(small))
-            small, small_size = [], 0
-        small.append(part)
-        small_size += len(part)
-    pieces.append(b"".join(small))
-    return pieces
