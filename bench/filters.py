@@ -1,6 +1,6 @@
 """What filters cost, as ratios within one run: `python -m bench.filters`.
 
-    python -m bench.filters [--expressions 10000] [--messages 500] [--json FILE] [--quick]
+    python -m bench.filters [--expressions 10000] [--messages 500] [--rounds 4] [--json FILE]
 
 | row | ours | against |
 |---|---|---|
@@ -244,10 +244,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--expressions", type=int, default=10_000)
     parser.add_argument("--messages", type=int, default=500, help="in a batch")
     parser.add_argument("--json", type=Path, help="write the rows here too")
-    parser.add_argument("--quick", action="store_true", help="one round, 10,000 to add beside")
+    parser.add_argument("--rounds", type=int, default=4, help="the best one counts")
+    parser.add_argument("--beside", type=int, default=100_000, help="expressions to add one to")
     options = parser.parse_args(arguments)
-    rounds, beside = (1, 10_000) if options.quick else (4, 100_000)
-    rows = measure(options.expressions, options.messages, rounds, beside)
+    rows = measure(options.expressions, options.messages, options.rounds, options.beside)
     Console(width=140).print(table(rows))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

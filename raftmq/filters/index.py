@@ -47,7 +47,7 @@ from .cover import Key, Pair, cover, keys
 from .formula import TRUE, Formula
 from .parser import parse
 from .ranges import Guard, Thresholds, guard
-from .scalar import Row, RowTest, assume, plain_row, row_test
+from .scalar import Row, RowTest, assuming, plain_row, row_test
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,8 +61,12 @@ Id = TypeVar("Id", bound=Hashable)
 REST_MAX: Final = 8
 """Residuals that a child evaluates one by one; more become tables."""
 SPREAD_MAX: Final = 8
-"""Pairs of a cover below the root: a residual with more stays in `rest`, so that lists within lists
-do not multiply."""
+"""Pairs of a cover below the root: a residual with more stays where it is."""
+PLACES_MAX: Final = 128
+"""Places of a formula from which on it spreads no further: lists within lists would multiply."""
+LEVELS_MAX: Final = 8
+"""Nodes below one another: subscribers who share a long list of equalities and differ in nothing
+that can be looked up must not make a path as long as the list."""
 FEW: Final = 64
 """At most so many messages of a batch go on one by one: a numpy operation costs as much as 30 to
 100 evaluations, and ranges are found by bisection only one by one."""
@@ -80,7 +84,7 @@ class _Entry(Generic[Id]):
         self.formula = formula
         self.ids: dict[Id, None] = {}
         # Where it stands, and what is left of it there.
-        self.places: list[tuple[_Node[Id], Formula]] = []
+        self.places: dict[tuple[_Node[Id], Formula], None] = {}
 
 
 class _Residual(Generic[Id]):
@@ -97,10 +101,11 @@ class _Residual(Generic[Id]):
 class _Node(Generic[Id]):
     """See the table of this module."""
 
-    __slots__ = ("always", "is_split", "parent", "ranges", "rest", "tables")
+    __slots__ = ("always", "is_split", "level", "parent", "ranges", "rest", "tables")
 
     def __init__(self, parent: "tuple[_Node[Id], Pair] | None") -> None:
         self.parent = parent
+        self.level: int = 0 if parent is None else parent[0].level + 1
         self.is_split = parent is None
         self.always: dict[_Entry[Id], None] = {}
         self.rest: dict[Formula, _Residual[Id]] = {}
@@ -241,32 +246,37 @@ class Index(Generic[Id]):
         """Put what is left of an entry into a node or below it."""
         if formula == TRUE:
             node.always[entry] = None
-            entry.places.append((node, formula))
+            entry.places[node, formula] = None
             return
-        pairs = self._pairs(node, formula)
+        pairs = self._pairs(node, entry, formula)
         if pairs is None:
             residuals = _residuals_of(node, formula)
             residual = residuals.get(formula)
             if residual is None:
                 residual = residuals[formula] = _Residual(formula)
             residual.entries[entry] = None
-            entry.places.append((node, formula))
-            if not node.is_split and len(node.rest) > REST_MAX:
+            entry.places[node, formula] = None
+            if not node.is_split and len(node.rest) > REST_MAX and node.level < LEVELS_MAX:
                 self._split(node)
             return
+        residual_of = {name: assuming(formula, name) for name in dict(pairs)}
         for name, key in pairs:
+            residual_at = residual_of[name]
+            assert residual_at is not None, name
             table = node.tables.setdefault(name, {})
             child = table.get(key)
             if child is None:
                 child = table[key] = _Node((node, (name, key)))
-            self._place(child, entry, assume(formula, name, key))
+            self._place(child, entry, residual_at(key))
 
-    def _pairs(self, node: _Node[Id], formula: Formula) -> list[Pair] | None:
+    def _pairs(self, node: _Node[Id], entry: _Entry[Id], formula: Formula) -> list[Pair] | None:
         """The cover over which the formula is placed; None: it stays in this node."""
         if not node.is_split:
             return None
         if node.parent is None:
             return cover(formula, self._weight)
+        if len(entry.places) >= PLACES_MAX:
+            return None
         return cover(formula, self._weight, pairs_max=SPREAD_MAX)
 
     def _split(self, node: _Node[Id]) -> None:
@@ -276,7 +286,7 @@ class Index(Generic[Id]):
         node.rest.clear()
         for residual in residuals:
             for entry in residual.entries:
-                entry.places.remove((node, residual.formula))
+                del entry.places[node, residual.formula]
                 self._place(node, entry, residual.formula)
 
 

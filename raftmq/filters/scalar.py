@@ -185,9 +185,19 @@ def assume(formula: Formula, name: str, value: Plain | None) -> Formula:
 
     None: it is absent. Comparisons of two properties stay.
     """
+    residual = assuming(formula, name)
+    return formula if residual is None else residual(value)
+
+
+def assuming(formula: Formula, name: str) -> Callable[[Plain | None], Formula] | None:
+    """`assume` for many values of one property; None: the formula never changes."""
     if isinstance(formula, Atom):
         if formula.name != name or isinstance(formula.constant, Other):
-            return formula
-        return TRUE if value_test(formula)(value) else FALSE
-    terms = [assume(term, name, value) for term in formula.terms]
-    return formula if terms == list(formula.terms) else group(formula.is_all, terms)
+            return None
+        test = value_test(formula)
+        return lambda value: TRUE if test(value) else FALSE
+    is_all = formula.is_all
+    terms = [(term, assuming(term, name)) for term in formula.terms]
+    if all(residual is None for _, residual in terms):
+        return None
+    return lambda value: group(is_all, [r(value) if r else term for term, r in terms])

@@ -1,5 +1,6 @@
 """Index equals scan: whatever was added, replaced and removed, in whatever order."""
 
+import time
 from random import Random
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from raftmq.filters import Filter, FilterSyntaxError, Index
 from raftmq.filters import compile as compile_filter
 from raftmq.filters.cover import cover
-from raftmq.filters.index import FEW, REST_MAX
+from raftmq.filters.index import FEW, LEVELS_MAX, PLACES_MAX, REST_MAX, SPREAD_MAX
 from raftmq.filters.parser import parse
 from raftmq.filters.scalar import assume, plain_row, row_test
 from tests.filters.batches import TAGS, batch_of, random_batch
@@ -226,6 +227,35 @@ def test_lists_within_lists_do_not_multiply() -> None:
     places = sum(len(entry.places) for entry in index._entries.values())
     assert places <= 100 * 2 * REST_MAX
     assert index.match({"a": 1, "b": 2, "c": 3, "d": 1.5}) == set(range(1, 2 * REST_MAX, 3))
+
+
+def test_short_lists_within_short_lists_do_not_multiply() -> None:
+    lists = [f"p{each} IN ({', '.join(map(str, range(SPREAD_MAX)))})" for each in range(8)]
+    index: Index[int] = Index()
+    for each in range(2 * REST_MAX):
+        index.add(each, f"{' AND '.join(lists)} AND z <> {each}")
+    places = [len(entry.places) for entry in index._entries.values()]
+    assert max(places) < 2 * PLACES_MAX
+    props = {f"p{each}": each for each in range(8)}
+    assert index.match({**props, "z": 3}) == set(range(2 * REST_MAX)) - {3}
+    for each in range(2 * REST_MAX):
+        index.remove(each)
+    assert index._root.is_empty()
+
+
+def test_long_list_that_many_share_makes_no_long_path() -> None:
+    shared = " AND ".join(f"p{each} = 1" for each in range(1_000))
+    index: Index[int] = Index()
+    start = time.process_time()
+    for each in range(2 * REST_MAX):
+        index.add(each, f"{shared} AND z <> {each}")
+    assert time.process_time() - start < 5
+    node = index._root
+    while node.tables:
+        node = next(iter(next(iter(node.tables.values())).values()))
+    assert node.level == LEVELS_MAX
+    props = {f"p{each}": 1 for each in range(1_000)}
+    assert index.match({**props, "z": 3}) == set(range(2 * REST_MAX)) - {3}
 
 
 def test_matches_keep_what_was_true_when_the_batch_was_matched() -> None:

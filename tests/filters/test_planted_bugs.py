@@ -80,7 +80,7 @@ def only_first_pair_is_placed(patch: pytest.MonkeyPatch) -> None:
 
 
 def residual_forgets_its_pair(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(index, "assume", lambda formula, name, key: formula if key is None else TRUE)
+    patch.setattr(index, "assuming", lambda formula, name: lambda key: TRUE)
 
 
 def absent_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
