@@ -137,7 +137,7 @@ def _bad_line(file: str, number: int, problem: str) -> Failure:
 
 
 def _explanation(found: "Filter", row: "Row") -> dict[str, Any]:
-    from raftmq.filters.explain import buckets, outcome, tree_lines, verdict_lines
+    from raftmq.filters.explain import buckets, outcome, placing, tree_lines, verdict_lines
 
     placed = buckets(found.formula)
     return {
@@ -145,6 +145,7 @@ def _explanation(found: "Filter", row: "Row") -> dict[str, Any]:
         "properties": list(found.names),
         "tree": list(tree_lines(found.formula)),
         "is_indexed": placed is not None,
+        "placing": placing(found.formula),
         "buckets": [bucket._asdict() for bucket in placed or ()],
         "sample": dict(row),
         "outcome": outcome(found.formula, row),
@@ -153,16 +154,20 @@ def _explanation(found: "Filter", row: "Row") -> dict[str, Any]:
 
 
 def _print_explanation(found: "Filter", row: "Row") -> None:
-    from raftmq.filters.explain import buckets, row_text, tree_lines, value_text, verdict_lines
+    from raftmq.filters.explain import (
+        buckets,
+        placing,
+        row_text,
+        tree_lines,
+        value_text,
+        verdict_lines,
+    )
 
     _print_section("means", [str(found)])
     _print_section("tree", tree_lines(found.formula))
     placed = buckets(found.formula)
-    if placed is None:
-        reason = "no equality must hold for it to match: it is evaluated for every batch"
-        _print_section("index", [reason])
-    else:
-        click.echo("index")
+    _print_section("index", [placing(found.formula)])
+    if placed:
         rows = [(f"  {each.name}", value_text(each.key), each.residual) for each in placed]
         print_table(["  PROPERTY", "VALUE", "THEN EVALUATED"], rows)
     _print_section(f"sample message: {row_text(row)}", verdict_lines(found.formula, row))

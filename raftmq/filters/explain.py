@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from .cover import Key, cover
-from .formula import OPPOSITES, Atom, Formula, Group, Other
+from .formula import FALSE, OPPOSITES, TRUE, Atom, Formula, Group, Other
+from .ranges import guard
 from .scalar import Plain, Row, assume, row_test
 from .text import atom_text, formula_text, name_text, scalar_text
 
@@ -39,6 +40,21 @@ class Bucket(NamedTuple):
     """Its value; None: it is absent."""
     residual: str
     """What remains to be evaluated, as SQL; `TRUE`: nothing."""
+
+
+def placing(formula: Formula) -> str:
+    """In a sentence: where an index places it."""
+    if formula == TRUE:
+        return "every message matches: nothing is evaluated"
+    if formula == FALSE:
+        return "no message can match: it is not in the index"
+    if buckets(formula) is not None:
+        return "only messages with one of these values are looked at"
+    if guard(formula) is not None:
+        return (
+            "no equality must hold for it to match, but a range: it stands in the order of bounds"
+        )
+    return "no equality must hold for it to match: it is evaluated for every batch"
 
 
 def buckets(formula: Formula) -> list[Bucket] | None:

@@ -28,6 +28,7 @@ def test_explain_shows_tree_buckets_and_the_reason(raftmq: CommandLine) -> None:
         "    n > 5",
         "    type <> 'b'",
         "index",
+        "  only messages with one of these values are looked at",
         "  PROPERTY  VALUE  THEN EVALUATED",
         "  type      'a'    n > 5",
         "  type      'b'    FALSE",
@@ -45,8 +46,14 @@ def test_explain_makes_a_sample_and_says_what_is_not_indexed(raftmq: CommandLine
     assert found["outcome"] == "true"
     assert [bucket["key"] for bucket in found["buckets"]] == ["paid", "lost"]
     ended = raftmq.ok("filter", "explain", "n > 5")
-    assert "evaluated for every batch" in ended.stdout
+    assert "in the order of bounds" in ended.stdout
     assert "unknown  n > 5" in ended.stdout
+    for text, sentence in [
+        ("n <> 5", "evaluated for every batch"),
+        ("*", "every message matches"),
+        ("FALSE", "no message can match"),
+    ]:
+        assert sentence in raftmq.ok("filter", "explain", text).stdout
 
 
 def test_test_prints_the_outcome_of_each_message(raftmq: CommandLine, messages: str) -> None:
