@@ -100,6 +100,8 @@ async def _spread(
         case = f"raftmq, all of {queues:,} queues"
         outcome.add_row("produce", case, SETTINGS, SIZE, window)
         outcome.add("produce to all queues: a million messages cost", window.server_cost, "s")
+        tell("reading at the end of all queues")
+        outcome.add_row("tail", case, SETTINGS, SIZE, await load.tail(seconds))
         tell("reading all queues")
     async with raftmq.connect(many.url, timeout=CONNECT_SECONDS_MAX) as client:
         begun = time.perf_counter()

@@ -6,7 +6,8 @@ kinds: connections that ask for megabytes and never read an answer, and a consum
 reads what only the disk has, a little at a time. Healthy windows stand between the others.
 
 The nodes of this cluster share the processors of one machine: a follower that is paused gives its
-share to the others, so a ratio above 1 is no merit.
+share to the others, so a ratio above 1 is no merit; one that catches up takes a larger share, so
+its ratio has no target.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -29,6 +30,7 @@ QUEUES = 6
 FOLLOWER = 3
 LEADERS = (1, 2)
 LEAST_RATIO = 0.9
+ROUNDS_MAX = 3
 LONG_WINDOWS = 6
 """A window in which memory is watched is so many times as long as the others."""
 DRIFT_MIB_MAX = 16.0
@@ -83,6 +85,7 @@ async def _measure(
         await load.fill(messages, tell=tell)
         topic = await load.client.admin.describe_topic(TOPIC, timeout=CONNECT_SECONDS_MAX)
         cluster = _Cluster(nodes, load, topic, seconds)
+        rounds = min(rounds, ROUNDS_MAX)
         healthy: list[Window] = []
         for name, case in CASES.items():
             grown = []
@@ -100,7 +103,8 @@ async def _measure(
                 if is_last and took > 1.0:
                     outcome.add(outcome_name.rpartition(",")[0], took, "s")
             what = f"produce, {name} over all healthy"
-            outcome.compare(what, healthy[-rounds:], grown, at_least=LEAST_RATIO)
+            least = None if case is _catching_up else LEAST_RATIO
+            outcome.compare(what, healthy[-rounds:], grown, at_least=least)
             outcome.add_row("produce", f"raftmq, {name}", SETTINGS, SIZE, middle(grown))
         outcome.add_row("produce", "raftmq, all healthy", SETTINGS, SIZE, middle(healthy))
 
