@@ -26,37 +26,42 @@ when it is *false*, and a NOT turns that round for what follows (see `formula`).
 Where RocketMQ differs, and why we do: docs/filters.md.
 
 Invariants:
-- Whatever the text, it gives a formula or a `FilterSyntaxError`, in time linear in its length.
+- Whatever the text, it gives a formula or a `FilterSyntaxError`, in time linear in its length (and,
+  where groups are nested, in their depth).
 - Recursion is at most six calls for each of `DEPTH_MAX` parentheses.
 
 Sources: RocketMQ's SelectorParser.jj and ComparisonExpression; SQL92 §8; JMS 2.0 §3.8 (selectors).
 """
 
-import operator
-import re
 from collections.abc import Callable
-from functools import partial
 from types import NoneType
-from typing import Final, NamedTuple, NoReturn, cast
+from typing import Final, NoReturn, cast
 
 from .formula import (
     FALSE,
-    MIRRORED,
     OPPOSITES,
-    TAG,
     TRUE,
     Atom,
     Formula,
     Group,
     Operator,
-    Other,
     Scalar,
     Values,
     group,
 )
 from .like import like_atom
 from .literals import INTEGER_MAX, INTEGER_MIN, read_number, read_quoted
+from .operands import (
+    COMPARE,
+    Literal,
+    Operand,
+    Property,
+    compare,
+    family,
+    new_property,
+)
 from .refusal import FilterSyntaxError, did_you_mean
+from .tags import parse_tags
 from .text import KEYWORDS
 from .tokens import token_position, tokens
 
@@ -66,32 +71,11 @@ DEPTH_MAX: Final = 64
 """Parentheses within parentheses."""
 
 
-class Property(NamedTuple):
-    """An operand: the value of a property, perhaps with a minus before it."""
-
-    name: str
-    is_negated: bool
-
-
-# As a NamedTuple makes itself, in half of the time: most of a filter is these.
-_property = partial(tuple.__new__, Property)
-_atom = partial(tuple.__new__, Atom)
-
-Literal = Scalar | bool | None
-Operand = Property | Literal
 Rule = Callable[[bool], Formula | Operand]
 
-_COMPARE: Final[dict[str, Callable[..., bool]]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _TEXT_OPERATORS: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH", "LIKE"})
 _NEGATABLE: Final = _TEXT_OPERATORS | {"BETWEEN", "IN"}
-_ASKED: Final = _NEGATABLE | {"IS", "NOT"} | set(_COMPARE)
+_ASKED: Final = _NEGATABLE | {"IS", "NOT"} | set(COMPARE)
 _SPELLED: Final = {
     **{spelled: word for word in KEYWORDS for spelled in (word, word.lower())},
     **{sign: sign for sign in ("=", "<>", "<", "<=", ">", ">=", "(", ")", ",")},
@@ -113,11 +97,6 @@ _HINTS: Final = {
     "-": "; arithmetic is not part of a filter",
 }
 
-_BLANKS = r"[ \t\r\n\f]*+"
-_TAG = r"""(?:'(?:[^']++|'')*+'|(?!--)[^ \t\r\n\f|'`"()=<>,*&!;]++)"""
-_TAGS = re.compile(rf"{_BLANKS}(?:{_TAG}(?:{_BLANKS}\|\|{_BLANKS}{_TAG})*+)?+{_BLANKS}")
-_ONE_TAG = re.compile(_TAG)
-
 
 def parse(text: str) -> Formula:
     """The formula of a filter.
@@ -128,20 +107,8 @@ def parse(text: str) -> Formula:
     if len(text) > EXPRESSION_CHARACTERS_MAX:
         problem = f"a filter of {len(text)} characters; the limit is {EXPRESSION_CHARACTERS_MAX}"
         raise FilterSyntaxError(problem, text=text, position=EXPRESSION_CHARACTERS_MAX)
-    if text.strip(" \t\r\n\f") in ("", "*"):
-        return TRUE
-    if _TAGS.fullmatch(text):
-        words = _ONE_TAG.findall(text)
-        if not any(word.upper() in KEYWORDS for word in words):
-            return _tags([read_quoted(word) if word[0] == "'" else word for word in words])
-    return _Parser(text).parse()
-
-
-def _tags(tags: list[str]) -> Formula:
-    distinct = tuple(dict.fromkeys(tags))
-    if len(distinct) == 1:
-        return Atom("=", TAG, distinct[0])
-    return Atom("IN", TAG, Values(distinct))
+    tags = parse_tags(text)
+    return _Parser(text).parse() if tags is None else tags
 
 
 class _Parser:
@@ -213,7 +180,7 @@ class _Parser:
         if isinstance(left, (Atom, Group)):
             self._refuse("a condition cannot be compared: use it as it is, or with NOT", self._at)
         self._at += 1
-        if word in _COMPARE:
+        if word in COMPARE:
             return self._compare(left, cast("Operator", word), self._operand(), wanted, start)
         if word == "IS":
             return self._null(left, wanted, start)
@@ -241,7 +208,7 @@ class _Parser:
         first = token[:1]
         if first in _LETTERS and token not in KEYWORDS:
             self._at += 1
-            return _property((token, False))
+            return new_property((token, False))
         if first == "'":
             return self._quoted()
         if first in _DIGITS and token != ".":
@@ -302,48 +269,10 @@ class _Parser:
     def _compare(
         self, left: Operand, operator: Operator, right: Operand, wanted: bool, start: int
     ) -> Formula:
-        if not isinstance(left, Property):
-            if not isinstance(right, Property):
-                return self._compare_literals(left, operator, right, wanted, start)
-            left, operator, right = right, MIRRORED[operator], left
-        if left.is_negated:
-            # -a < 5 says the same as a > -5.
-            operator, left, right = (
-                MIRRORED[operator],
-                left._replace(is_negated=False),
-                (self._negated(right, start)),
-            )
-        if isinstance(right, Property):
-            operator = operator if wanted else OPPOSITES[operator]
-            return Atom(operator, left.name, Other(right.name, right.is_negated))
-        if right is None or isinstance(right, bool):
-            self._check_literal(right, operator, start)
-            is_true = ((right is True) is (operator == "=")) is wanted
-            return Atom("IS TRUE" if is_true else "IS FALSE", left.name, None)
-        return _atom((operator if wanted else OPPOSITES[operator], left.name, right))
-
-    def _negated(self, operand: Operand, start: int) -> Operand:
-        if isinstance(operand, Property):
-            return Property(operand.name, not operand.is_negated)
-        if isinstance(operand, (bool, str, NoneType)):
-            self._refuse("a minus stands before numbers, and this is compared with none", start)
-        # As a float 2^63 is exact.
-        return -operand if operand != INTEGER_MIN else -float(operand)
-
-    def _compare_literals(
-        self, left: Literal, operator: Operator, right: Literal, wanted: bool, start: int
-    ) -> Formula:
-        for value in (left, right):
-            self._check_literal(value, operator, start)
-        if _family(left) is not _family(right):
-            self._refuse(f"{_family(left)} and {_family(right)} do not compare", start)
-        return TRUE if _COMPARE[operator](left, right) is wanted else FALSE
-
-    def _check_literal(self, value: Literal, operator: str, start: int) -> None:
-        if value is None:
-            self._refuse("nothing compares with NULL: write IS NULL or IS NOT NULL", start)
-        if isinstance(value, bool) and operator not in ("=", "<>"):
-            self._refuse("TRUE and FALSE have no order: write = or <>", start)
+        try:
+            return compare(left, operator, right, wanted)
+        except ValueError as error:
+            self._refuse(str(error), start)
 
     def _between(self, left: Operand, wanted: bool, start: int) -> Formula:
         low = self._operand()
@@ -361,7 +290,7 @@ class _Parser:
 
     def _check_range(self, low: Literal, high: Literal, start: int) -> None:
         # The comparison refuses what has no order, or not a common one.
-        if self._compare_literals(low, "<=", high, True, start) is FALSE:
+        if self._compare(low, "<=", high, True, start) is FALSE:
             self._refuse("BETWEEN goes from the lower bound to the higher one", start)
 
     def _in_list(self, name: str, wanted: bool) -> Formula:
@@ -375,7 +304,7 @@ class _Parser:
             value = self._operand()
             if isinstance(value, (Property, bool, NoneType)):
                 self._refuse("a list holds numbers or texts", place)
-            if values and _family(value) is not _family(values[0]):
+            if values and family(value) is not family(values[0]):
                 self._refuse("a list holds numbers or texts, not both", place)
             values.append(value)
         if self._tokens[self._at] != ")":
@@ -492,9 +421,3 @@ def _capital(token: str) -> str:
     if not token.isalpha():
         return token
     return upper if (upper := token.upper()) in KEYWORDS else token
-
-
-def _family(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return "a boolean"
-    return "a text" if isinstance(value, str) else "a number"

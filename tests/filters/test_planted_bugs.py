@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raftmq.filters import cover, formula, index, literals, masks, parser, ranges, scalar
+from raftmq.filters import cover, formula, index, literals, masks, operands, parser, ranges, scalar
 from tests.filters.differential import compare
 from tests.filters.test_index import test_index_equals_scan as check_index
 from tests.filters.test_masks import test_mask_equals_the_oracle_message_by_message as check_masks
@@ -45,7 +45,7 @@ def booleans_are_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 def mirrored_operator_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(parser, "MIRRORED", {each: each for each in formula.MIRRORED})
+    patch.setattr(operands, "MIRRORED", {each: each for each in formula.MIRRORED})
 
 
 def leading_zeros_are_read(patch: pytest.MonkeyPatch) -> None:
