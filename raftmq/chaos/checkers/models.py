@@ -17,10 +17,12 @@ A `cas` that answered False saw a value other than `old`; one that answered True
 Invariants:
 - `step` is a pure function; equal states step alike.
 - A function named in `observers` never changes the state.
+- While only functions outside `overwriters` happen, `leads(state, answer)` once false stays so.
 
 Sources: Herlihy and Wing 1990; the models that Knossos and Porcupine come with.
 """
 
+import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -57,6 +59,10 @@ class Model:
     step: Step
     observers: frozenset[str]
     """Functions that only look: one without an answer says nothing and is left out."""
+    overwriters: frozenset[str]
+    """Functions after which any earlier state may be forgotten."""
+    leads: Callable[[State, Value], bool]
+    """Whether an observer may come to answer this, from this state on, without an overwriter."""
 
     def is_look(self, function: str, result: Value) -> bool:
         """Whether an operation with this answer changes no state whatever."""
@@ -132,13 +138,64 @@ def _mutex(state: State, function: str, argument: Value, result: Value) -> State
     return is_acquire
 
 
+def _is_prefix(state: State, answer: Value) -> bool:
+    return isinstance(state, str) and str(answer or "").startswith(state)
+
+
+def _is_subset(state: State, answer: Value) -> bool:
+    assert isinstance(state, frozenset)
+    return isinstance(answer, tuple | None) and state <= frozenset(answer or ())
+
+
+def _is_any(state: State, answer: Value) -> bool:
+    return True
+
+
 REGISTER = Model(
-    "register", frozenset({"read", "write", "cas"}), None, _register, frozenset({"read"})
+    name="register",
+    functions=frozenset({"read", "write", "cas"}),
+    initial=None,
+    step=_register,
+    observers=frozenset({"read"}),
+    overwriters=frozenset({"write", "cas"}),
+    leads=operator.eq,
 )
-TEXT = Model("text", frozenset({"get", "put", "append"}), "", _text, frozenset({"get"}))
-SET = Model("set", frozenset({"add", "read"}), frozenset(), _set, frozenset({"read"}))
-FIFO = Model("fifo", frozenset({"enqueue", "dequeue"}), (), _fifo, frozenset())
-MUTEX = Model("mutex", frozenset({"acquire", "release"}), False, _mutex, frozenset())
+TEXT = Model(
+    name="text",
+    functions=frozenset({"get", "put", "append"}),
+    initial="",
+    step=_text,
+    observers=frozenset({"get"}),
+    overwriters=frozenset({"put"}),
+    leads=_is_prefix,
+)
+SET = Model(
+    name="set",
+    functions=frozenset({"add", "read"}),
+    initial=frozenset(),
+    step=_set,
+    observers=frozenset({"read"}),
+    overwriters=frozenset(),
+    leads=_is_subset,
+)
+FIFO = Model(
+    name="fifo",
+    functions=frozenset({"enqueue", "dequeue"}),
+    initial=(),
+    step=_fifo,
+    observers=frozenset(),
+    overwriters=frozenset(),
+    leads=_is_any,
+)
+MUTEX = Model(
+    name="mutex",
+    functions=frozenset({"acquire", "release"}),
+    initial=False,
+    step=_mutex,
+    observers=frozenset(),
+    overwriters=frozenset(),
+    leads=_is_any,
+)
 
 MODELS = (REGISTER, TEXT, SET, FIFO, MUTEX)
 

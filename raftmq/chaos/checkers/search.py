@@ -14,6 +14,8 @@ taken effect). What is known about places keeps the search short:
   first; and a place reached by fewer open calls is at least as good as one reached by more;
 - an open call that would not change the state is not tried, nor one whose change nobody sees: the
   next call must come out differently than it would have without the open one.
+- where the next answers of observers can no longer come true, since nothing that could bring the
+  state about is left to happen before them, the search turns back; ways that lead to them go first.
 
 Time and space are exponential in the number of calls under way at once, in the worst case: hence
 `places_max`.
@@ -26,6 +28,7 @@ linearizability" (2017), whose just-in-time linearization this walk is; Horn and
 the parts by key.
 """
 
+import bisect
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -78,6 +81,23 @@ class _Plan:
     """By end: those of them that change nothing."""
     open_calls: list[list[list[int]]] = field(default_factory=list)
     """By end: open calls that have begun, alike ones together, in the order of their begins."""
+    ahead: list["_Look"] = field(default_factory=list)
+    """Answered calls of observers, in the order of their ends."""
+    ahead_from: list[int] = field(default_factory=list)
+    """By end: the first of `ahead` that ends then or later."""
+
+
+class _Look(NamedTuple):
+    """An observer's answered call, which the state must come to agree with."""
+
+    number: int
+    end_event: int
+    settled_event: int
+    """From this end on, no overwriter is left that could come before it."""
+
+
+LOOKS_AHEAD = 3
+"""So many of the next answers are looked at."""
 
 
 def search(
@@ -96,7 +116,7 @@ def search(
         place = walk.settle(stack.pop())
         if place.event == len(plan.ends):
             return Outcome(True, tried, 0)
-        if walk.is_known(place):
+        if walk.is_hopeless(place) or walk.is_known(place):
             continue
         tried += 1
         if tried > places_max or (tried & 0xFFF == 0 and is_late()):
@@ -125,7 +145,26 @@ def _plan(calls: Sequence[Call], model: Model) -> _Plan:
         plan.looks.append([one for one in active if looks[one]])
         plan.open_calls.append([list(group) for group in alike.values()])
         active.remove(number)
+    _look_ahead(plan, model)
     return plan
+
+
+def _look_ahead(plan: _Plan, model: Model) -> None:
+    """Fill in `ahead`: which answers of observers come next, and when they are settled."""
+    calls, ends = plan.calls, plan.ends
+    begins = sorted(
+        (call.begin, call.end) for call in calls if call.function in model.overwriters
+        and not model.is_look(call.function, call.result)
+    )  # fmt: skip
+    times = [calls[number].end for number in ends]
+    position, last = 0, -1
+    for event, number in enumerate(ends):
+        plan.ahead_from.append(len(plan.ahead))
+        while position < len(begins) and begins[position][0] < times[event]:
+            last = max(last, begins[position][1])
+            position += 1
+        if calls[number].function in model.observers:
+            plan.ahead.append(_Look(number, event, bisect.bisect_right(times, last)))
 
 
 class _Walk:
@@ -168,6 +207,28 @@ class _Walk:
         best.append(place.used)
         return False
 
+    def is_hopeless(self, place: _Place) -> bool:
+        """Whether one of the next answers can no longer come true."""
+        return any(
+            place.event >= look.settled_event
+            and not self._model.leads(place.state, self._plan.calls[look.number].result)
+            for look in self._next_looks(place)
+        )
+
+    def _next_looks(self, place: _Place) -> list[_Look]:
+        """The next observers' calls that have not taken effect."""
+        plan, found = self._plan, list[_Look]()
+        now = plan.calls[plan.ends[place.event]].end
+        for position in range(plan.ahead_from[place.event], len(plan.ahead)):
+            look = plan.ahead[position]
+            # Bits are shared by calls of different times: they mean nothing before the begin.
+            has_begun = plan.calls[look.number].begin < now
+            if not (has_begun and place.done & self._bit[look.number]):
+                found.append(look)
+                if len(found) == LOOKS_AHEAD:
+                    break
+        return found
+
     def choices(self, place: _Place) -> list[_Place]:
         """The places one call further, the most promising last."""
         plan = self._plan
@@ -180,17 +241,19 @@ class _Walk:
                 if after is not REFUSED and after != state:
                     found.append(_Place(event, after, done, used | 1 << number, state))
         must = plan.ends[event]
-        for number in reversed(plan.under_way[event]):
-            if number != must and not done & self._bit[number]:
+        answered = []
+        for number in [*(one for one in reversed(plan.under_way[event]) if one != must), must]:
+            if not done & self._bit[number]:
                 after = self._after(place, number)
                 if after is not REFUSED:
-                    found.append(_Place(event, after, done | self._bit[number], used))
+                    answered.append(_Place(event, after, done | self._bit[number], used))
+        looks = self._next_looks(place)
+        if looks and len(answered) > 1:
+            answer = plan.calls[looks[0].number].result
+            answered.sort(key=lambda one: self._model.leads(one.state, answer))
         if plan.calls[must].is_optional:
             found.append(place._replace(event=event + 1))
-        after = self._after(place, must)
-        if after is not REFUSED:
-            found.append(_Place(event, after, done | self._bit[must], used))
-        return found
+        return found + answered
 
     def _after(self, place: _Place, number: int) -> State:
         """The state after one more call; REFUSED if it cannot be, or need not be, tried here."""
