@@ -1,8 +1,9 @@
 """Judge recorded histories: `python -m raftmq.chaos.check PATH... [-o text|json] [--explain]`.
 
-A folder stands for the histories in it: all files named `*.log`, `*.txt`, `*.edn`, `*.parquet`; the
-formats are those of `raftmq.chaos.checkers.formats`. With `-o json` the answer is one object,
-`{file: "valid" | "invalid" | "unknown"}`, on stdout; reasons and explanations go to stderr.
+A folder stands for the histories in it and below: all files named `*.log`, `*.txt`, `*.edn`,
+`*.parquet`; the formats are those of `raftmq.chaos.checkers.formats`. With `-o json` the answer is
+one object, `{file: "valid" | "invalid" | "unknown"}`, on stdout; reasons and explanations go to
+stderr.
 
 | exit status | when |
 |---|---|
@@ -47,12 +48,11 @@ def main(
     """Judge each history: valid, invalid or unknown."""
     verdicts: dict[str, Verdict] = {}
     problems = 0
-    files = [file for path in paths for file in histories_in(path)]
-    for file in files:
+    files = [(path, file) for path in paths for file in histories_in(path)]
+    for path, file in files:
+        name = _name(path, file, is_alone=len(paths) == 1)
         try:
-            verdicts[_name(file, paths)] = judge_file(
-                file, Limit(places, seconds), is_explained=is_explained
-            )
+            verdicts[name] = judge_file(file, Limit(places, seconds), is_explained=is_explained)
         except NotAHistory as problem:
             click.echo(f"error: {problem}", err=True)
             problems += 1
@@ -71,10 +71,10 @@ def main(
 
 
 def histories_in(path: Path) -> list[Path]:
-    """The file itself, or the histories in a folder, by name."""
+    """The file itself, or the histories in a folder and those below it, by name."""
     if path.is_file():
         return [path]
-    return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
+    return sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
 
 
 def judge_file(path: Path, limit: Limit, *, is_explained: bool = False) -> Verdict:
@@ -93,9 +93,11 @@ def judge_file(path: Path, limit: Limit, *, is_explained: bool = False) -> Verdi
     return worst(report.verdict for report in reports)
 
 
-def _name(file: Path, paths: tuple[Path, ...]) -> str:
-    """The file's name in a folder; as it was given otherwise."""
-    return file.name if len(paths) == 1 or file not in paths else str(file)
+def _name(path: Path, file: Path, *, is_alone: bool) -> str:
+    """From the folder on, if one path was given; with the path as it was given otherwise."""
+    if not is_alone:
+        return str(file)
+    return file.name if file == path else file.relative_to(path).as_posix()
 
 
 if __name__ == "__main__":

@@ -203,6 +203,16 @@ def test_folder_is_judged_as_one_json_object(tmp_path: Path) -> None:
     assert "vacuous" in result.stderr
 
 
+def test_histories_of_folders_below_are_named_from_the_folder_on(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    fill(tmp_path / "deep")
+    assert "deep/bad.log" in json.loads(run(tmp_path, "-o", "json").stdout)
+    several = run(tmp_path / "deep" / "bad.log", tmp_path / "deep" / "good.log", "-o", "json")
+    assert set(json.loads(several.stdout)) == {
+        str(tmp_path / "deep" / name) for name in ("bad.log", "good.log")
+    }
+
+
 def test_strict_check_of_an_invalid_history_exits_with_5(tmp_path: Path) -> None:
     fill(tmp_path)
     assert run(tmp_path, "--strict").exit_code == 5
