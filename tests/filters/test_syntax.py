@@ -270,3 +270,19 @@ PIECES = st.sampled_from([
 @given(st.lists(PIECES, max_size=25))
 def test_any_tokens_are_read_or_refused(pieces: list[str]) -> None:
     check_any(" ".join(pieces))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("%a" * 2_000 + "b", "a" * 200_000),
+        ("%" * 4_000 + "b", "a" * 200_000),
+        ("%a_" * 1_000 + "b%", "a" * 20_000),
+        ("_" * 4_000 + "%", "a" * 200_000),
+    ],
+)
+def test_pattern_full_of_wildcards_takes_no_long_time(pattern: str, text: str) -> None:
+    found = compile_filter(f"a LIKE '{pattern}'")
+    start = time.process_time()
+    assert found.matches({"a": text}) == pattern.endswith("_%")
+    assert time.process_time() - start < 1.0
