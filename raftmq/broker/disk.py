@@ -91,6 +91,11 @@ class DiskLoop:
         write.messages.append(message)
         write.is_awaited = write.is_awaited or bool(message.responses)
 
+    def forget(self, group: Group) -> None:
+        """The group is not carried here any more: what it wanted written is dropped."""
+        self._pending.pop(group.number, None)
+        self._failing.discard(group.number)
+
     def flush(self) -> None:
         """Start a pass with all that somebody waits for, unless one runs."""
         if self._is_busy:
@@ -113,12 +118,14 @@ class DiskLoop:
         writes, free = done
         self._begin()
         for write in writes:
-            if write.full is None:
+            if write.full is None or write.group.is_retired:
                 self._failing.discard(write.group.number)
             else:
                 self._postpone(write)
         self._space.note(free, is_failing=bool(self._failing))
         for write in writes:
+            if write.group.is_retired:
+                continue
             if write.full is None:
                 write.group.persisted(write.messages)
             else:
@@ -140,6 +147,8 @@ class DiskLoop:
 
     def _retry(self, write: Write) -> None:
         del self._postponed[write.group.number]
+        if write.group.is_retired:
+            return
         write.full = None
         self._pending[write.group.number] = write
         self.flush()

@@ -79,6 +79,7 @@ class Duties:
             self._node.mark_idle()
             self._node.check_space()
             self._node.links.prune()
+            self._node.retire_replicas()
             led = [group for group in self._node.groups.values() if group.is_leader]
             now = trio.current_time()
             offices = [(group.number, group.raft.term) for group in led]

@@ -155,6 +155,8 @@ class Group:
         self._layout: tuple[SegmentInfo, ...] = self.store.layout
         self.stopping = ""
         """Why this node takes no proposals any more; empty: it does."""
+        self.is_retired = False
+        """True once this node carries the group no more: nothing that comes back late counts."""
         self.full = ""
         """Why this node takes no messages for lack of space, though upkeep; empty: it does."""
 

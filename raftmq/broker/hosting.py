@@ -15,6 +15,7 @@ Invariants:
   campaigns; it waits for a leader that was told to add it.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import cbor2
@@ -22,6 +23,8 @@ import cbor2
 from raftmq.consensus import Config, ConfState, HardState, Raft, Snapshot
 from raftmq.consensus import SnapshotMeta as ConsensusMeta
 from raftmq.log.cache import LogCache
+from raftmq.log.faults import LogFault
+from raftmq.log.files import LOCK_NAME
 from raftmq.log.index import LogIndex, replay_from
 from raftmq.log.segment import Identity
 from raftmq.log.snapshot import SnapshotMeta, SnapshotReceiver, encode_snapshot
@@ -34,6 +37,9 @@ from .storage import GroupStorage
 
 if TYPE_CHECKING:
     from .node import Node
+
+GONE = "GONE"
+"""A file in a group's folder: the replica has left, and what else is there means nothing."""
 
 FOUNDING_INDEX = 1
 """Where a founding replica's log stands: see the module heading."""
@@ -49,7 +55,38 @@ class GroupOpener:
     def numbers_on_disk(self) -> list[int]:
         """The partition groups that have a folder."""
         names = self._node.world.files.list(_groups_folder(self._node))
-        return sorted(int(name) for name in names if name.isdigit())
+        return [
+            number for number in sorted(map(int, filter(str.isdigit, names))) if self._has(number)
+        ]
+
+    def _has(self, number: int) -> bool:
+        """Does a group's folder hold a log? Ends what a crash may have left of deleting it."""
+        folder = group_folder(self._node, number)
+        names = set(self._node.world.files.list(folder))
+        if GONE in names:
+            self._delete(folder)
+            return False
+        return bool(names - {LOCK_NAME})
+
+    def discard(self, number: int, store: LogStore) -> None:
+        """Delete a replica's log, on the disk thread. Raises `OSError`; the next start goes on."""
+        files, folder = self._node.world.files, group_folder(self._node, number)
+        with suppress(LogFault):
+            store.close()
+        file = files.create(f"{folder}/{GONE}")
+        file.datasync()
+        file.close()
+        files.sync_folder(folder)
+        self._delete(folder)
+
+    def _delete(self, folder: str) -> None:
+        files = self._node.world.files
+        for name in files.list(folder):
+            if name not in (GONE, LOCK_NAME):
+                files.unlink(f"{folder}/{name}")
+        files.sync_folder(folder)
+        files.unlink(f"{folder}/{GONE}")
+        files.sync_folder(folder)
 
     def open(self, number: int, founders: list[int]) -> Group:
         """Open a replica; `founders` are its first members if its folder is new and it is one.

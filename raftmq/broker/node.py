@@ -68,6 +68,7 @@ from .links import Links
 from .pages import topics_page
 from .peers import PeerLink
 from .requests import Requests
+from .retiring import Retiring
 from .settings import Settings
 from .snapshots import Snapshots
 from .space import Space
@@ -228,6 +229,22 @@ class Node:
         """Find out how much space the disk has left."""
         self._housekeeping.check_space()
 
+    def retire_replicas(self) -> None:
+        """Delete replicas that moved away from this node."""
+        self._retiring.think()
+
+    def forget_group(self, group: Group) -> None:
+        """This node carries a group no more."""
+        del self.groups[group.number]
+        self._marked.pop(group, None)
+        group.is_retired = True
+        self._disk.forget(group)
+        self._disk_worker.submit(lambda: self._snapshots.forget(group.number), lambda *_: None)
+
+    def catalog_changed(self) -> None:
+        """Look at the catalog again."""
+        self._nursery.start_soon(self._catalog_changed)
+
     def think(self) -> None:
         """Look at the duties soon: something changed."""
         self._duties.think()
@@ -244,6 +261,8 @@ class Node:
 
     def mark(self, group: Group) -> None:
         """Run the group's pump soon: at the end of the step that runs, or in one of its own."""
+        if group.is_retired:
+            return
         self._marked[group] = None
         if not self.load.step.is_open:
             self._wake.set()
@@ -280,7 +299,7 @@ class Node:
     def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
         """Records were applied: place them, wake who waits for them."""
         if group.number == SYSTEM_GROUP:
-            self._nursery.start_soon(self._catalog_changed)
+            self.catalog_changed()
         self._housekeeping.place(group, records, results, self._touched)
 
     def at_border(self, group: Group, record: Record) -> None:
@@ -437,6 +456,7 @@ class Node:
         self._requests = Requests(self, fetches=self._fetches, reader=self._reader, limits=limits)
         self._snapshots = Snapshots(self, self._disk_worker)
         self._opener = GroupOpener(self)
+        self._retiring = Retiring(self, self._disk_worker, self._opener)
         self._duties = Duties(self)
 
     def _serve(self, nursery: trio.Nursery) -> None:
@@ -502,7 +522,8 @@ class Node:
     async def _catalog_changed(self) -> None:
         """Open groups that this node shall carry, connect to nodes that are new."""
         for group in list(self.catalog.groups.values()):
-            if self.id in group.members and group.id not in self.groups:
+            is_new = group.id not in self.groups and group.id not in self._retiring.under_way
+            if self.id in group.members and is_new:
                 founders = group.founders if self.id in group.founders else []
                 self.groups[group.id] = self._opener.open(group.id, founders)
                 self.mark(self.groups[group.id])

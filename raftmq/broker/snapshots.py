@@ -138,6 +138,10 @@ class Snapshots:
             receiver.finish()
         return received
 
+    def forget(self, number: int) -> None:
+        """On the disk thread: drop what was received of a snapshot."""
+        self._receivers.pop(number, None)
+
     def restore(self, group: Group, snapshot: Snapshot) -> None:
         """A snapshot that was received took the place of the log: the machine follows."""
         file = group.store.open_snapshot(snapshot.meta.index)

@@ -5,7 +5,10 @@ from functools import partial
 import pytest
 import trio
 
-from raftmq.wire.messages import FrameKind, NodeStatus, Status
+from raftmq.broker.retiring import has_left
+from raftmq.chaos.world.disk import PowerLoss
+from raftmq.log.store import LogStore
+from raftmq.wire.messages import ClusterView, FrameKind, GroupView, NodeStatus, Status
 from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import QUEUE, bodies, in_cluster
 
@@ -58,6 +61,84 @@ def test_node_that_joins_takes_over_its_share_and_has_every_message() -> None:
             there = cluster.nodes[cluster.leader(group)].groups[group].machine
             assert (here.applied, here.digest) == (there.applied, there.digest)
         await check_everywhere(cluster, 20)
+
+    in_cluster(scenario)
+
+
+def log_files(cluster: Cluster, node: int, group: int) -> list[str]:
+    """What is left in the folder of a replica."""
+    names = cluster.files[node].list(f"/data/groups/{group:05d}")
+    return [name for name in names if name != "LOCK"]
+
+
+async def move_one_away(cluster: Cluster) -> tuple[int, int]:
+    """Let node 4 join; the (node, partition group) of a replica that moved to it."""
+    await produce_everywhere(cluster, 0, 5)
+    await cluster.change("add", 4, host="node4", port=7400)
+    await cluster.start(4)
+    await cluster.wait_until(lambda: 4 in cluster.members(0))
+    for group in DATA_GROUPS:
+        members = cluster.nodes[1].catalog.groups[group].members
+        if 4 in members:
+            return next(node for node in (1, 2, 3) if node not in members), group
+    raise AssertionError("nothing moved")
+
+
+def test_replica_that_moved_away_is_deleted_and_can_come_back() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        old, group = await move_one_away(cluster)
+        assert log_files(cluster, old, group)
+        await cluster.wait_until(lambda: group not in cluster.nodes[old].groups)
+        assert old not in cluster.members(group)
+        await cluster.wait_until(lambda: log_files(cluster, old, group) == [])
+        await produce_everywhere(cluster, 5, 5)
+        # A restart does not bring it back.
+        cluster.kill(old, power=True)
+        await cluster.start(old)
+        await trio.sleep(5)
+        assert group not in cluster.nodes[old].groups
+        await check_everywhere(cluster, 10)
+        # Node 4 leaves: what it carried goes to the node that has no copy, by a snapshot.
+        await cluster.change("remove", 4)
+        await cluster.wait_until(lambda: old in cluster.members(group))
+        await cluster.wait_until(lambda: 4 not in cluster.nodes[1].catalog.nodes)
+        await trio.sleep(5)
+        here = cluster.nodes[old].groups[group].machine
+        there = cluster.nodes[cluster.leader(group)].groups[group].machine
+        assert (here.applied, here.digest) == (there.applied, there.digest)
+        await check_everywhere(cluster, 10)
+
+    for seed in range(2):
+        in_cluster(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_crash_while_a_replica_is_deleted_leaves_nothing_that_looks_damaged(
+    call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        old, group = await move_one_away(cluster)
+        opener, files = cluster.nodes[old]._opener, cluster.files[old]
+        discard = opener.discard
+
+        def crash_in_it(number: int, store: LogStore) -> None:
+            files.crash_at(call)
+            try:
+                discard(number, store)
+            except PowerLoss:
+                cluster.kill(old, power=True)
+
+        monkeypatch.setattr(opener, "discard", crash_in_it)
+        await cluster.wait_until(lambda: old not in cluster.nodes)
+        await cluster.start(old)
+        assert cluster.stopped == {}
+        await cluster.wait_until(lambda: group not in cluster.nodes[old].groups)
+        await cluster.wait_until(lambda: log_files(cluster, old, group) == [])
+        await cluster.wait_led(0, *DATA_GROUPS)
+        await trio.sleep(1)
+        await check_everywhere(cluster, 5)
 
     in_cluster(scenario)
 
@@ -147,3 +228,28 @@ def test_change_that_makes_no_sense_is_refused(
             await client.ask(FrameKind.STATUS, Status(), NodeStatus)
 
     in_cluster(scenario)
+
+
+def told(term: int, leader: int, members: list[int]) -> ClusterView:
+    """What one node says of partition group 7."""
+    return ClusterView("c", 1, [], [GroupView(7, leader, term, members, [])], [])
+
+
+@pytest.mark.parametrize(
+    ("views", "has"),
+    [
+        ([told(3, 1, [1, 2, 4])], True),
+        ([told(3, 1, [1, 2, 3])], False),
+        # A member of an older term may not know that it was added again.
+        ([told(3, 1, [1, 2, 4]), told(4, 2, [2, 3, 4])], False),
+        ([told(4, 1, [1, 2, 4]), told(4, 1, [1, 2, 3])], False),
+        # Nobody leads as far as is known; or the replica itself has seen a newer term.
+        ([told(3, 0, [1, 2, 4])], False),
+        ([told(1, 1, [1, 2, 4])], False),
+        ([], False),
+    ],
+)
+def test_replica_has_left_when_all_who_know_the_newest_term_say_so(
+    views: list[ClusterView], has: bool
+) -> None:
+    assert has_left(3, 7, views, term=2) == has
