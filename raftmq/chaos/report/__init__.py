@@ -1,0 +1,39 @@
+"""One file that shows what a run did and why it was judged so: HTML, and PNG of the same.
+
+Start reading at `case` (what a page is about), then `page` (the words) and `drawing` (the data of
+the figures, which `drawing.js` draws).
+
+| module | makes |
+|---|---|
+| `case` | a run or a history, judged, with each anomaly's minimal sub-history |
+| `timeline` | roles of nodes and faults as spans of time |
+| `operations` | lanes of operations, latency and rates; honest samples of what is too much |
+| `drawing`, `drawing.js`, `page.css` | the figures |
+| `page` | the file |
+| `browser` | the file as a browser shows it |
+| `artifacts` | a run as a folder, and back |
+
+Invariants:
+- A page fetches nothing and needs nothing beside itself.
+- The verdict is the run's or the checkers'; nothing here judges by itself.
+
+Sources: Jepsen's timeline and latency plots, Elle's and Porcupine's pictures of what is wrong.
+"""
+
+from raftmq.chaos.report.artifacts import NotAnOutcome, read_outcome, write_outcome
+from raftmq.chaos.report.browser import NoBrowser, picture
+from raftmq.chaos.report.case import Case, Finding, of_history, of_outcome
+from raftmq.chaos.report.page import page
+
+__all__ = [
+    "Case",
+    "Finding",
+    "NoBrowser",
+    "NotAnOutcome",
+    "of_history",
+    "of_outcome",
+    "page",
+    "picture",
+    "read_outcome",
+    "write_outcome",
+]

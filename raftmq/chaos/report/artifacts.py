@@ -1,0 +1,90 @@
+"""A run as a folder: everything that a report, a replay or somebody else's checker needs of it.
+
+| file | holds |
+|---|---|
+| `outcome.json` | world, schedule, verdict, violations, counts, coverage, time line, trace hash |
+| `history.parquet` | what clients saw, if the world has any; see `raftmq.chaos.history` |
+| `report.html` | the page |
+| `replay.txt` | the command that plays the run again |
+
+Invariants:
+- `read_outcome` of what `write_outcome` wrote gives an equal outcome, its history included.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from raftmq.chaos.checkers import Verdict
+from raftmq.chaos.faults import Schedule, World
+from raftmq.chaos.history import read_parquet, write_parquet
+from raftmq.chaos.outcome import Coverage, Happening, Outcome, Violation
+from raftmq.chaos.report.case import of_outcome
+from raftmq.chaos.report.page import page
+
+OUTCOME = "outcome.json"
+HISTORY = "history.parquet"
+REPORT = "report.html"
+REPLAY = "replay.txt"
+
+
+class NotAnOutcome(ValueError):
+    """A folder has no outcome that can be read; the message says what is wrong."""
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """`outcome.json`."""
+
+    world: str
+    schedule: msgspec.Raw
+    verdict: str
+    violations: tuple[Violation, ...]
+    trace_hash: str
+    counts: dict[str, int]
+    coverage: list[tuple[str, str, str, str, int]]
+    simulated_seconds: float
+    vacuous: str
+    timeline: tuple[Happening, ...]
+
+
+def write_outcome(outcome: Outcome, folder: Path) -> Path:
+    """Store a run and its report; the report's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = _Stored(
+        outcome.world.value, msgspec.Raw(outcome.schedule.to_json().encode()),
+        outcome.verdict.value, outcome.violations, outcome.trace_hash,
+        dict(outcome.counts), [(*key, count) for key, count in outcome.coverage.items()],
+        outcome.simulated_seconds, outcome.vacuous, outcome.timeline,
+    )  # fmt: skip
+    encoded = msgspec.json.format(msgspec.json.encode(stored))
+    (folder / OUTCOME).write_bytes(encoded + b"\n")
+    (folder / REPLAY).write_text(outcome.replay_line() + "\n")
+    if outcome.history is not None:
+        write_parquet(outcome.history, folder / HISTORY)
+    report = folder / REPORT
+    report.write_text(page(of_outcome(outcome)), encoding="utf-8")
+    return report
+
+
+def read_outcome(folder: Path) -> Outcome:
+    """Load a run.
+
+    Raises:
+        NotAnOutcome: there is no `outcome.json`, or it cannot be read.
+        NotAHistory: `history.parquet` is there and cannot be read.
+    """
+    try:
+        stored = msgspec.json.decode((folder / OUTCOME).read_bytes(), type=_Stored)
+        schedule = Schedule.from_json(bytes(stored.schedule).decode())
+        world, verdict = World(stored.world), Verdict(stored.verdict)
+    except (OSError, ValueError, msgspec.DecodeError) as problem:
+        raise NotAnOutcome(f"{folder} holds no outcome of a run: {problem}") from problem
+    history = folder / HISTORY
+    coverage: dict[Any, int] = {Coverage(*key): count for *key, count in stored.coverage}
+    return Outcome(
+        world, schedule, verdict, stored.violations,
+        stored.trace_hash, stored.counts, coverage, stored.simulated_seconds, stored.vacuous,
+        read_parquet(history) if history.exists() else None,
+        stored.timeline,
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""A page as a picture: what a browser shows of it, so that picture and page cannot differ.
+
+The browser is one that is already on this machine; it gets a profile of its own, which is removed.
+"""
+
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "microsoft-edge")
+"""Any of these can print a page without a window."""
+
+WIDTH = 1280
+SECONDS_MAX = 60
+
+
+class NoBrowser(Exception):
+    """There is none, or it did not print the page; the message says which."""
+
+
+def installed() -> str | None:
+    """The path of a browser, or None."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def picture(page: Path, to: Path, *, height: int = 1600, is_dark: bool = False) -> None:
+    """Store the page as a PNG file.
+
+    Args:
+        page: an HTML file.
+        to: where the picture goes.
+        height: of the window in pixels; what lies below is not in the picture.
+        is_dark: as for a reader whose system is dark.
+
+    Raises:
+        NoBrowser: there is none, or it failed.
+    """
+    program = installed()
+    if program is None:
+        raise NoBrowser(f"no browser is installed here: one of {', '.join(BROWSERS)} is needed")
+    with tempfile.TemporaryDirectory(prefix="raftmq-picture-") as profile:
+        command = [
+            program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            "--disable-dev-shm-usage", "--no-first-run", f"--user-data-dir={profile}",
+            f"--window-size={WIDTH},{height}", "--virtual-time-budget=3000",
+            f"--screenshot={to.resolve()}",
+            *(["--blink-settings=preferredColorScheme=0"] if is_dark else []),
+            page.resolve().as_uri(),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise NoBrowser(f"{program} did not print the page within {SECONDS_MAX} s") from None
+    if done.returncode or not to.exists():
+        words = " ".join(done.stderr.split()[-30:])
+        raise NoBrowser(f"{program} ended with {done.returncode}: {words}")
+
+
+def size_of(picture_file: Path) -> tuple[int, int]:
+    """Width and height of a PNG file in pixels."""
+    head = picture_file.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n", f"{picture_file} is no PNG"
+    width, height = struct.unpack(">II", head[16:24])
+    return width, height

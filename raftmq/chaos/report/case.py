@@ -1,0 +1,153 @@
+"""What a page is about: one run of a world, or one history, with everything that explains it.
+
+A run brings its outcome; a history alone (of any system) brings its verdicts. Either way the
+history is judged here, so that each anomaly comes with its minimal sub-history; what a run had
+already called a violation stays one, whatever the checkers say here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raftmq.chaos.checkers import (
+    ANOMALIES,
+    INVARIANTS,
+    Anomaly,
+    Limit,
+    Report,
+    Verdict,
+    judge,
+    worst,
+)
+from raftmq.chaos.history import History
+from raftmq.chaos.outcome import Outcome
+
+JUDGE_SECONDS_MAX = 20.0
+"""For the search of one page; a run has been judged before, without this limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken promise, as a page shows it."""
+
+    name: str
+    meaning: str
+    """From the dictionary of anomalies or the list of invariants; empty if neither knows it."""
+    fact: str
+    at_ms: int
+    """From the start of the run; -1: not known."""
+    anomaly: Anomaly | None = None
+    """With its minimal sub-history, if a checker of histories found it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One page's subject."""
+
+    title: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    reports: tuple[Report, ...]
+    outcome: Outcome | None = None
+    history: History | None = None
+    reason: str = ""
+    """Why the verdict is unknown."""
+
+    @property
+    def origin_ns(self) -> int:
+        """What a history's clock showed when the run began.
+
+        A world's recorder counts from the start of its run; any other clock is taken to begin with
+        the first operation.
+        """
+        if self.history is None or not len(self.history):
+            return 0
+        first, last = int(self.history.time.min()), int(self.history.time.max())
+        seconds = self.outcome.simulated_seconds if self.outcome is not None else 0
+        return 0 if first >= 0 and last <= seconds * 1.5e9 else first
+
+    @property
+    def end_ms(self) -> int:
+        """Of everything that is drawn, at least 1."""
+        ends = [1]
+        if self.outcome is not None:
+            ends.append(int(self.outcome.simulated_seconds * 1000))
+            ends += [happening.at_ms for happening in self.outcome.timeline[-1:]]
+        if self.history is not None and len(self.history):
+            ends.append(int((int(self.history.time.max()) - self.origin_ns) / 1e6) + 1)
+        return max(ends)
+
+
+def meaning(name: str) -> str:
+    """What a violation's name stands for; empty if no list has it."""
+    if name in ANOMALIES:
+        return ANOMALIES[name]
+    # A name may carry its sentence, as `R5 state machine safety`.
+    number = name.split()[0] if name else ""
+    if number in INVARIANTS:
+        return f"{INVARIANTS[number].name}: {INVARIANTS[number].meaning}."
+    return ""
+
+
+def of_outcome(outcome: Outcome) -> Case:
+    """A run of a world."""
+    reports = _judged(outcome.history)
+    title = f"{outcome.world.value} world, seed {outcome.schedule.seed}"
+    names = {violation.name for violation in outcome.violations}
+    anomalies = [anomaly for report in reports for anomaly in report.anomalies]
+    explained = {anomaly.name for anomaly in anomalies if anomaly.name in names}
+    findings = [
+        Finding(violation.name, meaning(violation.name), violation.text, violation.at_ms)
+        for violation in outcome.violations
+        if violation.name not in explained
+    ]
+    history = outcome.history
+    if history is not None:
+        case = Case(title, outcome.verdict, (), (), outcome, history)
+        findings += [
+            Finding(
+                anomaly.name, meaning(anomaly.name), anomaly.fact,
+                _at_ms(history, anomaly, case.origin_ns), anomaly,
+            )
+            for anomaly in anomalies
+            if anomaly.name in explained
+        ]  # fmt: skip
+    findings.sort(key=lambda finding: finding.at_ms)
+    reason = f"the run was vacuous: {outcome.vacuous}" if outcome.vacuous else ""
+    return Case(
+        title, outcome.verdict, tuple(findings), tuple(reports), outcome, outcome.history, reason
+    )
+
+
+def of_history(history: History, title: str, reports: Sequence[Report] | None = None) -> Case:
+    """A history of any system; it is judged here unless that was done."""
+    found = _judged(history) if reports is None else list(reports)
+    verdict = worst(report.verdict for report in found)
+    origin_ns = Case(title, verdict, (), (), None, history).origin_ns
+    findings = tuple(
+        Finding(
+            anomaly.name, meaning(anomaly.name), anomaly.fact,
+            _at_ms(history, anomaly, origin_ns), anomaly,
+        )
+        for report in found
+        if report.verdict is Verdict.INVALID
+        for anomaly in report.anomalies
+    )  # fmt: skip
+    reasons = [f"{report.checker}: {report.reason}" for report in found if report.reason]
+    reason = "; ".join(reasons) if verdict is Verdict.UNKNOWN else ""
+    return Case(title, verdict, findings, tuple(found), None, history, reason)
+
+
+def _judged(history: History | None) -> list[Report]:
+    if history is None:
+        return []
+    return judge(history, limit=Limit(seconds=JUDGE_SECONDS_MAX))
+
+
+def _at_ms(history: History, anomaly: Anomaly, origin_ns: int) -> int:
+    """When the last operation of an anomaly's sub-history came to its end."""
+    if not anomaly.operations:
+        return -1
+    import numpy as np
+
+    rows = np.flatnonzero(np.isin(history.operation, anomaly.operations))
+    return int((int(history.time[rows[-1]]) - origin_ns) / 1e6)

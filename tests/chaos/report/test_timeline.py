@@ -1,0 +1,81 @@
+"""Sentences of a run's time line become spans, bands and marks."""
+
+from raftmq.chaos.faults import Event, Schedule
+from raftmq.chaos.outcome import Happening
+from raftmq.chaos.report.timeline import DEAD, bands, marks, spans
+
+NO_FAULTS = Schedule(1, 10, ())
+
+
+def roles(timeline: list[tuple[int, int, str]]) -> list[tuple[int, int, str, int, int, int]]:
+    found = spans([Happening(*row) for row in timeline], 10_000)
+    return [(one.node, one.group, one.role, one.term, one.start_ms, one.end_ms) for one in found]
+
+
+def test_a_role_lasts_until_the_next_one_of_its_node_and_group() -> None:
+    assert roles(
+        [
+            (100, 1, "follower of group 1, term 1"),
+            (150, 1, "leader of group 2, term 1"),
+            (700, 1, "leader of group 1, term 3"),
+        ]
+    ) == [
+        (1, 1, "follower", 1, 100, 700),
+        (1, 1, "leader", 3, 700, 10_000),
+        (1, 2, "leader", 1, 150, 10_000),
+    ]
+
+
+def test_a_dead_node_has_no_role_in_any_group_until_it_has_one_again() -> None:
+    assert roles(
+        [
+            (0, 2, "leader of group 0, term 1"),
+            (0, 2, "follower of group 1, term 1"),
+            (500, 2, "dead"),
+            (900, 2, "follower of group 1, term 2"),
+        ]
+    ) == [
+        (2, -1, DEAD, 0, 500, 900),
+        (2, 0, "leader", 1, 0, 500),
+        (2, 1, "follower", 1, 0, 500),
+        (2, 1, "follower", 2, 900, 10_000),
+    ]
+
+
+def test_world_with_one_group_names_none() -> None:
+    assert roles([(5, 3, "candidate, term 7")]) == [(3, -1, "candidate", 7, 5, 10_000)]
+
+
+def test_fault_that_was_seen_to_begin_and_end_is_a_band_on_the_node_it_hit() -> None:
+    timeline = [
+        Happening(100, 2, "isolate-leader begins"),
+        Happening(400, 2, "isolate-leader ends"),
+        Happening(500, 3, "kill"),
+        Happening(600, 0, "delay begins"),
+    ]
+    found = bands(timeline, NO_FAULTS, 1_000)
+    assert [(one.name, one.nodes, one.start_ms, one.end_ms) for one in found] == [
+        ("isolate-leader", (2,), 100, 400),
+        ("kill", (3,), 500, 500),
+        ("delay", (), 600, 1_000),
+    ]
+
+
+def test_schedule_gives_the_bands_if_no_fault_was_seen() -> None:
+    schedule = Schedule(1, 10, (Event(100, "pause", (2,), 300), Event(700, "kill", (1,))))
+    found = bands([Happening(0, 1, "leader, term 1")], schedule, 1_000)
+    assert [(one.name, one.nodes, one.start_ms, one.end_ms) for one in found] == [
+        ("pause", (2,), 100, 400),
+        ("kill", (1,), 700, 700),
+    ]
+
+
+def test_what_is_neither_role_nor_fault_is_a_mark() -> None:
+    timeline = [
+        Happening(1, 1, "leader, term 1"),
+        Happening(2, 1, "kill"),
+        Happening(3, 0, "everything is healed"),
+    ]
+    assert [(one.at_ms, one.node, one.text) for one in marks(timeline)] == [
+        (3, 0, "everything is healed")
+    ]
