@@ -75,6 +75,8 @@ class Outcome:
     """What clients saw; None in a world without clients."""
     timeline: tuple[Happening, ...] = ()
     """In order of time."""
+    replay_options: tuple[str, ...] = ()
+    """What else a replay must be told: `("--workload", "queue")`."""
 
     @property
     def is_vacuous(self) -> bool:
@@ -89,7 +91,8 @@ class Outcome:
     def replay_line(self) -> str:
         """A shell command that plays this run again."""
         text = self.schedule.to_json().replace("'", "'\\''")
-        return f"raftmq chaos replay --world {self.world.value} '{text}'"
+        words = ["raftmq chaos replay --world", self.world.value, *self.replay_options]
+        return f"{' '.join(words)} '{text}'"
 
     def __str__(self) -> str:
         lines = [f"{self.verdict.value}: seed {self.schedule.seed}, {self.simulated_seconds:.0f} s"]

@@ -46,6 +46,7 @@ class _Stored(msgspec.Struct, frozen=True):
     simulated_seconds: float
     vacuous: str
     timeline: tuple[Happening, ...]
+    replay_options: tuple[str, ...] = ()
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
@@ -56,6 +57,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
         outcome.verdict.value, outcome.violations, outcome.trace_hash,
         dict(outcome.counts), [(*key, count) for key, count in outcome.coverage.items()],
         outcome.simulated_seconds, outcome.vacuous, outcome.timeline,
+        outcome.replay_options,
     )  # fmt: skip
     encoded = msgspec.json.format(msgspec.json.encode(stored))
     (folder / OUTCOME).write_bytes(encoded + b"\n")
@@ -86,5 +88,5 @@ def read_outcome(folder: Path) -> Outcome:
         world, schedule, verdict, stored.violations,
         stored.trace_hash, stored.counts, coverage, stored.simulated_seconds, stored.vacuous,
         read_parquet(history) if history.exists() else None,
-        stored.timeline,
+        stored.timeline, stored.replay_options,
     )  # fmt: skip

@@ -1,0 +1,256 @@
+"""Many seeds of one plan, in worker processes: what the command line and the pytest plugin run.
+
+A *plan* says which world, which faults, which workload, how long. A seed makes a plan a schedule,
+a world plays the schedule, and the outcome comes back. A run that is not good leaves a folder with
+everything that explains it, if a place for it is given.
+
+Invariants:
+- Plan and seed decide a schedule; nothing else does.
+- Workers share nothing: a run's outcome does not depend on how many there are.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+from raftmq.chaos.checkers import Verdict
+from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, of_world, shrink
+from raftmq.chaos.outcome import Coverage, Outcome
+
+NODES = 3
+"""Of a cluster."""
+
+WORKLOADS = ("log", "queue", "register")
+"""What clients do in the worlds that have clients."""
+
+
+class CannotPlay(Exception):
+    """A plan that no world can play; the message says why and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all seeds of a campaign have in common."""
+
+    world: World = World.SIM
+    faults: tuple[str, ...] = ()
+    """Names of the catalogue; empty: all that this world can make."""
+    workload: str = WORKLOADS[0]
+    seconds: float = 60.0
+    """Of each run, in its own time: made up, or real in the real world."""
+
+    def kinds(self) -> list[Fault]:
+        """The faults to draw from.
+
+        Raises:
+            CannotPlay: one is unknown, or cannot be made in this world.
+        """
+        if not self.faults:
+            return of_world(self.world)
+        return [_fault(name, self.world) for name in self.faults]
+
+    def schedule(self, seed: int) -> Schedule:
+        """What happens in the run of this seed.
+
+        Raises:
+            CannotPlay: see `kinds`.
+        """
+        return draw(seed, self.kinds(), nodes=NODES, seconds=self.seconds)
+
+
+def _fault(name: str, world: World) -> Fault:
+    if name not in FAULTS:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, FAULTS)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise CannotPlay(f"there is no fault {name!r}{hint}")
+    fault = FAULTS[name]
+    if world not in fault.worlds:
+        where = ", ".join(sorted(one.value for one in fault.worlds)) or "none yet"
+        raise CannotPlay(
+            f"{name} cannot be made in the {world.value} world; worlds that can: {where}"
+        )
+    return fault
+
+
+def play(world: World, schedule: Schedule, workload: str = WORKLOADS[0]) -> Outcome:
+    """One run. In a made-up world the same arguments give the same outcome.
+
+    Raises:
+        CannotPlay: there is no such workload, or the world is not part of this installation.
+    """
+    if workload not in WORKLOADS:
+        raise CannotPlay(f"there is no workload {workload!r}: {', '.join(WORKLOADS)}")
+    home = f"raftmq.chaos.{world.value}"
+    module = import_module(home)
+    if not hasattr(module, "run"):
+        raise CannotPlay(f"{home} plays no schedules in this installation")
+    # The core world has no clients, and so no workload.
+    arguments = () if world is World.CORE else (workload,)
+    outcome: Outcome = module.run(schedule, *arguments)
+    if world is World.CORE:
+        return outcome
+    return replace(outcome, replay_options=("--workload", workload))
+
+
+def fails_alike(one: Outcome, other: Outcome) -> bool:
+    """Whether both broke a promise of the same name, or both exercised nothing."""
+    names = {violation.name for violation in one.violations}
+    if names:
+        return bool(names & {violation.name for violation in other.violations})
+    return one.is_vacuous and other.is_vacuous
+
+
+def shrunk(
+    outcome: Outcome, workload: str, *, trials_max: int, on_trial: Callable[[], None] = lambda: None
+) -> Outcome:
+    """The run of a smaller schedule that fails alike; the run itself if there is none."""
+    best = outcome
+
+    def fails(schedule: Schedule) -> bool:
+        nonlocal best
+        on_trial()
+        found = play(outcome.world, schedule, workload)
+        if not fails_alike(outcome, found):
+            return False
+        best = found
+        return True
+
+    shrink(outcome.schedule, fails, trials_max=trials_max)
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One seed's run."""
+
+    seed: int
+    outcome: Outcome
+    """Without its history."""
+    cpu_seconds: float
+    folder: Path | None = None
+    """Where the run was kept."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """All results of a campaign, added up."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """By verdict; vacuous runs count as `vacuous`."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """Events of the schedules, by fault."""
+    counts: Counter[str] = field(default_factory=Counter)
+    coverage: Counter[Coverage] = field(default_factory=Counter)
+    simulated_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    bad: list[Result] = field(default_factory=list)
+    """Those that are not good, by seed."""
+
+    @property
+    def seeds(self) -> int:
+        """Runs that are over."""
+        return sum(self.verdicts.values())
+
+    @property
+    def hours_per_cpu_minute(self) -> float:
+        """Simulated hours a minute of processor time."""
+        return self.simulated_seconds / 60 / max(self.cpu_seconds, 1e-9)
+
+    def add(self, result: Result) -> None:
+        """Count one more."""
+        outcome = result.outcome
+        self.verdicts["vacuous" if outcome.is_vacuous else outcome.verdict.value] += 1
+        self.faults.update(event.fault for event in outcome.schedule.events)
+        self.counts.update(outcome.counts)
+        self.coverage.update(outcome.coverage)
+        self.simulated_seconds += outcome.simulated_seconds
+        self.cpu_seconds += result.cpu_seconds
+        if not outcome.is_good:
+            self.bad.append(result)
+            self.bad.sort(key=lambda one: one.seed)
+
+    @property
+    def is_violated(self) -> bool:
+        """True if any run broke a promise."""
+        return self.verdicts[Verdict.INVALID.value] > 0
+
+
+def run_seed(plan: Plan, seed: int, artifacts: Path | None = None) -> Result:
+    """One seed; a run that is not good is kept in a folder below `artifacts`."""
+    before = time.process_time()
+    outcome = play(plan.world, plan.schedule(seed), plan.workload)
+    cpu_seconds = time.process_time() - before
+    folder = None
+    if artifacts is not None and not outcome.is_good:
+        folder = keep(outcome, artifacts, plan.workload)
+    return Result(seed, replace(outcome, history=None), cpu_seconds, folder)
+
+
+def keep(outcome: Outcome, artifacts: Path, workload: str) -> Path:
+    """Store a run with its report; its folder."""
+    from raftmq.chaos.report import write_outcome
+
+    parts = [outcome.world.value, "" if outcome.world is World.CORE else workload]
+    name = "-".join([*filter(None, parts), f"seed-{outcome.schedule.seed}"])
+    write_outcome(outcome, artifacts / name)
+    return artifacts / name
+
+
+def campaign(
+    plan: Plan,
+    seeds: Iterable[int],
+    *,
+    jobs: int = 1,
+    seconds_max: float | None = None,
+    artifacts: Path | None = None,
+) -> Iterator[Result]:
+    """Run seeds and yield their results as they come, in no certain order.
+
+    Args:
+        plan: what they have in common.
+        seeds: which; may be endless if `seconds_max` is given.
+        jobs: processes that work at the same time; 1: this one.
+        seconds_max: real seconds after which no further seed is begun; None: no limit.
+        artifacts: where runs that are not good are kept; None: nowhere.
+
+    Raises:
+        CannotPlay: see `Plan.kinds` and `play`.
+    """
+    plan.kinds()
+    deadline = None if seconds_max is None else time.monotonic() + seconds_max
+    todo = _until(seeds, deadline)
+    if jobs == 1:
+        for seed in todo:
+            yield run_seed(plan, seed, artifacts)
+        return
+    # A worker that was forked would have this process's threads and event loops half-way.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+
+        def submit(count: int) -> set[Future[Result]]:
+            return {pool.submit(run_seed, plan, seed, artifacts) for seed in islice(todo, count)}
+
+        running = submit(jobs * 2)
+        try:
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+                running |= submit(len(done))
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def _until(seeds: Iterable[int], deadline: float | None) -> Iterator[int]:
+    for seed in seeds:
+        if deadline is not None and time.monotonic() >= deadline:
+            return
+        yield seed
