@@ -33,6 +33,8 @@ HEADER_BYTES_MAX = 1024 * 1024
 """A CBOR header may decode to many times its length; requests need a few hundred bytes, a fetch of
 20,000 queues 300 KiB."""
 
+_UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET))
+
 HELLO_SECONDS_MAX = 10.0
 """A connection that says nothing for so long is closed: it is no client of ours."""
 
@@ -208,7 +210,7 @@ class Connection:
         self._outbox.put(encode_frame(FrameKind.HELLO | REPLY, frame.correlation, header))
 
     def _handle(self, frame: Frame) -> None:
-        if frame.kind != FrameKind.RAFT:
+        if frame.kind not in _UNANSWERED:
             self._open_request(frame)
         self._handler.handle(self, frame)
 

@@ -95,6 +95,8 @@ class Fetches:
         self._limits = limits
         self._on_fault = on_fault
         self._parked: dict[int, set[_Pending]] = {}
+        # The same ones by who asked, and under which correlation.
+        self._waiting: dict[tuple[Connection, int], _Pending] = {}
 
     def start(self, connection: Connection, frame: Frame) -> None:
         """Answer a FETCH frame, now or later."""
@@ -112,7 +114,14 @@ class Fetches:
             return
         for item in request.queues:
             self._parked.setdefault(item.queue, set()).add(pending)
+        self._waiting[connection, frame.correlation] = pending
         self._timers.call_after(wait_ms / 1000, partial(self._time_out, pending))
+
+    def forget(self, connection: Connection, frame: Frame) -> None:
+        """Nobody waits for this fetch any more: it must not count until its wait ends."""
+        pending = self._waiting.get((connection, frame.correlation))
+        if pending is not None:
+            self._time_out(pending)
 
     def wake(self, queues: set[int]) -> None:
         """New batches were applied to these queues."""
@@ -148,6 +157,7 @@ class Fetches:
             pending.answer([], [])
 
     def _unpark(self, pending: "_Pending") -> None:
+        self._waiting.pop((pending.connection, pending.correlation), None)
         for item in pending.request.queues:
             waiting = self._parked.get(item.queue)
             if waiting is not None:

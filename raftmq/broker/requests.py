@@ -138,6 +138,7 @@ class Requests:
             FrameKind.STATUS: self._status,
             FrameKind.TRANSFER: self._transfer,
             FrameKind.MEMBER: self._member,
+            FrameKind.FORGET: fetches.forget,
         }
 
     def handle(self, connection: Connection, frame: Frame) -> None:

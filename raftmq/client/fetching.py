@@ -4,7 +4,7 @@ Each queue has a cursor: the next offset to fetch. An answer is checked (structu
 each batch, its queue, no gap, nothing twice), its batches are buffered, the cursors move, and the
 next request leaves at once, as long as the buffer is below its bound. When something else is wanted
 from a node than what it was asked (after a seek, or when a queue comes to it) its request is
-forgotten and another is sent.
+withdrawn and another is sent.
 
     answer, seek, leader found, room ──> kick(): for each leader that is not being asked, ask
 
@@ -215,7 +215,7 @@ class Fetcher:
         """Forget all requests."""
         for connection, flight in self._flights.items():
             if flight.request is not None:
-                connection.forget(flight.request)
+                connection.withdraw(flight.request)
         self._flights.clear()
         self.tell()
 
@@ -245,7 +245,7 @@ class Fetcher:
                 self._ask(connection, cursors)
             elif self._is_changed and not flight.covers(cursors):
                 assert flight.request is not None
-                connection.forget(flight.request)
+                connection.withdraw(flight.request)
                 self._ask(connection, cursors)
         self._is_changed = False
 

@@ -19,6 +19,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | STATUS | `Status`, `NodeStatus` | - | - |
 | TRANSFER | `Transfer`, `Done` | - | - |
 | MEMBER | `ChangeMember`, `Done` | - | - |
+| FORGET | no header, no answer | - | - |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -59,6 +60,9 @@ class FrameKind(IntEnum):
     STATUS = 10
     TRANSFER = 11
     MEMBER = 12
+    FORGET = 13
+    """With the correlation of a FETCH that nobody waits for any more: it is answered at once, with
+    what is there, mostly nothing. Without effect if it was answered."""
     RAFT = 32
     SNAPSHOT = 33
     PROBE = 34

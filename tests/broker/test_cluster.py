@@ -9,6 +9,8 @@ from raftmq.batch import encode
 from raftmq.broker.settings import Log
 from raftmq.broker.tickets import Callback
 from raftmq.log.record import Kind
+from raftmq.wire.codec import pack
+from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import (
     EARLIEST,
     LATEST,
@@ -16,6 +18,8 @@ from raftmq.wire.messages import (
     Committed,
     CommittedOffsets,
     Done,
+    Fetch,
+    FetchFrom,
     FindKey,
     FindOffset,
     FindOffsets,
@@ -511,3 +515,26 @@ def test_whole_cluster_stops_gracefully_without_waiting_for_nobody() -> None:
         return trio.current_time() - started
 
     assert in_cluster(scenario) < 2.0
+
+
+def test_fetches_that_are_forgotten_take_no_room() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        leader = cluster.leader_of(QUEUE)
+        connections_room = cluster.nodes[leader].settings.limits.connection_requests_max
+        wait = pack(Fetch([FetchFrom(QUEUE, 0)], 60_000, 1 << 20))
+        async with cluster.client(leader) as client:
+            with trio.fail_after(5):
+                for correlation in range(10_000, 10_000 + 3 * connections_room):
+                    fetch = encode_frame(FrameKind.FETCH, correlation, wait)
+                    forget = encode_frame(FrameKind.FORGET, correlation, b"")
+                    await client._stream.send_all(b"".join([*fetch, *forget]))
+                # The connection is at none of its limits: other requests are answered at once.
+                await client.produce(QUEUE, [b"x"], 0)
+                # What is not waiting is no error.
+                await client._stream.send_all(b"".join(encode_frame(FrameKind.FORGET, 7, b"")))
+                await client.produce(QUEUE, [b"y"], 1)
+        assert not cluster.nodes[leader]._fetches._parked
+        assert not cluster.nodes[leader]._fetches._waiting
+
+    in_cluster(scenario)

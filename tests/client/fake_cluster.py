@@ -335,6 +335,8 @@ class FakeNode:
 
     async def _handle(self, pipe: Pipe, frame: Frame) -> None:
         self.requests.append(FrameKind(frame.kind))
+        if frame.kind == FrameKind.FORGET:
+            return
         fate = self.cluster.fate(self, frame)
         if fate in _REFUSED:
             error = ErrorReply(_REFUSED[fate], f"scripted {fate.name}", retry_ms=1)

@@ -477,3 +477,15 @@ async def test_mode_that_does_not_exist_is_named(cluster: FakeCluster) -> None:
         for wrong in mistakes:
             with pytest.raises(Rejected):
                 mq.consumer("orders", **wrong)
+
+
+async def test_fetch_that_a_seek_made_useless_is_withdrawn(cluster: FakeCluster) -> None:
+    fill(cluster, queues=1, messages=9)
+    node = cluster.nodes[cluster.leaders[1]]
+    async with opened(cluster) as mq, mq.consumer("orders", start="latest") as c:
+        for _ in range(5):
+            assert len(await c.fetch(wait=0.02)) == 0
+            await c.seek(to="latest")
+        await c.seek(offset=3)
+        assert (await c.fetch(1, wait=1.0))[0].offset == 3
+    assert node.requests.count(FrameKind.FORGET) >= 5
