@@ -10,6 +10,8 @@ import trio
 
 from raftmq.batch import Batch, encode
 from raftmq.chaos import sim
+from raftmq.chaos.world import Machine, MemoryFiles, Process
+from raftmq.chaos.world.network import WINDOW_BYTES
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
@@ -152,9 +154,12 @@ class Cluster(sim.Cluster):
     async def connection(
         self, number: int, *, is_lockstep: bool = False
     ) -> AsyncIterator[RawClient]:
-        """A connection to a node, before any word. In lockstep nothing is buffered in between."""
+        """A connection to a node, before any word. In lockstep little is buffered in between."""
         own = self.settings(number).node
-        stream = await self.network.connect(own.host, own.port, is_lockstep=is_lockstep)
+        machine = Machine("client", self.agenda, MemoryFiles())
+        window = 4096 if is_lockstep else WINDOW_BYTES
+        process = Process(machine, self.agenda, seed=0)
+        stream = await self.network.connect(process, own.host, own.port, window_bytes=window)
         client = RawClient(stream)
         error: Exception | None = None
         async with stream, trio.open_nursery() as nursery:

@@ -145,7 +145,7 @@ def test_data_folder_of_another_node_is_refused() -> None:
         await cluster.found()
         cluster.kill(1)
         cluster.kill(2)
-        cluster.files[1] = cluster.files[2]
+        cluster.machines[1].disk = cluster.files[2]
         await cluster.start(1)
         assert "belongs to node 2" in str(cluster.stopped.pop(1))
 
@@ -198,7 +198,7 @@ def test_clock_that_steps_back_never_takes_a_timestamp_back() -> None:
         async with cluster.client(leader) as client:
             for n in range(6):
                 if n == 3:
-                    cluster.worlds[leader].skew_ms = -3_600_000
+                    cluster.machines[leader].clock.skew_ms = -3_600_000
                 stamps.append((await client.produce(QUEUE, [b"x"], n)).timestamp)
                 await trio.sleep(1)
         return stamps

@@ -279,7 +279,7 @@ def test_a_disk_that_is_full_at_any_byte_loses_nothing_synced(
     files, chain, model = MemoryFiles(Random(seed)), Chain(), Model()
     store, _ = open_store(files)
     store.sync()
-    files.space = files._used() + room
+    files.space = files.used() + room
     for sizes in plan:
         records = chain.make([bytes(size) for size in sizes])
         state = HardState(1, chain.last, 0)

@@ -115,7 +115,7 @@ def test_saving_on_a_full_disk_leaves_nothing_behind() -> None:
     store, _ = open_store(files)
     write(store, chain, 6)
     names = files.list(FOLDER)
-    files.space = files._used() + 100
+    files.space = files.used() + 100
     with pytest.raises(DiskFull):
         store.save_snapshot(meta_at(store, 5), b"state" * 100)
     assert files.list(FOLDER) == names

@@ -276,7 +276,7 @@ def test_a_full_disk_refuses_an_append_whole_and_takes_it_later(room: int) -> No
     store.sync()
     before = files.bytes_of(f"{FOLDER}/{1:020d}.log")
     more = chain.make([bytes(30)] * 2)
-    files.space = files._used() + room
+    files.space = files.used() + room
     with pytest.raises(DiskFull):
         store.append(more, HardState(2, 2, 3))
     assert files.bytes_of(f"{FOLDER}/{1:020d}.log") == before
@@ -295,7 +295,7 @@ def test_a_full_disk_at_a_new_segment_leaves_the_old_one_usable() -> None:
     files, chain = MemoryFiles(), Chain()
     store, _ = open_store(files)
     write(store, chain, 5)
-    files.space = files._used() + 40
+    files.space = files.used() + 40
     more = chain.make([b"x"])
     with pytest.raises(DiskFull):
         store.append(more)
@@ -464,7 +464,7 @@ def test_installing_on_a_full_disk_changes_nothing() -> None:
     store, _ = open_store(files)
     write(store, chain, 12)
     receive(files, meta_at(store, 12)._replace(index=40), b"state")
-    files.space = files._used() + 10
+    files.space = files.used() + 10
     with pytest.raises(DiskFull):
         store.install_snapshot(40, HardState(1, 0, 40))
     assert read_all(store) == chain.upto(12)

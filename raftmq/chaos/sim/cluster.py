@@ -1,5 +1,14 @@
-"""A cluster of whole brokers in a made-up world."""
+"""A cluster of whole brokers in a made-up world: start, kill, stop, replace.
 
+Each node has a machine of its own, named `node1`, `node2`, ...; the processes on it come and go.
+
+Invariants:
+- The network, the disks and all that a dead process held are rid of it at once; its tasks unwind a
+  little later and can do no harm.
+- A node that gave up (`NodeStopped`) is in `stopped`, one that broke on a bug in `broken`.
+"""
+
+import traceback
 from collections.abc import Callable
 from itertools import count
 from random import Random
@@ -8,98 +17,190 @@ import trio
 
 from raftmq.broker.node import Node, NodeStopped
 from raftmq.broker.settings import Limits, Log, NodeSettings, Peer, Raft, Settings
-from raftmq.chaos.world.disk import Disk
+from raftmq.chaos.world.agenda import Agenda
+from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.chaos.world.made_up import MadeUpWorld
 from raftmq.chaos.world.network import Network
+from raftmq.chaos.world.process import Machine, Process, allow_freezing
+
+PORT = 7400
+"""Of every node."""
+DATA = "/data"
+"""Every node's folder."""
 
 
 class Cluster:
-    """Nodes 1 to n of one cluster, each in a world of its own on a shared network."""
+    """Nodes 1 to n of one cluster, each on a machine of its own on a shared network."""
 
-    def __init__(self, nursery: trio.Nursery, *, size: int = 3, seed: int = 0) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        size: int = 3,
+        seed: int = 0,
+        agenda: Agenda | None = None,
+    ) -> None:
+        allow_freezing()
         self._nursery = nursery
         self._seed = seed
-        self.network = Network()
-        self.peers = [Peer(n, f"node{n}", 7400) for n in range(1, size + 1)]
-        self.files = {peer.id: Disk(Random(seed)) for peer in self.peers}
+        self.agenda = agenda or Agenda.current()
+        """Time."""
+        self.random = Random(f"cluster {seed}")
+        """For the world's own choices: delays, what a power loss leaves."""
+        self.network = Network(self.agenda, Random(f"network {seed}"))
+        """Between all machines."""
+        self.peers = [Peer(n, f"node{n}", PORT) for n in range(1, size + 1)]
+        """The founders."""
+        self.machines: dict[int, Machine] = {}
+        """Of every node there ever was."""
+        self.processes: dict[int, Process] = {}
+        """Those that live."""
         self.worlds: dict[int, MadeUpWorld] = {}
+        """Of the nodes that live."""
         self.nodes: dict[int, Node] = {}
+        """Those that run; see `processes` for those that stand still."""
         self.stopped: dict[int, NodeStopped] = {}
-        self._scopes: dict[int, trio.CancelScope] = {}
+        """Nodes that gave up since they were last started, and why."""
+        self.broken: dict[int, str] = {}
+        """Nodes that broke on a bug, with the trace."""
+        self.incarnations: dict[int, int] = {}
+        """How often each node was started."""
         self.log = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=0)
+        """Settings of the nodes' logs; may be replaced before the start."""
+        self.raft = Raft(tick_ms=50)
+        """Their pace; likewise."""
+        self.on_change: Callable[[int, str], None] = lambda _node, _what: None
+        """Told when a node starts, ends, gives up."""
+        self._scopes: dict[int, trio.CancelScope] = {}
         self._starts = count()
+        for peer in self.peers:
+            self._machine(peer.id)
+
+    @property
+    def files(self) -> dict[int, MemoryFiles]:
+        """The disk of each node."""
+        return {number: machine.disk for number, machine in self.machines.items()}
 
     def settings(self, number: int) -> Settings:
         """A node's settings."""
-        own = Peer(number, f"node{number}", 7400)
+        own = Peer(number, f"node{number}", PORT)
         is_founder = own in self.peers
         node = NodeSettings(
             number,
             "test",
-            "/data",
+            DATA,
             own.host,
             own.port,
             peers=self.peers if is_founder else [],
-            join=[] if is_founder else self.peers[:1],
+            join=[] if is_founder else self.peers,
         )
-        return Settings(node, Raft(tick_ms=50), self.log, Limits()).validate()
+        return Settings(node, self.raft, self.log, Limits()).validate()
+
+    def _machine(self, number: int) -> Machine:
+        machine = self.machines.get(number)
+        if machine is None:
+            disk = MemoryFiles(Random(f"disk {self._seed} {number}"))
+            disk.on_call = lambda call: self.agenda.trace(call.encode())
+            machine = self.machines[number] = Machine(f"node{number}", self.agenda, disk)
+        return machine
 
     async def start(self, *numbers: int) -> None:
-        """Start nodes, all if none is named, and wait until they serve."""
+        """Start nodes, all if none is named, and wait until they serve or have given up."""
         chosen = numbers or tuple(peer.id for peer in self.peers)
         async with trio.open_nursery() as starting:
             for number in chosen:
                 starting.start_soon(self._start, number)
 
     async def _start(self, number: int) -> None:
-        seed = self._seed * 1000 + next(self._starts)
-        self.files.setdefault(number, Disk(Random(seed)))
-        world = MadeUpWorld(self.network, self.files[number], seed=seed)
-        self.worlds[number] = world
-        self.nodes[number] = Node(self.settings(number), world)
         await self._nursery.start(self._live, number)
 
-    async def _live(self, number: int, task_status: trio.TaskStatus[None]) -> None:
-        is_started = False
+    def start_soon(self, number: int) -> None:
+        """Start a node without waiting for it."""
+        self._nursery.start_soon(self._live, number)
 
-        class Started:
-            """Notes that the node serves, so that a node that gives up earlier is noticed too."""
-
-            def started(self, value: None = None) -> None:
-                nonlocal is_started
-                is_started = True
-                task_status.started()
-
+    async def _live(
+        self, number: int, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        assert number not in self.processes, f"node {number} runs already"
+        seed = self._seed * 1000 + next(self._starts)
+        process = Process(self._machine(number), self.agenda, seed=seed)
+        process.on_crash = lambda: self.kill(number)
+        world = MadeUpWorld(self.network, process)
+        self.processes[number], self.worlds[number] = process, world
+        self.stopped.pop(number, None)
+        self.incarnations[number] = self.incarnations.get(number, 0) + 1
+        self.network.machine_came_back(process.machine.name)
+        status = _Once(task_status)
+        self.on_change(number, "starts")
         with trio.CancelScope() as scope:
             self._scopes[number] = scope
-            try:
-                await self.nodes[number].run(task_status=Started())
-            except NodeStopped as stopped:
+            await process.run(self._serve, number, world, status)
+        if not process.is_dead:
+            self._bury(number, process)
+        status.started()
+
+    async def _serve(self, number: int, world: MadeUpWorld, status: "_Once") -> None:
+        """Run a node until it ends, however that may be."""
+        process = world.process
+        try:
+            node = self.nodes[number] = Node(self.settings(number), world)
+            await node.run(task_status=status)
+        except NodeStopped as stopped:
+            if not process.is_dead:
                 self.stopped[number] = stopped
-                self.nodes.pop(number, None)
-                self.files[number].kill()
-                if not is_started:
-                    task_status.started()
-        self._scopes.pop(number, None)
+                self.on_change(number, f"gives up: {stopped}")
+        except PowerLoss:
+            self._crash(number, process)
+        except BaseExceptionGroup as group:
+            if group.split((KeyboardInterrupt, SystemExit))[0] is not None:
+                raise
+            if group.split(PowerLoss)[0] is not None:
+                self._crash(number, process)
+            bugs = group.split(trio.Cancelled)[1]
+            if bugs is not None and not process.is_dead:
+                self._note_bug(number, bugs)
+        except Exception as error:
+            if not process.is_dead:
+                self._note_bug(number, error)
+
+    def _crash(self, number: int, process: Process) -> None:
+        if not process.is_dead:
+            self.kill(number)
+
+    def _note_bug(self, number: int, error: BaseException) -> None:
+        self.broken[number] = "".join(traceback.format_exception(error))
+        self.on_change(number, f"breaks: {error!r}")
+
+    def _bury(self, number: int, process: Process, *, power: bool = False) -> None:
+        """The process is no more."""
+        process.die()
+        for of_living in (self._scopes, self.nodes, self.worlds, self.processes):
+            of_living.pop(number, None)
+        if power:
+            self.network.machine_went_dark(process)
+            process.machine.disk.power_loss()
+        else:
+            self.network.process_ended(process)
+            process.machine.disk.kill()
 
     def kill(self, number: int, *, power: bool = False) -> None:
         """Stop a node at once: the process crashes, or its machine loses power."""
-        self._scopes.pop(number).cancel()
-        del self.nodes[number]
-        if power:
-            self.files[number].power_loss()
-        else:
-            self.files[number].kill()
+        scope = self._scopes[number]
+        self.on_change(number, "loses power" if power else "is killed")
+        self._bury(number, self.processes[number], power=power)
+        scope.cancel()
 
     def wipe(self, number: int) -> None:
         """Give a node that is down an empty disk."""
-        self.files[number] = Disk(Random(self._seed))
+        assert number not in self.processes
+        del self.machines[number]
+        self._machine(number)
 
     async def stop(self, number: int) -> None:
         """Stop a node gracefully."""
+        process = self.processes[number]
         self.nodes[number].stop()
-        await self.wait_until(lambda: number not in self._scopes)
-        del self.nodes[number]
+        await self.wait_until(lambda: process.is_dead)
 
     def leader(self, group: int) -> int:
         """The node that leads a partition group; 0: none."""
@@ -146,3 +247,17 @@ class Cluster:
     async def wait_led(self, *groups: int) -> None:
         """Wait until all these groups have a leader."""
         await self.wait_until(lambda: all(self.leader(group) for group in groups))
+
+
+class _Once:
+    """A task status that may be told several times, as a node may end before it serves."""
+
+    def __init__(self, status: trio.TaskStatus[None]) -> None:
+        self._status = status
+        self._is_told = False
+
+    def started(self, value: None = None) -> None:
+        """The node serves, or never will."""
+        if not self._is_told:
+            self._is_told = True
+            self._status.started()

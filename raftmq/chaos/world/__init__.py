@@ -1,11 +1,30 @@
-"""A made-up world for whole brokers: network, disk, clock and workers, all from one seed.
+"""A made-up world for whole brokers: network, disk, clock and processes, all from one seed.
 
-Start reading at `made_up` (what a node sees of it), then `disk` (what a power loss leaves) and
-`network`.
+Start reading at `agenda` (time), then `process` (who runs and who stands still), `disk` (what a
+power loss leaves), `network` (how bytes travel), `made_up` (what a node or a client sees of it).
+
+    one seed ─> agenda ─> machines (disk, wall clock) ─> processes (tasks, workers, streams)
+
+Invariants:
+- Nothing here knows what a broker says or stores; `raftmq.chaos.sim` does.
+- The same seed gives the same run, in every process and on every machine.
 """
 
+from raftmq.chaos.world.agenda import Agenda, run
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
-from raftmq.chaos.world.made_up import MadeUpWorld, run
+from raftmq.chaos.world.made_up import MadeUpClientWorld, MadeUpWorld
 from raftmq.chaos.world.network import Network
+from raftmq.chaos.world.process import Machine, Process, WallClock
 
-__all__ = ["MadeUpWorld", "MemoryFiles", "Network", "PowerLoss", "run"]
+__all__ = [
+    "Agenda",
+    "Machine",
+    "MadeUpClientWorld",
+    "MadeUpWorld",
+    "MemoryFiles",
+    "Network",
+    "PowerLoss",
+    "Process",
+    "WallClock",
+    "run",
+]

@@ -1,4 +1,4 @@
-"""A disk in memory that knows what a power loss would leave, and that can refuse calls.
+"""A disk in memory that knows what a power loss would leave, and that can refuse and lie.
 
 It implements `raftmq.log.files.FileSystem`. Every file remembers what was synced and what was done
 to it since; every folder likewise. `power_loss` keeps an arbitrary part of what was not synced:
@@ -10,52 +10,109 @@ to it since; every folder likewise. `power_loss` keeps an arbitrary part of what
 | a truncation | done or not |
 | created, renamed and removed names | any subset of them, a rename as one |
 
-Faults: `fail_at(k, errno)` refuses the k-th call from now that changes anything (a refused append
-writes a random part first), `crash_at(k)` raises `PowerLoss` instead, `space` bounds all bytes.
+Faults while it is used:
+
+| call or field | what happens |
+|---|---|
+| `fail_at(k, errno)` | the k-th changing call from now is refused, an append after a random part |
+| `crash_at(k)` | the machine stops inside the k-th changing call, a part of it may be done |
+| `crash_at_point(name, after=)` | the same before or after the next call of that name |
+| `fail_next(operation, errno)` | the next call of that operation is refused; `pread` too |
+| `space`, `full_errno` | bytes of all files together, and the error beyond |
+| `is_read_only` | every changing call is refused with `EROFS` |
+| `lie_next()` | the next sync is refused and what it should have saved is lost at a power loss |
+| `short_next()`, `interrupt_next()` | the next write takes a part, or is interrupted before it |
+
+What is done to files at rest is in `damage`.
 
 Invariants:
 - The same calls and the same random give the same bytes.
-- A file open before a power loss raises `EIO` ever after.
+- A file opened before a power loss or the end of its process is of no use ever after, and neither
+  is a `Mount`: a dead process changes nothing.
+
+Sources: "All File Systems Are Not Created Equal" (OSDI '14) for what is kept; lazyfs; "Can
+Applications Recover from fsync Failures?" (ATC '20) for the lie.
 """
 
 import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from raftmq.log.faults import FolderLocked
 
 SECTOR_BYTES = 512
 
+POINTS = tuple(
+    f"{operation} {kind}"
+    for operation, kinds in {
+        "create": ("log", "snapshot", "partial", "index", "json"),
+        "append": ("log", "snapshot", "partial", "index", "json"),
+        "datasync": ("log", "snapshot", "partial", "index", "json"),
+        "rename": ("log", "snapshot", "index", "json"),
+        "sync_folder": ("groups", "data"),
+        "unlink": ("log", "snapshot", "index"),
+    }.items()
+    for kind in kinds
+)
+"""Names of crash points: an operation and the kind of file, by its ending; folders by name."""
+
 
 class PowerLoss(BaseException):
     """The machine stops inside a call; not an `Exception`, so that nothing below handles it."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Inode:
-    """A file's content: what the disk holds for sure, and what the system shows."""
+    """A file's content: what the system shows, and what the disk holds for sure."""
 
-    durable: bytes = b""
     data: bytearray = field(default_factory=bytearray)
     low: int = 0
-    """The shortest the file has been since the last sync: all before it is durable."""
+    """All before it is durable as `data` has it: the shortest the file was since the last sync."""
+    durable: bytes | None = None
+    """What was durable before an unsynced truncation; None: there was none."""
+    synced: list[int] = field(default_factory=list[int])
+    """Sizes after the last few syncs, for travel in time."""
+    lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Ranges that the disk dropped and the system shows; a power loss takes them."""
 
-    def after_power_loss(self, random: Random) -> bytes:
-        """What may be left of it."""
-        if self.durable == self.data:
-            return self.durable
-        kept = self.durable[: self.low]
-        if self.low < len(self.durable) and random.random() < 0.3:
-            return self.durable  # neither the truncation nor what followed it happened
-        size = random.choice([len(self.data), random.randint(self.low, len(self.data))])
-        tail = bytearray(self.data[self.low : size])
-        for start, stop in _sectors(self.low, size):
-            if (fate := random.random()) < 0.5:
-                part = slice(start - self.low, stop - self.low)
-                tail[part] = bytes(stop - start) if fate < 0.3 else random.randbytes(stop - start)
-        return kept + bytes(tail)
+    @classmethod
+    def of(cls, data: bytes) -> "Inode":
+        """A file that holds this for sure."""
+        return cls(bytearray(data), len(data))
+
+    def sync(self) -> None:
+        """All of it is durable now."""
+        self.low, self.durable = len(self.data), None
+        self.synced = [*self.synced[-31:], self.low]
+
+    def cut(self, size: int) -> None:
+        """Truncate; not durable before a sync."""
+        if size < self.low:
+            if self.durable is None:
+                self.durable = bytes(memoryview(self.data)[: self.low])
+            self.low = size
+        del self.data[size:]
+
+    def lose_power(self, random: Random) -> None:
+        """Become what may be left of it."""
+        for start, stop in self.lost:
+            self.data[start:stop] = bytes(max(min(stop, len(self.data)) - start, 0))
+        self.lost = []
+        if self.low == len(self.data) and self.durable is None:
+            return
+        if self.durable is not None and random.random() < 0.3:
+            self.data = bytearray(self.durable)  # neither the truncation nor what followed it
+        else:
+            size = random.choice([len(self.data), random.randint(self.low, len(self.data))])
+            del self.data[size:]
+            for start, stop in _sectors(self.low, size):
+                if (fate := random.random()) < 0.5:
+                    size = stop - start
+                    self.data[start:stop] = bytes(size) if fate < 0.3 else random.randbytes(size)
+        self.low, self.durable = len(self.data), None
 
 
 def _sectors(start: int, stop: int) -> list[tuple[int, int]]:
@@ -68,17 +125,19 @@ def _sectors(start: int, stop: int) -> list[tuple[int, int]]:
     return pieces
 
 
-@dataclass
+@dataclass(slots=True)
 class Folder:
     """Names: those on the disk for sure, and changes since the last sync, each done as a whole."""
 
-    durable: dict[str, Inode] = field(default_factory=dict)
-    names: dict[str, Inode] = field(default_factory=dict)
-    pending: list[dict[str, Inode | None]] = field(default_factory=list)
+    durable: dict[str, Inode] = field(default_factory=dict[str, Inode])
+    names: dict[str, Inode] = field(default_factory=dict[str, Inode])
+    pending: list[dict[str, Inode | None]] = field(default_factory=list[dict[str, Inode | None]])
 
 
 class MemoryFile:
     """An open file of a `MemoryFiles`."""
+
+    __slots__ = ("_closed", "_disk", "_epoch", "_inode", "_path")
 
     def __init__(self, disk: "MemoryFiles", inode: Inode, path: str) -> None:
         self._disk = disk
@@ -94,32 +153,38 @@ class MemoryFile:
     def pread(self, size: int, offset: int) -> bytes:
         """Bytes at a position."""
         self._check()
-        return bytes(self._inode.data[offset : offset + size])
+        self._disk.refuse("pread", self._path)
+        return bytes(memoryview(self._inode.data)[offset : offset + size])
 
     def append(self, buffers: Sequence[bytes]) -> None:
         """Write at the end; a refused call writes a part."""
         self._check()
         data = b"".join(buffers)
-        self._disk.reserve(self._inode, data, self._path)
-        self._disk.enter("append", self._path, lambda cut: self._append(data[:cut]), len(data))
-        self._append(data)
+        disk = self._disk
+        for piece in disk.pieces(data):
+            disk.reserve(self._inode, piece, self._path)
+            disk.enter("append", self._path, partial(self._append, piece), len(piece))
+            self._append(piece)
+        disk.leave("append", self._path)
 
-    def _append(self, data: bytes) -> None:
-        self._inode.data += data
+    def _append(self, data: bytes, size: int | None = None) -> None:
+        self._inode.data += data[:size]
 
     def datasync(self) -> None:
         """Make durable what is there."""
         self._check()
+        inode = self._inode
+        if self._disk.is_lying:
+            inode.lost.append((inode.low, len(inode.data)))
         self._disk.enter("datasync", self._path)
-        self._inode.durable = bytes(self._inode.data)
-        self._inode.low = len(self._inode.data)
+        inode.sync()
+        self._disk.leave("datasync", self._path)
 
     def truncate(self, size: int) -> None:
         """Cut the file."""
         self._check()
         self._disk.enter("truncate", self._path)
-        del self._inode.data[size:]
-        self._inode.low = min(self._inode.low, size)
+        self._inode.cut(size)
 
     def size(self) -> int:
         """Bytes in the file."""
@@ -142,10 +207,12 @@ class MemoryLock:
     def __init__(self, disk: "MemoryFiles", folder: str) -> None:
         self._disk = disk
         self._folder = folder
+        self._epoch = disk.epoch
 
     def close(self) -> None:
-        """Release the folder."""
-        self._disk.locked.discard(self._folder)
+        """Release the folder; a lock that its process's end released is another's by now."""
+        if self._epoch == self._disk.epoch:
+            self._disk.locked.discard(self._folder)
 
 
 class MemoryFiles:
@@ -155,16 +222,29 @@ class MemoryFiles:
         self.random = random or Random(0)
         self.space = space
         """Bytes of all files together, or None for no bound; may be changed at any time."""
+        self.full_errno = errno.ENOSPC
+        """What a call beyond `space` is told."""
+        self.sync_error = 0
+        """The `errno` of all syncs from now on; 0: they succeed."""
+        self.is_read_only = False
+        """True: it takes nothing."""
         self.epoch = 0
-        """Power losses so far."""
+        """Power losses and ends of processes so far."""
         self.locked: set[str] = set()
         self.calls = 0
         """Changing calls so far."""
-        self.trace: list[str] = []
-        """Each of them, as `operation name`."""
+        self.is_lying = False
+        """The next sync loses what it should save."""
+        self.on_call: Callable[[str], None] = lambda _: None
+        """Told of each changing call, as `operation path`."""
+        self.trace: list[str] | None = []
+        """Each changing call, as `operation name`; None: not kept."""
         self._folders: dict[str, Folder] = {"": Folder()}
         self._fault: tuple[int, int] | None = None
         self._crash: int | None = None
+        self._points: set[tuple[str, bool]] = set()
+        self._refusals: dict[str, int] = {}
+        self._is_short = False
 
     # Faults.
 
@@ -176,6 +256,34 @@ class MemoryFiles:
         """Raise `PowerLoss` in the k-th changing call from now; a part of it may be done."""
         self._crash = self.calls + k
 
+    def crash_at_point(self, name: str, *, after: bool) -> None:
+        """Raise `PowerLoss` before or after the next call of that name; see `POINTS`."""
+        self._points.add((name, after))
+
+    def fail_next(self, operation: str, error: int) -> None:
+        """Refuse the next call of an operation with this `errno`, once."""
+        self._refusals[operation] = error
+
+    def lie_next(self) -> None:
+        """Refuse the next sync with `EIO` and lose what it should have saved: see the heading."""
+        self.is_lying = True
+        self.fail_next("datasync", errno.EIO)
+
+    def short_next(self) -> None:
+        """Let the next write take only a part at first, or be interrupted before it begins.
+
+        The one who writes goes on with the rest, as `raftmq.log.files.RealFile` does.
+        """
+        self._is_short = True
+
+    def calm(self) -> None:
+        """Take back all faults that have not struck yet."""
+        self._fault = self._crash = self.space = None
+        self._points.clear()
+        self._refusals.clear()
+        self.is_lying = self._is_short = self.is_read_only = False
+        self.sync_error, self.full_errno = 0, errno.ENOSPC
+
     def power_loss(self, random: Random | None = None) -> None:
         """Forget what was not synced, save for an arbitrary part; files and locks are released."""
         random = random or self.random
@@ -185,12 +293,15 @@ class MemoryFiles:
                 if random.random() < 0.5:
                     _apply(names, change)
             folder.names, folder.durable, folder.pending = names, dict(names), []
-        inodes = {id(i): i for f in self._folders.values() for i in f.names.values()}
-        for inode in inodes.values():
-            inode.durable = inode.after_power_loss(random)
-            inode.data = bytearray(inode.durable)
-            inode.low = len(inode.durable)
+        for inode in self.inodes():
+            inode.lose_power(random)
         self._release()
+
+    def drop_caches(self) -> None:
+        """What the disk dropped after a refused sync is gone from the system's memory too."""
+        for inode in self.inodes():
+            if inode.lost:
+                inode.lose_power(self.random)
 
     def kill(self) -> None:
         """The process ends; the system keeps all that it was told."""
@@ -200,23 +311,59 @@ class MemoryFiles:
         self.epoch += 1
         self.locked.clear()
         self._fault = self._crash = None
+        self._points.clear()
+        self._refusals.clear()
+        self.is_lying = False
 
-    def flip(self, path: str, bit: int) -> None:
-        """Invert one bit of a file, durably."""
-        inode = self._inode(path)
-        inode.data[bit // 8] ^= 1 << bit % 8
-        inode.durable = bytes(inode.data)
-        inode.low = len(inode.data)
+    # Looking at it, and writing past all faults.
+
+    def used(self) -> int:
+        """Bytes in all files."""
+        return sum(len(inode.data) for inode in self.inodes())
+
+    def inodes(self) -> list[Inode]:
+        """All files, each once."""
+        inodes = {id(i): i for f in self._folders.values() for i in f.names.values()}
+        return list(inodes.values())
+
+    def paths(self) -> list[str]:
+        """All files, sorted."""
+        return sorted(
+            f"{path}/{name}" for path, folder in self._folders.items() for name in folder.names
+        )
+
+    def inode(self, path: str) -> Inode:
+        """A file's content."""
+        folder, name = os.path.split(path)
+        try:
+            return self._folders[folder].names[name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
     def bytes_of(self, path: str) -> bytes:
         """A file's content."""
-        return bytes(self._inode(path).data)
+        return bytes(self.inode(path).data)
+
+    def durable_bytes(self, path: str) -> int:
+        """How many bytes of a file a power loss cannot take."""
+        return self.inode(path).low
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file, durably, past all faults."""
         folder, name = os.path.split(path)
-        inode = Inode(data, bytearray(data), len(data))
-        self._folders[folder].names[name] = self._folders[folder].durable[name] = inode
+        self._folders[folder].names[name] = self._folders[folder].durable[name] = Inode.of(data)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, durably, past all faults."""
+        folder, name = os.path.split(path)
+        self._folders[folder].names.pop(name, None)
+        self._folders[folder].durable.pop(name, None)
+
+    def flip(self, path: str, bit: int) -> None:
+        """Invert one bit of a file, durably."""
+        inode = self.inode(path)
+        inode.data[bit // 8] ^= 1 << bit % 8
+        inode.sync()
 
     def copy(self) -> "MemoryFiles":
         """The same disk with nothing pending on files, for trying something on it."""
@@ -227,9 +374,9 @@ class MemoryFiles:
                 twin.put(f"{path}/{name}" if path else name, bytes(inode.data))
         return twin
 
-    def durable_bytes(self, path: str) -> int:
-        """How many bytes of a file a power loss cannot take."""
-        return self._inode(path).low
+    def mount(self) -> "Mount":
+        """The disk as one process sees it."""
+        return Mount(self)
 
     # What the protocol's calls share.
 
@@ -242,34 +389,68 @@ class MemoryFiles:
     ) -> None:
         """Count a changing call; refuse it, or stop the machine inside it, if that is due."""
         self.calls += 1
-        self.trace.append(f"{operation} {os.path.basename(path)}")
+        self.on_call(f"{operation} {path}")
+        if self.trace is not None:
+            self.trace.append(f"{operation} {os.path.basename(path)}")
         fails = self._fault is not None and self.calls == self._fault[0]
         crashes = self._crash is not None and self.calls == self._crash
         if (fails or crashes) and partly is not None:
             partly(self.random.randint(0, size))
         if crashes:
-            raise PowerLoss(self.trace[-1])
+            raise PowerLoss(f"{operation} {path}")
+        self._reach(operation, path, after=False)
         if fails:
             assert self._fault is not None
             error, self._fault = self._fault[1], None
             raise OSError(error, os.strerror(error), path)
+        if self.is_read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        if operation == "datasync" and self.sync_error:
+            raise OSError(self.sync_error, os.strerror(self.sync_error), path)
+        self.refuse(operation, path, partly, size)
+
+    def refuse(
+        self,
+        operation: str,
+        path: str,
+        partly: Callable[[int], None] | None = None,
+        size: int = 0,
+    ) -> None:
+        """Refuse a call if that is due."""
+        if operation not in self._refusals:
+            return
+        error = self._refusals.pop(operation)
+        if operation == "datasync":
+            self.is_lying = False
+        if partly is not None:
+            partly(self.random.randint(0, size))
+        raise OSError(error, os.strerror(error), path)
+
+    def leave(self, operation: str, path: str) -> None:
+        """A changing call is done."""
+        self._reach(operation, path, after=True)
+
+    def _reach(self, operation: str, path: str, *, after: bool) -> None:
+        if self._points and (f"{operation} {kind_of(path)}", after) in self._points:
+            self._points.clear()
+            raise PowerLoss(f"{'after' if after else 'before'} {operation} {path}")
+
+    def pieces(self, data: bytes) -> list[bytes]:
+        """What single system calls take of a write."""
+        if not self._is_short or len(data) < 2:
+            return [data]
+        self._is_short = False
+        cut = self.random.randrange(len(data))
+        return [data[:cut], data[cut:]]
 
     def reserve(self, inode: Inode, data: bytes, path: str) -> None:
         """Write what fits and raise if not all of it does."""
-        if self.space is not None and self._used() + len(data) > self.space:
-            inode.data += data[: max(self.space - self._used(), 0)]
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-    def _used(self) -> int:
-        inodes = {id(i): i for f in self._folders.values() for i in f.names.values()}
-        return sum(len(inode.data) for inode in inodes.values())
-
-    def _inode(self, path: str) -> Inode:
-        folder, name = os.path.split(path)
-        try:
-            return self._folders[folder].names[name]
-        except KeyError:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+        if self.space is None:
+            return
+        room = self.space - self.used()
+        if len(data) > room:
+            inode.data += data[: max(room, 0)]
+            raise OSError(self.full_errno, os.strerror(self.full_errno), path)
 
     def _change(self, folder: str, change: dict[str, Inode | None]) -> None:
         _apply(self._folders[folder].names, change)
@@ -279,7 +460,7 @@ class MemoryFiles:
 
     def open(self, path: str, *, writable: bool = False) -> MemoryFile:
         """A file that exists."""
-        return MemoryFile(self, self._inode(path), path)
+        return MemoryFile(self, self.inode(path), path)
 
     def create(self, path: str) -> MemoryFile:
         """A new or emptied file."""
@@ -290,8 +471,8 @@ class MemoryFiles:
             inode = Inode()
             self._change(folder, {name: inode})
         else:
-            inode.data.clear()
-            inode.low = 0
+            inode.cut(0)
+        self.leave("create", path)
         return MemoryFile(self, inode, path)
 
     def list(self, folder: str) -> list[str]:
@@ -310,20 +491,23 @@ class MemoryFiles:
         self.enter("rename", new)
         folder, old_name = os.path.split(old)
         assert os.path.dirname(new) == folder
-        self._change(folder, {old_name: None, os.path.basename(new): self._inode(old)})
+        self._change(folder, {old_name: None, os.path.basename(new): self.inode(old)})
+        self.leave("rename", new)
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
-        self._inode(path)
+        self.inode(path)
         self.enter("unlink", path)
         folder, name = os.path.split(path)
         self._change(folder, {name: None})
+        self.leave("unlink", path)
 
     def sync_folder(self, folder: str) -> None:
         """Make the names durable."""
         self.enter("sync_folder", folder)
         self._folders[folder].durable = dict(self._folders[folder].names)
         self._folders[folder].pending = []
+        self.leave("sync_folder", folder)
 
     def lock(self, folder: str) -> MemoryLock:
         """Hold a folder until closed or killed."""
@@ -334,30 +518,64 @@ class MemoryFiles:
 
     def free_bytes(self, folder: str) -> int:
         """What `space` leaves."""
-        return 2**40 if self.space is None else max(self.space - self._used(), 0)
+        return 2**40 if self.space is None else max(self.space - self.used(), 0)
 
 
-class Disk(MemoryFiles):
-    """A disk whose every sync can be made to fail."""
+class Mount:
+    """The disk as one process sees it; of no use once that has ended."""
 
-    sync_error = 0
-    """The `errno` of all syncs from now on; 0: they succeed."""
+    def __init__(self, disk: MemoryFiles) -> None:
+        self._disk = disk
+        self._epoch = disk.epoch
 
-    def used(self) -> int:
-        """Bytes in all files."""
-        return self._used()
+    def _alive(self) -> MemoryFiles:
+        if self._epoch != self._disk.epoch:
+            raise OSError(errno.EBADF, "the process that calls is dead")
+        return self._disk
 
-    def enter(
-        self,
-        operation: str,
-        path: str,
-        partly: Callable[[int], None] | None = None,
-        size: int = 0,
-    ) -> None:
-        """Count a changing call; refuse it if it is a sync and syncs are to fail."""
-        super().enter(operation, path, partly, size)
-        if operation == "datasync" and self.sync_error:
-            raise OSError(self.sync_error, os.strerror(self.sync_error), path)
+    def open(self, path: str, *, writable: bool = False) -> MemoryFile:
+        """A file that exists."""
+        return self._alive().open(path, writable=writable)
+
+    def create(self, path: str) -> MemoryFile:
+        """A new or emptied file."""
+        return self._alive().create(path)
+
+    def list(self, folder: str) -> list[str]:
+        """Sorted names."""
+        return self._alive().list(folder)
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, durably."""
+        self._alive().make_folder(path)
+
+    def rename(self, old: str, new: str) -> None:
+        """Another name in the same folder."""
+        self._alive().rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        self._alive().unlink(path)
+
+    def sync_folder(self, folder: str) -> None:
+        """Make the names durable."""
+        self._alive().sync_folder(folder)
+
+    def lock(self, folder: str) -> MemoryLock:
+        """Hold a folder until closed or killed."""
+        return self._alive().lock(folder)
+
+    def free_bytes(self, folder: str) -> int:
+        """What is left."""
+        return self._alive().free_bytes(folder)
+
+
+def kind_of(path: str) -> str:
+    """Of what kind a file is, for the names of crash points."""
+    name = os.path.basename(path).removesuffix(".new")
+    if "." in name:
+        return name.rpartition(".")[2]
+    return "groups" if name.isdigit() else name
 
 
 def _apply(names: dict[str, Inode], change: dict[str, Inode | None]) -> None:

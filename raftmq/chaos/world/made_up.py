@@ -1,81 +1,121 @@
-"""A made-up world for whole brokers: memory for a network and a disk, a seeded clock and random.
+"""The made-up world as one process sees it: what nodes and clients get in place of the real one.
 
-Run under trio's `MockClock` with the scheduler's random seeded, three brokers and their clients
-take the same steps in every run of the same seed.
+These are the broker's `World` and the client's `ClientWorld`; both only pass on to the process's
+machine and to the network.
+
+Invariants:
+- A worker takes simulated time for each job, one after the other; a job is done as a whole at the
+  end of that time, so a crash meets it done, not done, or inside one of its calls to the disk.
 """
 
+from collections import deque
 from collections.abc import Callable
-from functools import partial
-from random import Random
+from contextlib import suppress
 from typing import Any
 
 import trio
-import trio.testing
 
 from raftmq.broker.world import Done, T
+from raftmq.chaos.world.disk import PowerLoss
 from raftmq.chaos.world.network import Listener, Network
+from raftmq.chaos.world.process import Process
+from raftmq.client.world import TrioStream
 from raftmq.log.files import FileSystem
 
-DISK_SECONDS = 0.0005
-"""What a job on a worker takes."""
+DISK_SECONDS = 0.0004
+"""What a job on a worker takes, on average."""
 
 
-class TaskWorker:
-    """Runs jobs one at a time, each taking a little simulated time."""
+class Worker:
+    """Runs jobs one at a time; needs no task."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self._send, self._receive = trio.open_memory_channel[Any](10_000)
-        nursery.start_soon(self._run)
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._jobs: deque[tuple[Callable[[], Any], Done[Any]]] = deque()
+        self._is_busy = False
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
         """Queue a job."""
-        self._send.send_nowait((job, done))
+        self._jobs.append((job, done))
+        if not self._is_busy:
+            self._begin()
 
     def close(self) -> None:
-        """Take no more jobs."""
-        self._send.close()
+        """Do what was submitted, unless the process is dead."""
+        while self._jobs and not self._process.is_dead:
+            # Nobody waits for the outcome any more.
+            with suppress(Exception):
+                self._jobs.popleft()[0]()
+        self._jobs.clear()
 
-    async def _run(self) -> None:
-        async for job, done in self._receive:
-            await trio.sleep(DISK_SECONDS)
-            try:
-                result, error = job(), None
-            except Exception as caught:
-                result, error = None, caught
-            done(result, error)
+    def _begin(self) -> None:
+        self._is_busy = True
+        process = self._process
+        seconds = DISK_SECONDS * (0.5 + process.random.random()) * process.machine.slowness
+        process.agenda.call_after(seconds, lambda: process.call(self._finish))
+
+    def _finish(self) -> None:
+        self._is_busy = False
+        if not self._jobs:
+            return
+        job, done = self._jobs.popleft()
+        result, error = None, None
+        try:
+            result = job()
+        except PowerLoss:
+            self._jobs.clear()
+            self._process.on_crash()
+            return
+        except Exception as caught:
+            error = caught
+        if self._jobs:
+            self._begin()
+        done(result, error)
 
 
 class MadeUpWorld:
-    """The world of one node."""
+    """The world of a node."""
 
-    def __init__(self, network: Network, files: FileSystem, *, seed: int) -> None:
-        self.files = files
-        self.random = Random(seed)
-        self.skew_ms = 0
+    def __init__(self, network: Network, process: Process) -> None:
+        self.files: FileSystem = process.machine.disk.mount()
+        """The machine's disk, for as long as the process lives."""
+        self.random = process.random
+        """The process's."""
+        self.process = process
+        """Whose world it is."""
         self._network = network
 
     def now_ms(self) -> int:
-        """The made-up wall clock."""
-        return 1_700_000_000_000 + int(trio.current_time() * 1000) + self.skew_ms
+        """The machine's wall clock."""
+        return self.process.machine.clock.now_ms()
 
-    def worker(self, name: str, nursery: trio.Nursery) -> TaskWorker:
-        """A task that runs jobs."""
-        return TaskWorker(nursery)
+    def worker(self, name: str, nursery: trio.Nursery) -> Worker:
+        """Something that runs jobs."""
+        return Worker(self.process)
 
     async def listen(self, host: str, port: int) -> Listener:
-        """Take an address."""
-        return await self._network.listen(host, port)
+        """Take an address; the host must be the machine's name."""
+        assert host == self.process.machine.name, f"{host} is not this machine"
+        return await self._network.listen(self.process, port)
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
         """Open a stream."""
-        return await self._network.connect(host, port)
+        return await self._network.connect(self.process, host, port)
 
 
-def run(main: Callable[..., Any], *args: Any, seed: int, **kwargs: Any) -> Any:
-    """Run an async function on a seeded scheduler with a clock that jumps over idle time."""
-    import trio._core._run as scheduler
+class MadeUpClientWorld:
+    """The world of a client."""
 
-    # The order in which ready tasks run is drawn from this; trio's own tests seed it the same way.
-    scheduler._r.seed(seed)
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    return trio.run(partial(main, *args, **kwargs), clock=clock)
+    def __init__(self, network: Network, process: Process) -> None:
+        self.random = process.random
+        """The process's."""
+        self._process = process
+        self._network = network
+
+    def now_ms(self) -> int:
+        """The machine's wall clock."""
+        return self._process.machine.clock.now_ms()
+
+    async def connect(self, host: str, port: int) -> TrioStream:
+        """Open a stream."""
+        return TrioStream(await self._network.connect(self._process, host, port))

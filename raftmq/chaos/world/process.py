@@ -1,0 +1,185 @@
+"""Machines and the processes on them: who runs, who stands still, who is gone.
+
+Every task of a process carries the process in its context, as tasks inherit it from who started
+them. A process *stands still* (SIGSTOP, a long pause of the garbage collector, a virtual machine
+that is moved) by not getting the event loop: its tasks that become ready are set aside until it
+goes on. That is all of it: its timers, its streams, its disk's answers. The world around goes on:
+bytes arrive in its sockets until they are full, and time passes, so that on return all its
+deadlines are past at once.
+
+Invariants:
+- No code of a process runs while it stands still, nor after its death, save for the unwinding of
+  its cancelled tasks, which can reach neither disk nor network any more.
+
+Left out: a pause between two system calls of one step of the event loop.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextvars import Context, ContextVar, copy_context
+from math import pi, sin
+from random import Random
+from typing import Any
+
+import trio
+
+from raftmq.chaos.world.agenda import Agenda
+from raftmq.chaos.world.disk import MemoryFiles
+
+EPOCH_MS = 1_700_000_000_000
+"""When every made-up world begins, on a right clock."""
+
+_PROCESS: ContextVar["Process | None"] = ContextVar("process", default=None)
+
+
+class WallClock:
+    """A machine's wall clock, in milliseconds; right unless it is told otherwise."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self.skew_ms = 0.0
+        """How far it is ahead."""
+        self.swing_ms = 0.0
+        """It swings around the right time by as much, within 20 seconds."""
+        self.strobe_ms = 0.0
+        """It jumps ahead by as much and back again, every tenth of a second."""
+        self._drift = 0.0
+        self._drift_since = 0.0
+
+    @property
+    def drift(self) -> float:
+        """By which share it runs fast; what it gained stays when this changes."""
+        return self._drift
+
+    @drift.setter
+    def drift(self, share: float) -> None:
+        now = self._agenda.now
+        self.skew_ms += (now - self._drift_since) * 1000 * self._drift
+        self._drift, self._drift_since = share, now
+
+    def heal(self) -> None:
+        """Set it right."""
+        self.drift = 0.0
+        self.skew_ms = self.swing_ms = self.strobe_ms = 0.0
+
+    def now_ms(self) -> int:
+        """What it shows."""
+        now = self._agenda.now
+        shown = now * 1000 + self.skew_ms + (now - self._drift_since) * 1000 * self._drift
+        shown += self.swing_ms * sin(now * 2 * pi / 20)
+        if self.strobe_ms and int(now * 10) % 2:
+            shown += self.strobe_ms
+        return EPOCH_MS + int(shown)
+
+
+class Machine:
+    """Something with a name on the network, a disk and a clock."""
+
+    def __init__(self, name: str, agenda: Agenda, disk: MemoryFiles) -> None:
+        self.name = name
+        """Its address."""
+        self.disk = disk
+        """What survives its processes."""
+        self.clock = WallClock(agenda)
+        """What its processes take for the time."""
+        self.slowness = 1.0
+        """How many times longer its disk takes."""
+        self.is_on = True
+        """False after a power loss, until something is started on it."""
+
+
+class Process:
+    """One run of a program on a machine."""
+
+    def __init__(self, machine: Machine, agenda: Agenda, *, seed: int) -> None:
+        self.machine = machine
+        """Where it runs."""
+        self.agenda = agenda
+        """Time."""
+        self.random = Random(seed)
+        """For all its choices."""
+        self.is_dead = False
+        """True once it was killed or has ended."""
+        self.on_crash: Callable[[], None] = self.die
+        """Called when a crash point was reached inside of it."""
+        self.context: Context = copy_context()
+        """In which its callbacks run, so that tasks they start are its own."""
+        self.context.run(_PROCESS.set, self)
+        self.set_aside: list[Any] = []
+        """Tasks that became ready while it stood still."""
+        self._postponed: list[Callable[[], object]] = []
+        self._stops = 0
+
+    @property
+    def is_frozen(self) -> bool:
+        """True while it stands still."""
+        return self._stops > 0
+
+    def freeze(self) -> None:
+        """Stand still, until as many calls of `thaw`."""
+        self._stops += 1
+
+    def thaw(self) -> None:
+        """Go on."""
+        self._stops -= 1
+        assert self._stops >= 0
+        if not self._stops:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        postponed, self._postponed = self._postponed, []
+        ready, self.set_aside = self.set_aside, []
+        for task in ready:
+            _queue().append(task)
+        for call in postponed:
+            call()
+
+    def call(self, call: Callable[[], object]) -> None:
+        """Call into the process from outside its tasks, now or when it goes on; not if dead."""
+        if self.is_dead:
+            return
+        if self._stops:
+            self._postponed.append(lambda: self.call(call))
+        else:
+            self.context.run(call)
+
+    def die(self) -> None:
+        """It is gone: nothing it does has an effect from now on."""
+        self.is_dead = True
+        self._stops = 0
+        self._postponed.clear()
+        # Its tasks must run to be unwound.
+        self._go_on()
+
+    async def run(self, main: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Run a function as this process; to be called in a task of its own."""
+        _PROCESS.set(self)
+        await main(*args)
+
+
+class _Ready(deque[Any]):
+    """trio's queue of tasks that can run, which leaves out those of processes that stand still."""
+
+    def append(self, task: Any) -> None:
+        """A task can run."""
+        process = task.context.get(_PROCESS)
+        if process is not None and process._stops:
+            process.set_aside.append(task)
+        else:
+            super().append(task)
+
+
+def _queue() -> "deque[Any]":
+    from trio._core._run import GLOBAL_RUN_CONTEXT
+
+    queue: deque[Any] = GLOBAL_RUN_CONTEXT.runner.runq
+    return queue
+
+
+def allow_freezing() -> None:
+    """From now on, in this run, processes can stand still. Call it from a task."""
+    from trio._core._run import GLOBAL_RUN_CONTEXT
+
+    trio.lowlevel.current_task()
+    if not isinstance(_queue(), _Ready):
+        GLOBAL_RUN_CONTEXT.runner.runq = _Ready(_queue())
