@@ -11,13 +11,15 @@ Invariants:
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, of_world, shrink
@@ -44,6 +46,8 @@ class Plan:
     workload: str = WORKLOADS[0]
     seconds: float = 60.0
     """Of each run, in its own time: made up, or real in the real world."""
+    mutant: str = ""
+    """A bug to plant, by its name in `raftmq.chaos.mutants`; empty: none."""
 
     def kinds(self) -> list[Fault]:
         """The faults to draw from.
@@ -63,6 +67,23 @@ class Plan:
         """
         return draw(seed, self.kinds(), nodes=NODES, seconds=self.seconds)
 
+    def play(self, schedule: Schedule) -> Outcome:
+        """One run. In a made-up world the same plan and schedule give the same outcome.
+
+        Raises:
+            CannotPlay: there is no such workload or mutant, or this installation has no such world.
+        """
+        if self.workload not in WORKLOADS:
+            raise CannotPlay(f"there is no workload {self.workload!r}: {', '.join(WORKLOADS)}")
+        # The core world has no clients, and so no workload.
+        has_clients = self.world is not World.CORE
+        options = ["--workload", self.workload] if has_clients else []
+        options += ["--mutant", self.mutant] if self.mutant else []
+        run = _player(self.world)
+        with _planted(self.mutant):
+            outcome: Outcome = run(schedule, self.workload) if has_clients else run(schedule)
+        return replace(outcome, replay_options=tuple(options))
+
 
 def _fault(name: str, world: World) -> Fault:
     if name not in FAULTS:
@@ -80,24 +101,30 @@ def _fault(name: str, world: World) -> Fault:
     return fault
 
 
-def play(world: World, schedule: Schedule, workload: str = WORKLOADS[0]) -> Outcome:
-    """One run. In a made-up world the same arguments give the same outcome.
+def mutants() -> Mapping[str, Any]:
+    """The bugs that can be planted, by name."""
+    found: Mapping[str, Any] = import_module("raftmq.chaos.mutants").MUTANTS
+    return found
 
-    Raises:
-        CannotPlay: there is no such workload, or the world is not part of this installation.
-    """
-    if workload not in WORKLOADS:
-        raise CannotPlay(f"there is no workload {workload!r}: {', '.join(WORKLOADS)}")
+
+def _player(world: World) -> Any:
+    """The world's `run`."""
     home = f"raftmq.chaos.{world.value}"
     module = import_module(home)
     if not hasattr(module, "run"):
         raise CannotPlay(f"{home} plays no schedules in this installation")
-    # The core world has no clients, and so no workload.
-    arguments = () if world is World.CORE else (workload,)
-    outcome: Outcome = module.run(schedule, *arguments)
-    if world is World.CORE:
-        return outcome
-    return replace(outcome, replay_options=("--workload", workload))
+    return module.run
+
+
+def _planted(name: str) -> AbstractContextManager[object]:
+    """The bug of this name, planted for as long as the context lasts."""
+    if not name:
+        return nullcontext()
+    known = mutants()
+    if name not in known:
+        raise CannotPlay(f"there is no mutant {name!r}")
+    planted: AbstractContextManager[object] = known[name].planted()
+    return planted
 
 
 def fails_alike(one: Outcome, other: Outcome) -> bool:
@@ -109,7 +136,7 @@ def fails_alike(one: Outcome, other: Outcome) -> bool:
 
 
 def shrunk(
-    outcome: Outcome, workload: str, *, trials_max: int, on_trial: Callable[[], None] = lambda: None
+    plan: Plan, outcome: Outcome, *, trials_max: int, on_trial: Callable[[], None] = lambda: None
 ) -> Outcome:
     """The run of a smaller schedule that fails alike; the run itself if there is none."""
     best = outcome
@@ -117,7 +144,7 @@ def shrunk(
     def fails(schedule: Schedule) -> bool:
         nonlocal best
         on_trial()
-        found = play(outcome.world, schedule, workload)
+        found = plan.play(schedule)
         if not fails_alike(outcome, found):
             return False
         best = found
@@ -186,20 +213,21 @@ class Totals:
 def run_seed(plan: Plan, seed: int, artifacts: Path | None = None) -> Result:
     """One seed; a run that is not good is kept in a folder below `artifacts`."""
     before = time.process_time()
-    outcome = play(plan.world, plan.schedule(seed), plan.workload)
+    outcome = plan.play(plan.schedule(seed))
     cpu_seconds = time.process_time() - before
     folder = None
     if artifacts is not None and not outcome.is_good:
-        folder = keep(outcome, artifacts, plan.workload)
+        folder = keep(outcome, artifacts, plan)
     return Result(seed, replace(outcome, history=None), cpu_seconds, folder)
 
 
-def keep(outcome: Outcome, artifacts: Path, workload: str) -> Path:
+def keep(outcome: Outcome, artifacts: Path, plan: Plan) -> Path:
     """Store a run with its report; its folder."""
     from raftmq.chaos.report import write_outcome
 
-    parts = [outcome.world.value, "" if outcome.world is World.CORE else workload]
-    name = "-".join([*filter(None, parts), f"seed-{outcome.schedule.seed}"])
+    workload = "" if plan.world is World.CORE else plan.workload
+    parts = [plan.world.value, workload, plan.mutant, f"seed-{outcome.schedule.seed}"]
+    name = "-".join(filter(None, parts))
     write_outcome(outcome, artifacts / name)
     return artifacts / name
 
@@ -222,7 +250,7 @@ def campaign(
         artifacts: where runs that are not good are kept; None: nowhere.
 
     Raises:
-        CannotPlay: see `Plan.kinds` and `play`.
+        CannotPlay: see `Plan.kinds` and `Plan.play`.
     """
     plan.kinds()
     deadline = None if seconds_max is None else time.monotonic() + seconds_max

@@ -34,6 +34,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cluster": ("cluster:cluster", "Show the nodes; move leaders; add and remove nodes."),
         "bench": ("bench:bench", "Measure a cluster."),
         "inspect": ("inspect:inspect", "Print what a data folder holds, damaged or not."),
+        "chaos": ("chaos:chaos", "Break a cluster on purpose, and judge what clients saw."),
         "doctor": ("doctor:doctor", "Examine this machine, and say what to mend."),
         "completion": ("completion:completion", "Print a shell's completion script."),
     },
@@ -92,7 +93,7 @@ def cli() -> None:
     """A message broker whose every promise is checked: one Raft log for everything.
 
     \b
-    Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unhealthy.
+    Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unhealthy, 5 violation.
     The cluster is found through --url or RAFTMQ_URL.
     """
 

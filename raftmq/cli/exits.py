@@ -7,6 +7,7 @@
 | 2 | usage: the command line is wrong |
 | 3 | unreachable: no node answered, or no leader was found in time |
 | 4 | unhealthy: the cluster or this machine was examined and something is wrong with it |
+| 5 | violation: a promise was broken (`raftmq chaos`) |
 | 130 | interrupted by Ctrl-C before it was done |
 """
 
@@ -29,6 +30,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     UNHEALTHY = 4
+    VIOLATION = 5
     INTERRUPTED = 130
 
 

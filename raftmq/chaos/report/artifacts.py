@@ -62,6 +62,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     encoded = msgspec.json.format(msgspec.json.encode(stored))
     (folder / OUTCOME).write_bytes(encoded + b"\n")
     (folder / REPLAY).write_text(outcome.replay_line() + "\n")
+    (folder / HISTORY).unlink(missing_ok=True)
     if outcome.history is not None:
         write_parquet(outcome.history, folder / HISTORY)
     report = folder / REPORT

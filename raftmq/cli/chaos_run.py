@@ -1,0 +1,389 @@
+"""`raftmq chaos run`, `replay` and `shrink`: playing schedules, and what is said of them.
+
+Only what a run found goes to stdout; its progress and its summary go to stderr.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .exits import ExitCode, Failure
+from .output import Meter, note, output_option, print_json, print_table
+from .values import DURATION
+
+if TYPE_CHECKING:
+    from raftmq.chaos.campaign import Plan, Result, Totals
+    from raftmq.chaos.faults import Schedule
+    from raftmq.chaos.outcome import Outcome
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WORLDS = ("sim", "core", "real")
+WORKLOADS = ("log", "queue", "register")
+
+SEEDS_DRAWN = 10
+"""So many are run if none is named."""
+
+TRIALS_MAX = 150
+"""Runs of one shrinking, unless told otherwise."""
+
+_OPTIONS = (
+    click.option("--world", type=click.Choice(WORLDS), default="sim", show_default=True,
+                 help="Whole brokers, consensus cores, or real processes."),
+    click.option("--workload", type=click.Choice(WORKLOADS), default="log", show_default=True,
+                 help="What clients do; the core world has none."),
+    click.option("--mutant", help="Plant a bug first: one of `raftmq chaos list mutants`."),
+    click.option("--artifacts", type=click.Path(path_type=Path),
+                 help="Keep runs that are not good in folders below it."),
+)  # fmt: skip
+
+
+def _world_options(function: F) -> F:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command()
+@_world_options
+@click.option("--seed", type=int, help="Run this one.")
+@click.option("--seeds", help="Run these: 1..100, 1.. (until --budget ends), or 1,5,9.")
+@click.option("--time", "seconds", type=DURATION, default="60s", show_default=True,
+              help="Length of each run, in its own time.")  # fmt: skip
+@click.option("--budget", type=DURATION, help="Begin no further seed after so much real time.")
+@click.option("--faults", help="Only these, with commas; `raftmq chaos list faults` has them.")
+@click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: processors]")
+@click.option("--shrink", "is_shrunk", is_flag=True, help="Shrink what fails first.")
+@click.option("--coverage", is_flag=True, help="Print the situations that faults struck in.")
+@output_option()
+def run(
+    world: str, workload: str, mutant: str | None, artifacts: Path | None, seed: int | None,
+    seeds: str | None, seconds: float, budget: float | None, faults: str | None,
+    jobs: int | None, is_shrunk: bool, coverage: bool, output: str,
+) -> int:  # fmt: skip
+    """Play seeds: each draws faults and when they strike, and every checker judges the run.
+
+    A seed and the same options give the same run again. The exit code is 5 if a promise was
+    broken, 1 if none was but a run exercised nothing or cannot be decided.
+
+    \b
+    raftmq chaos run --seeds 1..100 --artifacts found/
+    raftmq chaos run --world core --seeds 1.. --budget 10m --faults kill,power-loss
+    raftmq chaos run --seed 7 --shrink
+    """
+    from raftmq.chaos.campaign import Plan
+    from raftmq.chaos.faults import World
+
+    chosen, total = _seeds(seed, seeds, is_endless_allowed=budget is not None)
+    names = tuple(name.strip() for name in faults.split(",") if name.strip()) if faults else ()
+    plan = Plan(World(world), names, workload, seconds, mutant or "")
+    # Real processes need the machine for themselves.
+    jobs = 1 if world == "real" else jobs or _processors()
+    with _explained():
+        totals = _play(plan, chosen, total, jobs, budget, artifacts)
+        shrunk = _shrink_first(plan, totals, artifacts) if is_shrunk else None
+    if artifacts is not None:
+        _keep_summary(artifacts, plan, totals)
+    if output == "json":
+        print_json(_totals_json(plan, totals, shrunk))
+    else:
+        _print_totals(totals, shrunk, has_coverage=coverage)
+    return _exit_code(totals)
+
+
+def _play(
+    plan: "Plan", seeds: Iterable[int], total: int | None, jobs: int, budget: float | None,
+    artifacts: Path | None,
+) -> "Totals":  # fmt: skip
+    from raftmq.chaos.campaign import Totals, campaign
+
+    totals = Totals()
+    results = campaign(plan, seeds, jobs=jobs, seconds_max=budget, artifacts=artifacts)
+    with Meter(f"chaos {plan.world.value}", total=total, unit="seeds") as meter:
+        try:
+            for result in results:
+                totals.add(result)
+                meter.advance(1, _progress(plan, totals))
+        except KeyboardInterrupt:
+            note("interrupted: what was run until now is judged")
+    return totals
+
+
+def _progress(plan: "Plan", totals: "Totals") -> str:
+    """The words before the bar."""
+    words = f"chaos {plan.world.value}: {totals.faults.total():,} faults"
+    if plan.world.value != "real":
+        words += f", {totals.hours_per_cpu_minute:.2f} simulated h/CPU-min"
+    return words + (f", {len(totals.bad)} not good" if totals.bad else "")
+
+
+def _exit_code(totals: "Totals") -> int:
+    if totals.is_violated:
+        return ExitCode.VIOLATION
+    return ExitCode.FAILED if totals.bad or not totals.seeds else ExitCode.OK
+
+
+def _print_totals(totals: "Totals", shrunk: "Outcome | None", *, has_coverage: bool) -> None:
+    if totals.bad:
+        rows = [_row(result) for result in totals.bad]
+        print_table([">SEED", "VERDICT", ">AT", "BROKEN", "KEPT IN"], rows)
+        first = totals.bad[0].outcome
+        for violation in first.violations[:3]:
+            click.echo(f"seed {first.schedule.seed}: {violation.name}: {violation.text}")
+        click.echo(f"replay: {first.replay_line()}")
+    if shrunk is not None:
+        _print_schedule(shrunk)
+    if has_coverage:
+        rows = [(*situation, times) for situation, times in sorted(totals.coverage.items())]
+        print_table(["ROLE", "TERM", "PROGRESS", "FAULT", ">TIMES"], rows)
+    verdicts = ", ".join(f"{times:,} {name}" for name, times in sorted(totals.verdicts.items()))
+    note(
+        f"{totals.seeds:,} seeds: {verdicts or 'none'}; "
+        f"{totals.simulated_seconds / 3600:.2f} h in their worlds, "
+        f"{totals.cpu_seconds / 60:.2f} CPU-min; {totals.faults.total():,} faults of "
+        f"{len(totals.faults)} kinds in {len(totals.coverage):,} situations"
+    )
+
+
+def _row(result: "Result") -> tuple[object, ...]:
+    outcome = result.outcome
+    names = dict.fromkeys(violation.name for violation in outcome.violations)
+    first = f"{outcome.violations[0].at_ms / 1000:.3f}s" if outcome.violations else ""
+    broken = ", ".join(names) or (f"vacuous: {outcome.vacuous}" if outcome.vacuous else "")
+    return result.seed, outcome.verdict.value, first, broken, result.folder or ""
+
+
+def _totals_json(plan: "Plan", totals: "Totals", shrunk: "Outcome | None") -> dict[str, Any]:
+    return {
+        "world": plan.world.value,
+        "workload": plan.workload,
+        "mutant": plan.mutant,
+        "run_seconds": plan.seconds,
+        "seeds": totals.seeds,
+        "verdicts": dict(sorted(totals.verdicts.items())),
+        "simulated_seconds": totals.simulated_seconds,
+        "cpu_seconds": totals.cpu_seconds,
+        "faults": dict(sorted(totals.faults.items())),
+        "counts": dict(sorted(totals.counts.items())),
+        "coverage": [[*key, times] for key, times in sorted(totals.coverage.items())],
+        "bad": [
+            {"seed": result.seed, "folder": str(result.folder or ""), **_json(result.outcome)}
+            for result in totals.bad
+        ],
+        "shrunk": None if shrunk is None else _json(shrunk),
+    }
+
+
+def _json(outcome: "Outcome") -> dict[str, Any]:
+    import json
+
+    return {
+        "verdict": outcome.verdict.value,
+        "vacuous": outcome.vacuous,
+        "violations": [violation._asdict() for violation in outcome.violations],
+        "trace_hash": outcome.trace_hash,
+        "counts": dict(outcome.counts),
+        "schedule": json.loads(outcome.schedule.to_json()),
+        "replay": outcome.replay_line(),
+    }
+
+
+def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
+    import json
+
+    artifacts.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(_totals_json(plan, totals, None), indent=2)
+    (artifacts / "campaign.json").write_text(text + "\n")
+
+
+# -- replay and shrink ---------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("schedule")
+@_world_options
+@click.option("--times", type=click.IntRange(1), default=1, show_default=True,
+              help="Play it so often; made-up worlds must do the same each time.")  # fmt: skip
+@output_option()
+def replay(
+    schedule: str, world: str, workload: str, mutant: str | None, artifacts: Path | None,
+    times: int, output: str,
+) -> int:  # fmt: skip
+    """Play one schedule again.
+
+    SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run.
+    The exit code is 5 if a promise was broken.
+    """
+    from raftmq.chaos.faults import World
+
+    plan = _plan(World(world), workload, mutant)
+    with _explained():
+        outcomes = [plan.play(_schedule(schedule)) for _ in range(times)]
+        outcome = outcomes[0]
+        folder = _kept(outcome, artifacts, plan)
+    hashes = {one.trace_hash for one in outcomes}
+    if output == "json":
+        print_json({**_json(outcome), "trace_hashes": sorted(hashes), "folder": folder})
+    else:
+        click.echo(str(outcome))
+        click.echo(f"trace {outcome.trace_hash or '(none)'}")
+        if folder:
+            click.echo(f"kept in {folder}")
+    if len(hashes) > 1 and world != "real":
+        fix = "a made-up world must not look at real time, addresses or unsorted sets"
+        raise Failure(f"{times} plays of one schedule went {len(hashes)} ways", fix=fix)
+    if outcome.violations:
+        return ExitCode.VIOLATION
+    return ExitCode.OK if outcome.is_good else ExitCode.FAILED
+
+
+@click.command()
+@click.argument("schedule")
+@_world_options
+@click.option("--trials", type=click.IntRange(1), default=TRIALS_MAX, show_default=True,
+              help="Runs, at most.")  # fmt: skip
+@output_option()
+def shrink(
+    schedule: str, world: str, workload: str, mutant: str | None, artifacts: Path | None,
+    trials: int, output: str,
+) -> int:  # fmt: skip
+    """Leave out the faults that do not matter to a failure, and make the others milder.
+
+    SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run.
+    """
+    from raftmq.chaos.faults import World
+
+    plan = _plan(World(world), workload, mutant)
+    with _explained():
+        outcome = plan.play(_schedule(schedule))
+        if outcome.is_good:
+            fix = "shrink what `raftmq chaos run` reports, with the options that it prints"
+            raise Failure("this schedule breaks nothing", fix=fix)
+        smallest = _shrunk(plan, outcome, trials)
+        folder = _kept(smallest, artifacts, plan)
+    if output == "json":
+        print_json({**_json(smallest), "folder": folder})
+    else:
+        _print_schedule(smallest)
+        if folder:
+            click.echo(f"kept in {folder}")
+    return ExitCode.VIOLATION
+
+
+def _plan(world: Any, workload: str, mutant: str | None) -> "Plan":
+    from raftmq.chaos.campaign import Plan
+
+    return Plan(world, (), workload, mutant=mutant or "")
+
+
+def _kept(outcome: "Outcome", artifacts: Path | None, plan: "Plan") -> str:
+    from raftmq.chaos.campaign import keep
+
+    return "" if artifacts is None else str(keep(outcome, artifacts, plan))
+
+
+def _shrink_first(plan: "Plan", totals: "Totals", artifacts: Path | None) -> "Outcome | None":
+    """The first run that broke something, shrunk."""
+    broken = [result.outcome for result in totals.bad if result.outcome.violations]
+    if not broken:
+        return None
+    smallest = _shrunk(plan, broken[0], TRIALS_MAX)
+    if artifacts is not None and smallest.history is not None:
+        _kept(smallest, artifacts / "shrunk", plan)
+    return smallest
+
+
+def _shrunk(plan: "Plan", outcome: "Outcome", trials: int) -> "Outcome":
+    from raftmq.chaos.campaign import shrunk
+
+    before = len(outcome.schedule.events)
+    with Meter(f"shrinking {before} faults", total=trials, unit="runs") as meter:
+        return shrunk(plan, outcome, trials_max=trials, on_trial=lambda: meter.advance(1))
+
+
+def _print_schedule(outcome: "Outcome") -> None:
+    """What is left after shrinking."""
+    click.echo(f"shrunk to {len(outcome.schedule.events)} faults:")
+    for event in outcome.schedule.events:
+        click.echo(f"  {event}")
+    for violation in outcome.violations[:3]:
+        click.echo(f"{violation.name}: {violation.text}")
+    click.echo(f"replay: {outcome.replay_line()}")
+
+
+# -- reading arguments ---------------------------------------------------------------------------
+
+
+def _seeds(
+    seed: int | None, seeds: str | None, *, is_endless_allowed: bool
+) -> tuple[Iterable[int], int | None]:
+    """The seeds to run, and how many they are; None: without end."""
+    if seed is not None and seeds is not None:
+        raise click.UsageError("--seed and --seeds exclude each other")
+    if seed is not None:
+        return [seed], 1
+    if seeds is None:
+        first = int.from_bytes(os.urandom(4))
+        note(f"seeds {first}..{first + SEEDS_DRAWN - 1}, drawn; --seeds names others")
+        return range(first, first + SEEDS_DRAWN), SEEDS_DRAWN
+    if re.fullmatch(r"\d+(,\d+)*", seeds):
+        listed = [int(one) for one in seeds.split(",")]
+        return listed, len(listed)
+    match = re.fullmatch(r"(\d+)\.\.(\d*)", seeds)
+    if match is None:
+        raise click.UsageError(f"--seeds {seeds!r} is none of 1..100, 1.. and 1,5,9")
+    first = int(match[1])
+    if not match[2]:
+        if not is_endless_allowed:
+            raise click.UsageError(f"--seeds {seeds} has no end: give --budget too")
+        return count(first), None
+    if int(match[2]) < first:
+        raise click.UsageError(f"--seeds {seeds} goes backwards")
+    return range(first, int(match[2]) + 1), int(match[2]) - first + 1
+
+
+def _schedule(text: str) -> "Schedule":
+    """A schedule from JSON, a file or a kept run's folder."""
+    import json
+
+    from raftmq.chaos.faults import Schedule
+
+    place = text
+    if not text.lstrip().startswith("{"):
+        path = Path(text)
+        path = path / "outcome.json" if path.is_dir() else path
+        text = path.read_text()
+    try:
+        read = json.loads(text)
+        return Schedule.from_json(json.dumps(read.get("schedule", read)))
+    except (ValueError, AttributeError) as error:
+        fix = "give the JSON of a replay line in quotes, or the folder of a kept run"
+        raise Failure(f"{place[:60]}: {error}", fix=fix, code=ExitCode.USAGE) from None
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what cannot be played into an error with a remedy."""
+    from raftmq.chaos.campaign import CannotPlay
+
+    try:
+        yield
+    except CannotPlay as problem:
+        fix = "`raftmq chaos list faults` and `list mutants` show what there is"
+        raise Failure(str(problem), fix=fix, code=ExitCode.USAGE) from None
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").startswith("raftmq"):
+            raise
+        fix = "pip install 'raftmq[chaos]'"
+        raise Failure(f"{problem.name} is not installed", fix=fix) from None
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -1,0 +1,280 @@
+"""`raftmq chaos`: exit codes, what is printed where, and that everything printed can be used."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from raftmq.chaos import INVARIANTS, Recorder, write_parquet
+from raftmq.chaos.campaign import WORKLOADS, Plan
+from raftmq.chaos.checkers import ANOMALIES
+from raftmq.chaos.faults import FAULTS, World, of_world
+from raftmq.cli import chaos_run
+from raftmq.cli.exits import ExitCode
+from tests.chaos.report.made_up import history
+from tests.cli.command_line import CommandLine
+
+KILLS = ("chaos", "run", "--faults", "kill", "--jobs", "1", "--time", "20s")
+PAUSES = ("chaos", "run", "--faults", "pause", "--jobs", "1", "--time", "20s")
+
+
+def test_options_know_every_world_and_workload() -> None:
+    assert set(chaos_run.WORLDS) == {world.value for world in World}
+    assert chaos_run.WORKLOADS == WORKLOADS
+
+
+# run
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_run_of_good_seeds_ends_with_0_and_prints_only_a_summary(raftmq: CommandLine) -> None:
+    ended = raftmq(*PAUSES, "--seeds", "1..4")
+    assert ended.code == ExitCode.OK
+    assert ended.stdout == ""
+    assert "4 seeds: 4 valid" in ended.stderr
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_broken_promise_ends_with_5_names_it_and_prints_a_line_that_replays_it(
+    raftmq: CommandLine,
+) -> None:
+    ended = raftmq(*KILLS, "--seed", "3")
+    assert ended.code == ExitCode.VIOLATION
+    assert "lost-middle: log lost one" in ended.stdout
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("replay: ")]
+    words = shlex.split(line.removeprefix("replay: "))
+    again = raftmq(*words[1:], "-o", "json")
+    assert again.code == ExitCode.VIOLATION
+    assert again.json["schedule"]["seed"] == 3
+    assert again.json["violations"][0]["name"] == "lost-middle"
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_run_as_json_counts_verdicts_faults_and_coverage(raftmq: CommandLine) -> None:
+    ended = raftmq(*KILLS, "--seeds", "1..5", "-o", "json")
+    found = ended.json
+    assert found["seeds"] == 5
+    assert sum(found["verdicts"].values()) == 5
+    assert found["simulated_seconds"] == 100
+    assert found["faults"]["kill"] >= sum(row[4] for row in found["coverage"]) > 0
+    assert [one["seed"] for one in found["bad"]] == sorted(one["seed"] for one in found["bad"])
+    assert found["counts"]["acked"] == 50
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_vacuous_run_does_not_end_with_0(raftmq: CommandLine) -> None:
+    # In one second nothing is drawn after the first half of a second has passed.
+    ended = raftmq("chaos", "run", "--seed", "1", "--time", "500ms", "--jobs", "1")
+    assert ended.code == ExitCode.FAILED
+    assert "vacuous: there was no fault" in ended.stdout
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_artifacts_hold_the_run_its_history_and_its_page(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    raftmq(*KILLS, "--seed", "3", "--artifacts", str(tmp_path))
+    folder = tmp_path / "sim-log-seed-3"
+    names = {file.name for file in folder.iterdir()}
+    assert names == {"outcome.json", "history.parquet", "report.html", "replay.txt"}
+    assert json.loads((tmp_path / "campaign.json").read_text())["verdicts"] == {"invalid": 1}
+    again = raftmq("chaos", "replay", str(folder))
+    assert again.code == ExitCode.VIOLATION
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_shrink_leaves_the_one_fault_that_matters(raftmq: CommandLine) -> None:
+    arguments = ("chaos", "run", "--faults", "kill,pause,delay", "--jobs", "1")
+    plan = Plan(faults=("kill", "pause", "delay"))
+    drawn = {seed: {event.fault for event in plan.schedule(seed).events} for seed in range(50)}
+    first = next(seed for seed in drawn if {"kill", "pause"} <= drawn[seed])
+    ended = raftmq(*arguments, "--seed", str(first), "--shrink", "-o", "json")
+    events = ended.json["shrunk"]["schedule"]["events"]
+    assert [event[1] for event in events] == ["kill"]
+    schedule = json.dumps(ended.json["bad"][0]["schedule"])
+    alone = raftmq("chaos", "shrink", schedule)
+    assert alone.code == ExitCode.VIOLATION
+    assert "shrunk to 1 faults" in alone.stdout
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_schedule_that_breaks_nothing_is_not_shrunk(raftmq: CommandLine) -> None:
+    schedule = Plan(faults=("pause",), seconds=20).schedule(1).to_json()
+    ended = raftmq("chaos", "shrink", schedule)
+    assert ended.code == ExitCode.FAILED
+    assert "breaks nothing" in ended.stderr
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_replay_of_many_times_compares_traces(
+    raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = Plan(faults=("pause",), seconds=20).schedule(1).to_json()
+    same = raftmq("chaos", "replay", schedule, "--times", "3", "-o", "json")
+    assert same.code == ExitCode.OK
+    assert len(same.json["trace_hashes"]) == 1
+
+    from dataclasses import replace
+    from itertools import count
+
+    from tests.chaos.cli import conftest
+
+    numbers = count()
+    monkeypatch.setattr(
+        "raftmq.chaos.campaign._player",
+        lambda world: lambda *given: replace(conftest.play(*given), trace_hash=str(next(numbers))),
+    )
+    other = raftmq("chaos", "replay", schedule, "--times", "3")
+    assert other.code == ExitCode.FAILED
+    assert "3 plays of one schedule went 3 ways" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--seeds", "5..1"), "goes backwards"),
+        (("--seeds", "1.."), "give --budget too"),
+        (("--seeds", "some"), "is none of 1..100"),
+        (("--seed", "1", "--seeds", "1..2"), "exclude each other"),
+        (("--seed", "1", "--faults", "kil"), "did you mean kill"),
+        (("--seed", "1", "--faults", "no-descriptors"), "worlds that can: real"),
+    ],
+)
+def test_wrong_argument_is_a_usage_error_that_says_what_is_right(
+    raftmq: CommandLine, arguments: tuple[str, ...], told: str
+) -> None:
+    ended = raftmq("chaos", "run", "--jobs", "1", *arguments)
+    assert ended.code == ExitCode.USAGE
+    assert told in ended.stderr
+
+
+def test_text_that_is_no_schedule_is_refused(raftmq: CommandLine) -> None:
+    ended = raftmq("chaos", "replay", '{"seed": 1, "events": [[1, "no-such-fault", [], 0, 0]]}')
+    assert ended.code == ExitCode.USAGE
+    assert "this is no schedule" in ended.stderr
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_seeds_without_end_stop_when_the_budget_is_used_up(raftmq: CommandLine) -> None:
+    ended = raftmq(*PAUSES, "--seeds", "1..", "--budget", "200ms", "-o", "json")
+    assert ended.json["seeds"] > 0
+    assert not ended.json["verdicts"].get("invalid")
+
+
+# check
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    write_parquet(history(lost=0), tmp_path / "good.parquet")
+    write_parquet(history(lost=2), tmp_path / "bad.parquet")
+    return tmp_path
+
+
+def test_check_of_a_folder_judges_each_history_and_ends_with_5(
+    raftmq: CommandLine, recorded: Path
+) -> None:
+    ended = raftmq("chaos", "check", str(recorded), "-o", "json")
+    assert ended.code == ExitCode.VIOLATION
+    verdicts = {Path(one["history"]).name: one["verdict"] for one in ended.json}
+    assert verdicts == {"bad.parquet": "invalid", "good.parquet": "valid"}
+
+
+def test_check_of_a_good_history_ends_with_0_and_explains_on_stderr(
+    raftmq: CommandLine, recorded: Path
+) -> None:
+    ended = raftmq("chaos", "check", str(recorded / "good.parquet"), "--explain")
+    assert ended.code == ExitCode.OK
+    assert "total-queue: valid" in ended.stderr
+
+
+def test_check_explains_and_writes_pages(raftmq: CommandLine, recorded: Path) -> None:
+    pages = recorded / "pages"
+    ended = raftmq(
+        "chaos", "check", str(recorded / "bad.parquet"), "--explain", "--report", str(pages)
+    )
+    assert ended.code == ExitCode.VIOLATION
+    assert "lost-middle" in ended.stderr
+    assert ANOMALIES["lost-middle"] in ended.stderr
+    assert "INVALID" in (pages / "bad.html").read_text()
+
+
+def test_check_that_cannot_decide_ends_with_1(raftmq: CommandLine, tmp_path: Path) -> None:
+    write_parquet(Recorder().history(), tmp_path / "empty.parquet")
+    ended = raftmq("chaos", "check", str(tmp_path))
+    assert ended.code == ExitCode.FAILED
+    assert "vacuous" in ended.stdout or "empty" in ended.stdout
+
+
+@pytest.mark.parametrize("name", ["nothing.txt", "folder"])
+def test_check_of_what_is_no_history_is_a_usage_error(
+    raftmq: CommandLine, tmp_path: Path, name: str
+) -> None:
+    if name == "folder":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("three blind mice\n")
+    ended = raftmq("chaos", "check", str(tmp_path / name))
+    assert ended.code == ExitCode.USAGE
+    assert "fix:" in ended.stderr
+
+
+# report
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_report_writes_the_pages_of_all_kept_runs_again(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    raftmq(*KILLS, "--seeds", "3..6", "--artifacts", str(tmp_path))
+    pages = sorted(tmp_path.glob("*/report.html"))
+    before = [page.read_bytes() for page in pages]
+    for page in pages:
+        page.unlink()
+    ended = raftmq("chaos", "report", str(tmp_path))
+    assert ended.code == ExitCode.OK
+    assert len(before) > 1
+    assert [page.read_bytes() for page in pages] == before
+
+
+def test_report_of_a_history_goes_beside_it(raftmq: CommandLine, recorded: Path) -> None:
+    ended = raftmq("chaos", "report", str(recorded / "bad.parquet"))
+    assert ended.code == ExitCode.OK
+    assert "lost-middle" in (recorded / "bad.html").read_text()
+
+
+def test_report_of_a_folder_without_runs_says_how_to_keep_some(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    ended = raftmq("chaos", "report", str(tmp_path))
+    assert ended.code == ExitCode.USAGE
+    assert "--artifacts" in ended.stderr
+
+
+# list
+
+
+def test_list_of_faults_has_each_with_its_sentence(raftmq: CommandLine) -> None:
+    found = raftmq("chaos", "list", "faults", "-o", "json").json
+    assert {row["name"]: row["what"] for row in found} == {
+        name: fault.what for name, fault in FAULTS.items()
+    }
+
+
+def test_list_of_faults_of_one_world_has_only_those(raftmq: CommandLine) -> None:
+    found = raftmq("chaos", "list", "faults", "--world", "core", "-o", "json").json
+    assert [row["name"] for row in found] == [fault.name for fault in of_world(World.CORE)]
+
+
+def test_lists_of_invariants_and_anomalies_are_whole(raftmq: CommandLine) -> None:
+    invariants = raftmq("chaos", "list", "invariants", "-o", "json").json
+    assert [row["number"] for row in invariants] == list(INVARIANTS)
+    anomalies = raftmq("chaos", "list", "anomalies", "-o", "json").json
+    assert [row["name"] for row in anomalies] == list(ANOMALIES)
+
+
+def test_list_of_checkers_has_a_sentence_for_each(raftmq: CommandLine) -> None:
+    found = raftmq("chaos", "list", "checkers", "-o", "json").json
+    assert {"check_total_queue", "check_linearizability"} <= {row["name"] for row in found}
+    assert all(row["what"].endswith(".") for row in found)
