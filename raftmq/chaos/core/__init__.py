@@ -1,0 +1,22 @@
+"""The core simulator: consensus cores over real logs on made-up disks, in virtual time, no trio.
+
+Start reading at `world` (one run), then `cluster`, `replica` (one process), `safety` (what is
+checked at every event), `nemesis` and the `*_faults` modules (how each fault is made).
+
+| module | what it is |
+|---|---|
+| `world` | a run: schedule, heal, drain, verdict |
+| `settings` | what a seed decides beside the faults |
+| `cluster`, `node`, `replica`, `writing` | machines, their processes, their disk threads |
+| `network`, `transfers`, `clock`, `disk` | what lies between and below them |
+| `clients`, `operator` | who asks something of them |
+| `safety`, `recovering`, `last_checks`, `views` | what must hold |
+| `nemesis`, `stage`, `*_faults`, `atlas` | what goes wrong |
+
+Sources: TigerBeetle's VOPR, FoundationDB's simulation, etcd's data-driven tests.
+"""
+
+from raftmq.chaos.core.settings import STEADY, Settings, draw_settings
+from raftmq.chaos.core.world import Run, draw_schedule, run
+
+__all__ = ["STEADY", "Run", "Settings", "draw_schedule", "draw_settings", "run"]

@@ -1,0 +1,96 @@
+"""What clients do: propose records, each unlike all others, and ask for linearizable reads.
+
+A client mostly finds the leader, sometimes somebody else. A record is acknowledged when the node
+that took it has applied it; it is lost, or nobody knows, if that never happens.
+
+Invariants:
+- What was acknowledged is committed, and stays where it was acknowledged (checked in the end).
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from raftmq.consensus import ProposalDropped
+from raftmq.log.record import Kind, Record
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.cluster import Cluster
+    from raftmq.chaos.core.replica import Replica
+
+
+class Clients:
+    """All clients. It is state."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._random = Random(f"clients {cluster.seed}")
+        self._proposed = 0
+        self._reads = 0
+        self.floors: dict[bytes, int] = {}
+        """By read under way: what was committed when it began."""
+        self.acked: dict[int, int] = {}
+        """By index: the checksum of the record that was acknowledged."""
+        self.is_active = True
+
+    def begin(self) -> None:
+        """Go to work."""
+        self._later(self._propose, self._cluster.settings.proposals_per_second)
+        self._later(self._read, self._cluster.settings.reads_per_second)
+
+    def _later(self, call: Callable[[], None], per_second: float) -> None:
+        self._cluster.loop.after(int(self._random.expovariate(per_second) * 1e6) + 1, call)
+
+    def _pick(self) -> "Replica | None":
+        leader = self._cluster.leader()
+        if leader is not None and self._random.random() < 0.9:
+            return leader
+        up = [node.replica for node in self._cluster.nodes.values() if node.replica is not None]
+        return self._random.choice(up) if up else None
+
+    def _propose(self) -> None:
+        if not self.is_active:
+            return
+        self._later(self._propose, self._cluster.settings.proposals_per_second)
+        replica = self._pick()
+        count = self._random.choice((1, 1, 1, 2, 4))
+        size = self._random.choice((0, 20, 100, 300))
+        if replica is None or replica.is_full or replica.node.is_paused:
+            return
+        items = [(int(Kind.BATCH), self._value(size)) for _ in range(count)]
+        replica.turn(self._propose_to, replica, items)
+
+    def _value(self, size: int) -> bytes:
+        self._proposed += 1
+        return b"%d " % self._proposed + bytes(size)
+
+    def _propose_to(self, replica: "Replica", items: list[tuple[int, bytes]]) -> None:
+        counts = self._cluster.counts
+        try:
+            first = replica.raft.propose(items, now=replica.node.now_ms())
+        except ProposalDropped:
+            counts["refused"] += len(items)
+            return
+        counts["proposed"] += len(items)
+        if first:
+            for index in range(first, first + len(items)):
+                replica.tickets[index] = replica.core.term
+
+    def settled(self, replica: "Replica", record: Record, *, is_ours: bool) -> None:
+        """The record at the index of a proposal was applied."""
+        if is_ours:
+            self.acked[record.index] = record.crc
+            self._cluster.counts["acked"] += 1
+        else:
+            self._cluster.counts["lost to another leader"] += 1
+
+    def _read(self) -> None:
+        if not self.is_active:
+            return
+        self._later(self._read, self._cluster.settings.reads_per_second)
+        replica = self._pick()
+        if replica is not None and not replica.node.is_paused:
+            self._reads += 1
+            context = b"%d" % self._reads
+            self.floors[context] = self._cluster.safety.top
+            replica.turn(replica.raft.read_index, context)

@@ -1,0 +1,143 @@
+"""The simulated cluster: nodes, network, clients, and what is known about all of them together.
+
+Founders begin as in the broker: each with the same snapshot at index 1 that names them all. Spare
+nodes wait with empty disks until they are made members.
+
+Sources: TigerBeetle's VOPR and FoundationDB's simulation for the shape; `raftmq.broker.hosting` for
+the founding.
+"""
+
+from collections import Counter
+from random import Random
+
+from raftmq.broker.hosting import log_meta
+from raftmq.chaos.core.clients import Clients
+from raftmq.chaos.core.loop import Loop, Trace
+from raftmq.chaos.core.machine import Machine
+from raftmq.chaos.core.network import Network
+from raftmq.chaos.core.node import Node
+from raftmq.chaos.core.operator import Operator
+from raftmq.chaos.core.replica import FOLDER, Replica, open_store
+from raftmq.chaos.core.safety import Safety
+from raftmq.chaos.core.settings import Settings
+from raftmq.chaos.core.transfers import Transfers
+from raftmq.chaos.outcome import Happening
+from raftmq.consensus import ConfState, Event, HardState, Message, Role, SnapshotMeta
+from raftmq.log.record import Kind, Record
+from raftmq.log.segment import Identity
+from raftmq.log.snapshot import SnapshotReceiver, encode_snapshot
+
+FOUNDING_INDEX = 1
+SPARES = 2
+"""Nodes that are no founders and can be added."""
+
+HAPPENINGS_MAX = 2000
+"""A time line is for people."""
+
+
+class Cluster:
+    """Everything. It is state."""
+
+    def __init__(self, seed: int, settings: Settings) -> None:
+        self.seed = seed
+        self.settings = settings
+        self.random = Random(f"cluster {seed}")
+        self.loop = Loop()
+        self.trace = Trace()
+        self.counts: Counter[str] = Counter()
+        self.timeline: list[Happening] = []
+        self.tick_us = settings.tick_ms * 1000
+        self.network = Network(self.loop, Random(f"network {seed}"), self._deliver)
+        self.transfers = Transfers(self)
+        self.safety = Safety(self)
+        self.clients = Clients(self)
+        self.operator = Operator(self)
+        self.nodes: dict[int, Node] = {}
+        """All that ever were, by id."""
+        self.at_place: dict[int, Node] = {}
+        """Who is at a place now."""
+        founders = tuple(range(1, settings.nodes + 1))
+        for number in range(1, settings.nodes + SPARES + 1):
+            self.add_node(number)
+        for number in founders:
+            self._found(self.nodes[number], ConfState(voters=founders))
+
+    def begin(self) -> None:
+        """Start all processes and clients."""
+        for number in range(1, self.settings.nodes + 1):
+            self.nodes[number].start()
+        self.clients.begin()
+
+    def add_node(self, number: int) -> Node:
+        """A machine with an empty disk; it takes the place of who had it."""
+        node = self.nodes[number] = Node(number, self)
+        self.at_place[node.place] = node
+        return node
+
+    def _found(self, node: Node, conf: ConfState) -> None:
+        store, _ = open_store(node, self)
+        machine = Machine(applied=FOUNDING_INDEX)
+        meta = SnapshotMeta(FOUNDING_INDEX, 1, conf)
+        identity = Identity("core", node.id, 0)
+        data = b"".join(encode_snapshot(identity, log_meta(meta), machine.snapshot()))
+        receiver = SnapshotReceiver(
+            node.disk, FOLDER, identity, index=FOUNDING_INDEX, bytes_total=len(data)
+        )
+        receiver.write(0, data)
+        receiver.finish()
+        store.install_snapshot(FOUNDING_INDEX, HardState())
+        store.close()
+        node.durable.restart(FOUNDING_INDEX, 1, ())
+        node.conf_state, node.applied = conf, FOUNDING_INDEX
+        record = Record(FOUNDING_INDEX, 1, Kind.NOOP, 1, 0, 0, 0, b"")
+        self.safety.founded(record, machine.digest)
+
+    # Who is who
+
+    def leader(self) -> Replica | None:
+        """Who leads in the highest term, if anyone does; it may be cut off."""
+        found: Replica | None = None
+        for node in self.nodes.values():
+            replica = node.replica
+            if replica is not None and replica.core.role is Role.LEADER:
+                if found is None or replica.core.term > found.core.term:
+                    found = replica
+        return found
+
+    def newest_conf(self) -> ConfState:
+        """The membership that was applied furthest, anywhere."""
+        return max(self.nodes.values(), key=lambda node: node.applied).known_conf
+
+    def members(self) -> list[Node]:
+        """The nodes of the newest membership."""
+        conf = self.newest_conf()
+        ids = {*conf.voters, *conf.voters_outgoing, *conf.learners}
+        return [self.nodes[number] for number in sorted(ids)]
+
+    # What is told
+
+    def _deliver(self, message: Message) -> None:
+        self.trace.note(
+            self.loop.now_us, message.kind << 48 | message.to & 0xFFFF, message.sender,
+            message.term << 32 | message.index,
+        )  # fmt: skip
+        self.nodes[message.to].deliver(message)
+
+    def heard(self, event: Event, number: int, fields: tuple[object, ...]) -> None:
+        """Consensus tells of something noteworthy."""
+        self.counts[event.name] += 1
+
+    def tell(self, node: int, what: str) -> None:
+        """Something for the time line."""
+        if len(self.timeline) < HAPPENINGS_MAX:
+            self.timeline.append(Happening(self.loop.now_ms, node, what))
+        self.trace.note(self.loop.now_us, node, len(what))
+
+    def role_changed(self, replica: Replica, before: Role) -> None:
+        """A node took another role."""
+        role = replica.core.role
+        if role is Role.LEADER:
+            self.counts["elections"] += 1
+        if Role.LEADER in (role, before):
+            name = role.name.lower()
+            self.tell(replica.node.id, f"{name}, term {replica.core.term}")

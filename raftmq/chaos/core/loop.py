@@ -1,0 +1,77 @@
+"""Virtual time: a heap of what is to happen, in microseconds, and the running hash of what did.
+
+Nothing waits: the loop takes the next event, sets the clock to its time, and calls it. Events of
+the same time happen in the order they were asked for.
+
+Invariants:
+- Time never falls.
+- Equal runs give equal hashes, in two processes too: only integers enter it.
+"""
+
+from array import array
+from collections.abc import Callable
+from hashlib import blake2b
+from heapq import heappop, heappush
+
+Call = Callable[..., None]
+
+_BUFFER_INTEGERS = 4096
+
+
+class Loop:
+    """The events to come."""
+
+    __slots__ = ("_heap", "count", "now_us")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Call, tuple[object, ...]]] = []
+        self.count = 0
+        """Events asked for so far."""
+        self.now_us = 0
+
+    @property
+    def now_ms(self) -> int:
+        """The time, in whole milliseconds."""
+        return self.now_us // 1000
+
+    def at(self, at_us: int, call: Call, *args: object) -> None:
+        """Have something happen at a time that is not past."""
+        self.count += 1
+        heappush(self._heap, (at_us, self.count, call, args))
+
+    def after(self, delay_us: int, call: Call, *args: object) -> None:
+        """Have something happen later."""
+        self.count += 1
+        heappush(self._heap, (self.now_us + delay_us, self.count, call, args))
+
+    def run_until(self, end_us: int) -> None:
+        """Let everything happen up to a time."""
+        heap = self._heap
+        while heap and heap[0][0] <= end_us:
+            self.now_us, _, call, args = heappop(heap)
+            call(*args)
+        self.now_us = end_us
+
+
+class Trace:
+    """A hash over all integers noted so far."""
+
+    __slots__ = ("_buffer", "_hash")
+
+    def __init__(self) -> None:
+        self._buffer = array("q")
+        self._hash = blake2b(digest_size=16)
+
+    def note(self, *integers: int) -> None:
+        """Add to the hash."""
+        buffer = self._buffer
+        buffer.extend(integers)
+        if len(buffer) > _BUFFER_INTEGERS:
+            self._hash.update(buffer.tobytes())
+            del buffer[:]
+
+    def hexdigest(self) -> str:
+        """Of all that was noted."""
+        self._hash.update(self._buffer.tobytes())
+        del self._buffer[:]
+        return self._hash.hexdigest()

@@ -1,0 +1,148 @@
+"""Links between nodes: each has a delay, an order, and whatever a fault does to it.
+
+A message is put on the heap with the time it arrives; whether it gets through is decided when it
+does, so that what is on its way when a link is cut is lost as well. Without faults a link keeps the
+order, as a stream does. Nodes are known here by their place (`node_of`), so that a replaced node
+inherits the links of the one before.
+
+| fault | what it is here |
+|---|---|
+| cut, one way or both | a count for each direction: several faults may cut the same link |
+| delay, loss, duplication, reordering | shares over all links |
+| kinds that are lost | a set of `MessageKind`; chunks of snapshots have a kind of their own |
+
+Invariants:
+- No fault: every message arrives once, in order, if the receiver is up.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from random import Random
+
+from raftmq.broker.group import node_of
+from raftmq.chaos.core.loop import Loop
+from raftmq.consensus import Message, MessageKind
+
+CHUNK = 100
+"""The kind of a snapshot's chunk and of its answer, beside the `MessageKind`s."""
+
+BASE_US, SPREAD_US = 200, 1000
+"""A link takes between the first, and the first and the second together."""
+
+OLD_MESSAGES = 512
+"""So many messages of the past are kept for a replay."""
+
+Deliver = Callable[[Message], None]
+
+
+class Network:
+    """All links. It is state."""
+
+    def __init__(self, loop: Loop, random: Random, deliver: Deliver) -> None:
+        self._loop = loop
+        self._random = random.random
+        self._deliver = deliver
+        self._last_us: dict[tuple[int, int], int] = {}
+        self.cuts: Counter[tuple[int, int]] = Counter()
+        """By direction: how many faults cut it."""
+        self.delay_ms = 0.0
+        """Mean of what is added to each delay."""
+        self.loss = self.duplication = self.reordering = 0.0
+        """Shares of all messages."""
+        self.lost_kinds: set[int] = set()
+        """What never arrives."""
+        self.lag_us: dict[int, int] = {}
+        """By node: its messages wait so long before it takes them."""
+        self.is_rough = False
+        """Whether any of the above is set; `settle` after changing them."""
+        self.old: deque[Message] = deque(maxlen=OLD_MESSAGES)
+        """Messages of the past, if they are kept."""
+        self.keeps_old = False
+        self.lost = self.doubled = 0
+
+    def settle(self) -> None:
+        """The fields were changed."""
+        shares = (self.delay_ms, self.loss, self.duplication, self.reordering)
+        self.is_rough = any(shares) or bool(self.lost_kinds) or bool(self.lag_us)
+
+    def send(self, message: Message) -> None:
+        """Put a message on its way."""
+        link = (node_of(message.sender), node_of(message.to))
+        if self.keeps_old:
+            self.old.append(message)
+        self.carry(link, message.kind, self._arrive, message)
+
+    def carry(
+        self, link: tuple[int, int], kind: int, call: Callable[..., None], *args: object
+    ) -> None:
+        """Call something at the other end of a link, if it gets there."""
+        loop = self._loop
+        at = loop.now_us + BASE_US + int(self._random() * SPREAD_US)
+        if self.is_rough:
+            self._carry_roughly(link, kind, at, call, args)
+            return
+        last = self._last_us.get(link, 0)
+        if at <= last:
+            at = last + 1
+        self._last_us[link] = at
+        loop.at(at, call, *args)
+
+    def _carry_roughly(
+        self,
+        link: tuple[int, int],
+        kind: int,
+        at: int,
+        call: Callable[..., None],
+        args: tuple[object, ...],
+    ) -> None:
+        random = self._random
+        if kind in self.lost_kinds or (self.loss and random() < self.loss):
+            self.lost += 1
+            return
+        if self.delay_ms:
+            # Mostly around the mean, sometimes ten times as much.
+            factor = 10.0 if random() < 0.03 else 2.0
+            at += int(random() * factor * self.delay_ms * 1000)
+        at += self.lag_us.get(link[1], 0) + self.lag_us.get(link[0], 0)
+        if self.reordering and random() < self.reordering:
+            at += int(random() * 50_000)
+        else:
+            at = max(at, self._last_us.get(link, 0) + 1)
+            self._last_us[link] = at
+        self._loop.at(at, call, *args)
+        if self.duplication and random() < self.duplication:
+            self.doubled += 1
+            self._loop.at(at + int(random() * 200_000), call, *args)
+
+    def _arrive(self, message: Message) -> None:
+        if self.cuts and self.is_cut(node_of(message.sender), node_of(message.to)):
+            self.lost += 1
+        else:
+            self._deliver(message)
+
+    def is_cut(self, sender: int, to: int) -> bool:
+        """Whether nothing gets through in that direction."""
+        return self.cuts[sender, to] > 0
+
+    def cut(self, pairs: list[tuple[int, int]]) -> None:
+        """Cut these directions."""
+        self.cuts.update(pairs)
+
+    def mend(self, pairs: list[tuple[int, int]]) -> None:
+        """Undo one `cut` of each."""
+        for pair in pairs:
+            self.cuts[pair] -= 1
+            if self.cuts[pair] <= 0:
+                del self.cuts[pair]
+
+    def heal(self) -> None:
+        """Undo everything."""
+        self.cuts.clear()
+        self.delay_ms = self.loss = self.duplication = self.reordering = 0.0
+        self.lost_kinds.clear()
+        self.lag_us.clear()
+        self.settle()
+
+
+CAMPAIGNING = (MessageKind.VOTE, MessageKind.PRE_VOTE)
+"""What candidates send."""

@@ -1,0 +1,200 @@
+"""One machine: its disk, its clock, its faults, and the process that runs on it most of the time.
+
+    up --kill, power loss, fault--> down --(a second later)--> up
+                                      `--recovery refuses--> refused   until the operator replaces it
+
+A place (1, 2, 3, ...) is taken by one node after the other: who replaces a node gets an id of its
+own, as the broker does it (`node_of`).
+
+Invariants:
+- A node that refuses its disk, or lost it, never comes back under its id.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from raftmq.broker.group import node_of
+from raftmq.chaos.core.clock import Clock
+from raftmq.chaos.core.disk import CoreDisk
+from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.views import Durable
+from raftmq.chaos.world.disk import PowerLoss
+from raftmq.consensus import ConfState, Message
+from raftmq.errors import CorruptRecord
+from raftmq.log.faults import FsyncFailed, LogFault, RotFound, WrongLog
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.cluster import Cluster
+
+RESTART_US, RESTART_SPREAD_US = 200_000, 1_500_000
+"""A process that ended is started again after the first to both together."""
+
+
+class Node:
+    """One machine. It is state."""
+
+    def __init__(self, number: int, cluster: "Cluster") -> None:
+        self.id = number
+        self.place = node_of(number)
+        """Which of the cluster's machines; the id's low half."""
+        self.cluster = cluster
+        self.random = Random(f"node {number} {cluster.seed}")
+        self.disk = CoreDisk(Random(f"disk {number} {cluster.seed}"))
+        self.durable = Durable()
+        self.clock = Clock(cluster.loop)
+        self.replica: Replica | None = None
+        self.applied = 0
+        """Index of the last record applied, in any life."""
+        self.conf_state = ConfState()
+        """The membership as of the last life's end."""
+        self.lives = 0
+        self.is_paused = False
+        self.stash: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        """What happened to it while it was paused."""
+        self.disk_factor = 1.0
+        """How much longer the disk takes."""
+        self.is_damaged = False
+        """A fault destroyed something of its disk: it counts as no copy any more."""
+        self.refusal = ""
+        """Why it does not start any more; empty: it does."""
+        self.is_held_down = False
+        """Whether it is to stay dead for now."""
+        self.crash_point = ""
+        """Where its process ends next; see `Replica.point`."""
+        self.loses_power = False
+        """Whether a crash takes the machine along, not only the process."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs, perhaps paused."""
+        return self.replica is not None
+
+    @property
+    def known_conf(self) -> ConfState:
+        """The membership as it knows it, or knew it last."""
+        return self.conf_state if self.replica is None else self.replica.conf_state
+
+    def now_ms(self) -> int:
+        """What its clock shows."""
+        return self.clock.now_ms()
+
+    # Life
+
+    def start(self) -> None:
+        """Start the process, unless it runs or must not."""
+        if self.is_up or self.refusal or self.is_held_down:
+            return
+        cluster = self.cluster
+        self.lives += 1
+        try:
+            replica = Replica(self, cluster)
+        except PowerLoss:
+            self.crash_now()
+            return
+        except (RotFound, WrongLog, CorruptRecord) as fault:
+            self.disk.kill()
+            cluster.safety.refused(self, fault)
+            self.refuse(str(fault))
+            return
+        except (LogFault, OSError):
+            # Space or the device may be better next time.
+            self.disk.kill()
+            self.start_later()
+            return
+        self.replica = replica
+        cluster.safety.started(replica)
+        cluster.counts["starts"] += 1
+        cluster.tell(self.id, f"starts, life {self.lives}")
+        phase = int(cluster.random.random() * cluster.tick_us)
+        cluster.loop.after(phase, self.tick, replica)
+        replica.turn(replica.pump)
+
+    def start_later(self, delay_us: int = 0) -> None:
+        """Start the process after a while, as a supervisor does."""
+        spread = int(self.cluster.random.random() * RESTART_SPREAD_US)
+        self.cluster.loop.after(delay_us or RESTART_US + spread, self.start)
+
+    def end(self, *, power: bool) -> None:
+        """The process ends now; with the power, what was not synced is lost or torn."""
+        replica = self.replica
+        if replica is not None:
+            replica.is_gone = True
+            self.conf_state = replica.conf_state
+            self.replica = None
+            self.cluster.counts["crashes"] += 1
+            self.cluster.tell(self.id, "loses power" if power else "is killed")
+        self.is_paused = False
+        self.stash.clear()
+        self.crash_point = ""
+        self.loses_power = False
+        if power:
+            self.disk.power_loss()
+        else:
+            self.disk.kill()
+
+    def crash_now(self) -> None:
+        """The process ends in the middle of what it does; it is started again later."""
+        self.end(power=self.loses_power)
+        self.start_later()
+
+    def stopped(self, fault: BaseException) -> None:
+        """The process ends by itself, at a fault that it must not live on with."""
+        self.cluster.counts["stopped at a fault"] += 1
+        self.cluster.tell(self.id, f"stops: {type(fault).__name__}")
+        # After a failed sync nobody knows what is on the disk: only a restart of the machine tells.
+        self.end(power=isinstance(fault, FsyncFailed))
+        self.start_later()
+
+    def refuse(self, why: str) -> None:
+        """It will not start under this id again."""
+        self.refusal = why
+        self.cluster.counts["refused to start"] += 1
+        self.cluster.tell(self.id, f"refuses: {why}")
+
+    # What happens to it
+
+    def tick(self, replica: Replica) -> None:
+        """A tick of one life."""
+        if replica.is_gone:
+            return
+        if self.is_paused:
+            self.stash.append((self.tick, (replica,)))
+            return
+        cluster = self.cluster
+        cluster.loop.after(self.clock.tick_us(cluster.tick_us), self.tick, replica)
+        replica.turn(replica.tick)
+
+    def deliver(self, message: Message) -> None:
+        """A message has arrived."""
+        replica = self.replica
+        if replica is None:
+            self.cluster.counts["to nobody"] += 1
+        else:
+            replica.turn(replica.step, message)
+
+    def pause(self) -> None:
+        """Stand still."""
+        if self.is_up:
+            self.is_paused = True
+            self.cluster.tell(self.id, "stands still")
+
+    def resume(self) -> None:
+        """Go on, with all that has happened meanwhile."""
+        if self.is_paused:
+            self.is_paused = False
+            self.cluster.tell(self.id, "goes on")
+            stash, self.stash = self.stash, []
+            for call, args in stash:
+                self.cluster.loop.after(1, self.again, self.replica, call, args)
+
+    def again(
+        self, replica: Replica | None, call: Callable[..., None], args: tuple[object, ...]
+    ) -> None:
+        """Something that happened while it was paused."""
+        if replica is None or replica.is_gone:
+            return
+        if call == self.tick:
+            call(*args)
+        else:
+            replica.turn(call, *args)

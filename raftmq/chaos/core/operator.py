@@ -1,0 +1,163 @@
+"""The operator: asks for changes of the membership, insists for a while, and replaces the broken.
+
+A wish is a function from the present membership to a change, or to None if it is fulfilled or
+makes no sense (any more). It is proposed to whoever leads, a few times if need be.
+
+Invariants:
+- No change is asked for whose members could not go on: see `atlas`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from raftmq.chaos.core import atlas
+from raftmq.consensus import (
+    Change,
+    ChangeKind,
+    ConfState,
+    MembershipChange,
+    ProposalDropped,
+    Transition,
+)
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.cluster import Cluster
+    from raftmq.chaos.core.node import Node
+    from raftmq.chaos.core.replica import Replica
+
+TRIES_MAX = 20
+PATIENCE_US = 400_000
+"""Time between two tries."""
+
+VOTERS_MAX = 7
+
+INCARNATION = 1 << 32
+"""What the ids of two nodes at one place differ by: see `raftmq.broker.group.node_of`."""
+
+Wish = Callable[[ConfState], MembershipChange | None]
+
+
+class Operator:
+    """Whoever runs the cluster. It is state."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+
+    def ask(self, wish: Wish, tries: int = TRIES_MAX) -> None:
+        """Bring a wish to the leader, now and again."""
+        if tries <= 0:
+            self._cluster.counts["wishes given up"] += 1
+            return
+        leader = self._cluster.leader()
+        if leader is None or leader.node.is_paused:
+            self._again(wish, tries)
+        else:
+            leader.turn(self._propose, leader, wish, tries)
+
+    def _again(self, wish: Wish, tries: int) -> None:
+        self._cluster.loop.after(PATIENCE_US, self.ask, wish, tries - 1)
+
+    def _propose(self, leader: "Replica", wish: Wish, tries: int) -> None:
+        counts = self._cluster.counts
+        change = wish(leader.conf_state)
+        if change is None:
+            return
+        after = becomes(leader.conf_state, change)
+        if not atlas.may_become(self._cluster, after) or not 1 <= len(after.voters) <= VOTERS_MAX:
+            counts["changes that would break the cluster"] += 1
+            return
+        try:
+            leader.raft.propose_membership(change, now=leader.node.now_ms())
+            counts["changes proposed"] += 1
+        except ProposalDropped:
+            counts["changes refused"] += 1
+            self._again(wish, tries)
+
+    # Wishes
+
+    def spare(self) -> "Node":
+        """A machine that is no member, started; a new one if there is none."""
+        cluster = self._cluster
+        conf = cluster.newest_conf()
+        for node in cluster.at_place.values():
+            if node.id not in {*conf.voters, *conf.learners, *conf.voters_outgoing}:
+                if node.applied == 0 and not node.refusal:
+                    node.start()
+                    return node
+        node = cluster.add_node(max(cluster.at_place) + 1)
+        node.start()
+        return node
+
+    def successor(self, node: "Node") -> "Node":
+        """A new machine at the place of another, under a new incarnation."""
+        cluster = self._cluster
+        present = cluster.at_place[node.place]
+        if present is not node:
+            present.start()
+            return present
+        new = cluster.add_node(node.id + INCARNATION)
+        new.start()
+        return new
+
+    def replace_broken(self) -> None:
+        """Give each member that will not come back a successor; to be called now and again."""
+        cluster = self._cluster
+        leader = cluster.leader()
+        if leader is None or leader.conf_state.voters_outgoing:
+            return
+        conf = leader.conf_state
+        for number in (*conf.voters, *conf.learners):
+            node = cluster.nodes[number]
+            if node.is_damaged or node.refusal:
+                cluster.counts["replaced"] += 1
+                self.ask(replacing(number, self.successor(node).id), tries=1)
+                return
+
+
+def adding(number: int, kind: ChangeKind = ChangeKind.ADD_VOTER) -> Wish:
+    """Add a voter or a learner."""
+
+    def wish(conf: ConfState) -> MembershipChange | None:
+        if number in conf.voters or (kind is ChangeKind.ADD_LEARNER and number in conf.learners):
+            return None
+        return MembershipChange((Change(kind, number),))
+
+    return wish
+
+
+def removing(number: int) -> Wish:
+    """Remove a member; the last two voters stay."""
+
+    def wish(conf: ConfState) -> MembershipChange | None:
+        is_voter = number in conf.voters
+        if (is_voter and len(conf.voters) < 3) or not (is_voter or number in conf.learners):
+            return None
+        return MembershipChange((Change(ChangeKind.REMOVE, number),))
+
+    return wish
+
+
+def replacing(old: int, new: int) -> Wish:
+    """Put one in the place of another, by a joint membership."""
+
+    def wish(conf: ConfState) -> MembershipChange | None:
+        if old not in {*conf.voters, *conf.learners}:
+            return None
+        kind = ChangeKind.ADD_VOTER if old in conf.voters else ChangeKind.ADD_LEARNER
+        changes = (Change(kind, new), Change(ChangeKind.REMOVE, old))
+        return MembershipChange(changes, Transition.JOINT_IMPLICIT)
+
+    return wish
+
+
+def becomes(conf: ConfState, change: MembershipChange) -> ConfState:
+    """The members that a change leads to in the end."""
+    voters, learners = set(conf.voters), set(conf.learners)
+    for kind, number in change.changes:
+        voters.discard(number)
+        learners.discard(number)
+        if kind is ChangeKind.ADD_VOTER:
+            voters.add(number)
+        elif kind is ChangeKind.ADD_LEARNER:
+            learners.add(number)
+    return ConfState(tuple(sorted(voters)), tuple(sorted(learners)))

@@ -1,0 +1,90 @@
+"""How a simulated cluster is set up: drawn from the seed, so that seeds differ in more than faults.
+
+A seed decides how many nodes there are, which options of consensus are on, and how small its
+windows, caches and segments are: small ones meet their borders often. `STEADY` is the fixed set-up
+that speed is measured with.
+
+Sources: swarm testing (Groce et al., ISSTA 2012), applied to settings.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One cluster."""
+
+    nodes: int = 3
+    """Founding members."""
+    tick_ms: int = 100
+    """Length of a tick."""
+    heartbeat_ticks: int = 1
+    """Ticks between heartbeats."""
+    election_ticks: int = 10
+    """Ticks without a leader before an election, up to twice as many."""
+    pre_vote: bool = True
+    """As in `raftmq.consensus.Config`, like the next ones."""
+    check_quorum: bool = True
+    """Leaders step down without a quorum."""
+    announce_commit: bool = False
+    """Followers hear at once of a commit."""
+    forwards_proposals: bool = False
+    """Followers send proposals on to their leader."""
+    is_async: bool = True
+    """Asynchronous storage writes, as the broker does; False: one `Ready` after the other."""
+    message_bytes_max: int = 1024 * KIB
+    """Records in one append."""
+    inflight_messages_max: int = 256
+    """Appends on their way to one follower."""
+    committed_bytes_max: int = 16 * 1024 * KIB
+    """Records handed out and not applied."""
+    cache_bytes: int = 1024 * KIB
+    """Records kept in memory; what else is needed is read back from disk."""
+    segment_bytes: int = 64 * KIB
+    """A segment of the log; each border brings a snapshot."""
+    segments_kept: int = 3
+    """Older ones are dropped."""
+    apply_ms_max: int = 0
+    """The machine lags up to so much behind; 0: it applies at once, as the broker's does."""
+    proposals_per_second: float = 5.0
+    """Of clients, all together."""
+    reads_per_second: float = 2.0
+    """Linearizable reads."""
+    is_liveness: bool = False
+    """At the heal only a random quorum comes back; the rest stays dead, and progress is due."""
+
+
+STEADY = Settings(proposals_per_second=10.0)
+"""Three nodes, heartbeats every 100 ms, 10 messages a second."""
+
+
+def draw_settings(seed: int) -> Settings:
+    """The set-up of a seed."""
+    random = Random(f"settings {seed}")
+
+    def share(of: float) -> bool:
+        return random.random() < of
+
+    segment_bytes = random.choice([KIB, 4 * KIB, 16 * KIB, 64 * KIB])
+    return Settings(
+        nodes=random.choices([3, 4, 5, 7, 1], [60, 8, 24, 6, 2])[0],
+        heartbeat_ticks=random.choice([1, 2]),
+        pre_vote=share(0.85),
+        check_quorum=share(0.85),
+        announce_commit=share(0.4),
+        forwards_proposals=share(0.2),
+        is_async=share(0.8),
+        message_bytes_max=random.choice([0, 200, 1024 * KIB, 1024 * KIB]),
+        inflight_messages_max=random.choice([1, 2, 256, 256]),
+        committed_bytes_max=random.choice([1, 500, 16 * 1024 * KIB, 16 * 1024 * KIB]),
+        cache_bytes=random.choice([2 * KIB, 8 * KIB, 1024 * KIB]),
+        segment_bytes=segment_bytes,
+        segments_kept=random.choice([1, 2, 4, 1000]),
+        apply_ms_max=random.choice([0, 0, 0, 20]),
+        proposals_per_second=random.choice([2.0, 5.0, 10.0]),
+        reads_per_second=random.choice([0.5, 2.0, 4.0]),
+        is_liveness=share(0.15),
+    )

@@ -1,0 +1,69 @@
+"""What fault handlers work with: the cluster, the event, and a random of the event's own.
+
+A handler makes a fault happen and returns what undoes it, or None if it is over at once. It raises
+`Skipped` if the fault cannot be made now: there is no such node, or the atlas forbids it.
+
+Invariants:
+- A handler's random depends on the seed and the event alone, so that leaving out other events does
+  not change what this one does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from raftmq.chaos.faults import Event
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.cluster import Cluster
+    from raftmq.chaos.core.node import Node
+
+Undo = Callable[[], None]
+
+
+class Skipped(Exception):
+    """The fault could not be made; the text says why."""
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """One fault's surroundings."""
+
+    cluster: "Cluster"
+    event: Event
+    random: Random
+    end_us: int
+    """When it is to be over; for a fault that does not last, when everything heals."""
+    is_over: bool = False
+    """Set when it was undone: what it had planned for later must not happen any more."""
+
+    def places(self) -> list[int]:
+        """All places that are taken."""
+        return sorted(self.cluster.at_place)
+
+    def node(self, which: int = 0) -> "Node":
+        """The node at the event's place."""
+        return self.cluster.at_place[self.event.nodes[which]]
+
+    def targets(self) -> "list[Node]":
+        """The nodes at all of the event's places."""
+        return [self.cluster.at_place[place] for place in self.event.nodes]
+
+    def leader(self) -> "Node":
+        """Who leads now."""
+        leader = self.cluster.leader()
+        if leader is None:
+            raise Skipped("nobody leads")
+        return leader.node
+
+    def later(self, delay_us: int, call: Callable[..., None], *args: object) -> None:
+        """Do something later, unless the fault is over by then."""
+        self.cluster.loop.after(max(delay_us, 1), self._if_not_over, call, args)
+
+    def _if_not_over(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
+        if not self.is_over:
+            call(*args)
+
+
+Handler = Callable[[Stage], Undo | None]

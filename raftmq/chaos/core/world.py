@@ -1,0 +1,195 @@
+"""One run of the core simulator: a schedule is played, everything heals, what is left is checked.
+
+    start -- faults and clients -- heal -- recovery -- clients end -- drain -- last checks
+    0 s                            75 %    V1: a leader soon          V3: all agree
+
+With `is_liveness` only a random quorum comes back at the heal, and progress is due all the same.
+
+    >>> from raftmq.chaos.core import run, draw_schedule
+    >>> outcome = run(draw_schedule(4, seconds=10))
+    >>> outcome.verdict.value, outcome.trace_hash == run(outcome.schedule).trace_hash
+    ('valid', True)
+
+Invariants:
+- The same schedule and settings give the same outcome, in any process.
+- A run that elected nobody or acknowledged next to nothing is vacuous.
+
+Sources: TigerBeetle's VOPR for the liveness mode; Jepsen for heal, drain, check.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from raftmq.chaos.checkers.verdict import Verdict
+from raftmq.chaos.core import atlas, last_checks
+from raftmq.chaos.core.broken import Broken
+from raftmq.chaos.core.cluster import Cluster
+from raftmq.chaos.core.nemesis import Nemesis
+from raftmq.chaos.core.node import Node
+from raftmq.chaos.core.settings import Settings, draw_settings
+from raftmq.chaos.faults import Fault, Schedule, World, draw, of_world
+from raftmq.chaos.outcome import Outcome, Violation
+
+SECONDS = 60.0
+"""Length of a run unless said otherwise."""
+
+LEADER_TIMEOUTS = 10
+"""After the heal somebody must lead within so many of the longest election timeouts."""
+
+DRAIN_SECONDS_MAX = 60.0
+"""And in so long after the clients have ended, all must agree."""
+
+LOOK_US = 250_000
+"""How often the end of a phase is looked for."""
+
+
+def draw_schedule(
+    seed: int, *, seconds: float = SECONDS, kinds: Sequence[Fault] | None = None
+) -> Schedule:
+    """The schedule of a seed, for the cluster of that seed; `kinds`: all that this world makes."""
+    chosen = of_world(World.CORE) if kinds is None else kinds
+    return draw(seed, chosen, nodes=draw_settings(seed).nodes, seconds=seconds)
+
+
+def run(schedule: Schedule, settings: Settings | None = None) -> Outcome:
+    """Play a schedule; the settings are those of its seed unless given."""
+    return Run(schedule, settings or draw_settings(schedule.seed)).play()
+
+
+class Run:
+    """One run. It is state."""
+
+    def __init__(self, schedule: Schedule, settings: Settings) -> None:
+        self.schedule = schedule
+        self.cluster = Cluster(schedule.seed, settings)
+        self.nemesis = Nemesis(self.cluster, schedule)
+        self._chosen: set[int] = set()
+        """In liveness mode: who is alive after the heal."""
+
+    def play(self) -> Outcome:
+        """All of it."""
+        violations: tuple[Violation, ...] = ()
+        try:
+            self._play()
+        except Broken as broken:
+            violations = (self._violation(broken.name, broken.text),)
+        except AssertionError as error:
+            violations = (self._violation("assert", str(error)),)
+        # The one supervisor of the simulated processes: whatever else they raise is a finding.
+        except Exception as error:  # noqa: BLE001
+            violations = (self._violation("error", f"{type(error).__name__}: {error}"),)
+        return self._outcome(violations)
+
+    def _violation(self, name: str, text: str) -> Violation:
+        return Violation(name, self.cluster.loop.now_ms, text)
+
+    def _play(self) -> None:
+        cluster, schedule = self.cluster, self.schedule
+        cluster.begin()
+        cluster.loop.run_until(schedule.heal_ms * 1000)
+        self._heal()
+        self._wait_for_leader()
+        end_us = int(schedule.seconds * 1e6)
+        while cluster.loop.now_us < end_us:
+            self._step()
+        cluster.clients.is_active = False
+        self._drain()
+        last_checks.check(cluster, self._due())
+
+    def _step(self) -> None:
+        self.cluster.loop.run_until(self.cluster.loop.now_us + LOOK_US)
+        if not self._chosen:
+            self.cluster.operator.replace_broken()
+
+    def _heal(self) -> None:
+        cluster = self.cluster
+        self.nemesis.heal()
+        if cluster.settings.is_liveness:
+            self._choose()
+        for node in cluster.nodes.values():
+            if self._chosen and node.id not in self._chosen:
+                node.end(power=False)
+                node.is_held_down = True
+            else:
+                node.start()
+
+    def _choose(self) -> None:
+        """A random quorum that comes back; none if damage leaves no choice."""
+        random = Random(f"liveness {self.schedule.seed}")
+        intact = [n for n in self.cluster.members() if not n.is_damaged and not n.refusal]
+        random.shuffle(intact)
+        for count in range(1, len(intact) + 1):
+            chosen = {node.id for node in intact[:count]}
+            if atlas.quorums_agree(self.cluster, chosen):
+                self._chosen = chosen
+                self.cluster.tell(0, f"only {sorted(chosen)} come back")
+                return
+
+    def _due(self) -> list[Node]:
+        """Who must agree in the end."""
+        members = self.cluster.members()
+        return [node for node in members if not self._chosen or node.id in self._chosen]
+
+    def _wait_for_leader(self) -> None:
+        cluster, settings = self.cluster, self.cluster.settings
+        timeout_us = 2 * settings.election_ticks * cluster.tick_us
+        end_us = cluster.loop.now_us + LEADER_TIMEOUTS * timeout_us
+        while not self._is_led():
+            if cluster.loop.now_us > end_us:
+                raise Broken("V1", f"nobody leads {LEADER_TIMEOUTS} election timeouts after")
+            self._step()
+
+    def _is_led(self) -> bool:
+        leader = self.cluster.leader()
+        return leader is not None and leader.core.log.committed >= leader.core.term_first_index
+
+    def _drain(self) -> None:
+        loop = self.cluster.loop
+        end_us = loop.now_us + int(DRAIN_SECONDS_MAX * 1e6)
+        while not self._is_agreed():
+            if loop.now_us > end_us:
+                raise Broken("V3", f"no agreement {DRAIN_SECONDS_MAX:.0f} s after the last work")
+            self._step()
+
+    def _is_agreed(self) -> bool:
+        leader = self.cluster.leader()
+        if leader is None or not self._is_led() or leader.conf_state.voters_outgoing:
+            return False
+        last = leader.core.log.last_index
+        if leader.core.log.committed != last:
+            return False
+        return all(
+            node.replica is not None and not node.is_damaged and node.applied == last
+            for node in self._due()
+        )
+
+    def _outcome(self, violations: tuple[Violation, ...]) -> Outcome:
+        cluster = self.cluster
+        counts = cluster.counts
+        counts["committed"] = cluster.safety.top
+        counts["reads"] = cluster.safety.reads_granted
+        counts["events"] = cluster.loop.count
+        counts["messages lost"] = cluster.network.lost
+        seconds = cluster.loop.now_us / 1e6
+        vacuous = "" if violations else _vacuous(counts["elections"], counts["acked"], seconds)
+        verdict = Verdict.VALID if not vacuous else Verdict.UNKNOWN
+        return Outcome(
+            world=World.CORE,
+            schedule=self.schedule,
+            verdict=Verdict.INVALID if violations else verdict,
+            violations=violations,
+            trace_hash=cluster.trace.hexdigest(),
+            counts=dict(sorted(counts.items())),
+            coverage=dict(sorted(self.nemesis.coverage.items())),
+            simulated_seconds=seconds,
+            vacuous=vacuous,
+            timeline=tuple(cluster.timeline),
+        )
+
+
+def _vacuous(elections: int, acked: int, seconds: float) -> str:
+    if not elections:
+        return "nobody was elected"
+    if acked < seconds / 10:
+        return f"only {acked} records were acknowledged in {seconds:.0f} s"
+    return ""
