@@ -21,7 +21,7 @@ Invariants:
   connections, or a connection could take the port of a node while it is down.
 - Nothing is restarted by itself.
 
-Left out: nodes that join later; faults of network, disk and clock (they need a made-up world).
+Left out: faults of network, disk and clock: see `raftmq.chaos`.
 """
 
 import json
@@ -70,14 +70,12 @@ class Cluster:
 
     def __init__(self, folder: Path, count: int, settings: Settings) -> None:
         self.folder = folder
-        self._nodes = {node: _Node(port) for node, port in enumerate(_free_ports(count), 1)}
-        name = f"testing-{secrets.token_hex(4)}"
-        for node in self._nodes:
-            own: dict[str, int | str] = {"id": node, "cluster": name, "host": HOST}
-            own |= {"data": str(self.data(node)), "port": self._nodes[node].port}
-            own |= {"groups": count, "replicas": min(count, 3)}
-            tables = {**settings, "node": {**own, **settings.get("node", {})}}
-            self.config(node).write_text(self._toml(tables))
+        self._nodes = {node: _Node(port) for node, port in enumerate(free_ports(count), 1)}
+        self._name = f"testing-{secrets.token_hex(4)}"
+        self._settings = settings
+        self._founders = tuple(self._nodes)
+        for node in self._founders:
+            self._configure(node)
 
     @property
     def nodes(self) -> list[int]:
@@ -91,7 +89,15 @@ class Cluster:
 
     def address(self, node: int) -> str:
         """`host:port` of a node."""
-        return f"{HOST}:{self._nodes[node].port}"
+        return f"{HOST}:{self.public_port(node)}"
+
+    def public_port(self, node: int) -> int:
+        """Where others reach a node: its own port, unless something stands in between."""
+        return self._nodes[node].port
+
+    def environment(self, node: int) -> dict[str, str] | None:
+        """What a node's process finds in its environment; None: what is in ours."""
+        return None
 
     def data(self, node: int) -> Path:
         """A node's data folder."""
@@ -119,6 +125,13 @@ class Cluster:
         """True if the node's process exists and is not paused."""
         return self.pid(node) != 0 and not self._nodes[node].is_paused
 
+    def add(self, node: int) -> None:
+        """Prepare a node that joins: start it, and tell the cluster by `admin.add_node`."""
+        assert node not in self._nodes, f"there is a node {node} already"
+        taken = [own.port for own in self._nodes.values()]
+        self._nodes[node] = _Node(next(p for p in free_ports(8) if p not in taken))
+        self._configure(node)
+
     def start(self, node: int) -> None:
         """Start a node that is down. It does not serve yet on return; see `wait_serving`."""
         assert not self.pid(node), f"node {node} runs already"
@@ -133,6 +146,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=self.environment(node),
                 # Ctrl-C on a terminal is for whoever opened the cluster.
                 process_group=0,
             )
@@ -283,7 +297,17 @@ class Cluster:
     def _log_path(self, node: int) -> Path:
         return self.folder / f"node-{node}.log"
 
-    def _toml(self, tables: Mapping[str, Mapping[str, int | str]]) -> str:
+    def _configure(self, node: int) -> None:
+        """Write a node's settings file."""
+        count = len(self._founders)
+        own: dict[str, int | str] = {"id": node, "cluster": self._name, "host": HOST}
+        own |= {"data": str(self.data(node)), "port": self._nodes[node].port}
+        own |= {"groups": count, "replicas": min(count, 3)}
+        tables = {**self._settings, "node": {**own, **self._settings.get("node", {})}}
+        others = "peers" if node in self._founders else "join"
+        self.config(node).write_text(self._toml(tables, others))
+
+    def _toml(self, tables: Mapping[str, Mapping[str, int | str]], others: str) -> str:
         lines: list[str] = []
         for table, values in tables.items():
             lines.append(f"[{table}]")
@@ -291,10 +315,10 @@ class Cluster:
             lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
             if table == "node":
                 peers = (
-                    f'    {{ id = {node}, host = "{HOST}", port = {own.port} }},'
-                    for node, own in self._nodes.items()
+                    f'    {{ id = {node}, host = "{HOST}", port = {self.public_port(node)} }},'
+                    for node in self._founders
                 )
-                lines += ["peers = [", *peers, "]"]
+                lines += [f"{others} = [", *peers, "]"]
         return "\n".join(lines) + "\n"
 
 
@@ -348,7 +372,8 @@ def _leaders(statuses: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
     return {group: node for group, (_, node) in terms.items()}
 
 
-def _free_ports(count: int) -> Sequence[int]:
+def free_ports(count: int) -> Sequence[int]:
+    """Ports that nobody listens on now, below those of outgoing connections."""
     ports: list[int] = []
     while len(ports) < count:
         port = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from raftmq.broker.node import Node
     from raftmq.broker.settings import Settings
+    from raftmq.broker.world import World
 
 WATCH_SECONDS = 0.2
 """Between two looks at what the node leads."""
@@ -109,7 +110,7 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
     from raftmq.broker.real import RealWorld, tune_interpreter
 
     tune_interpreter()
-    node = Node(settings, RealWorld())
+    node = Node(settings, _armed(RealWorld()))
     own = settings.node
     try:
         async with trio.open_nursery() as nursery:
@@ -128,6 +129,18 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
         log.info("stopped")
         return_code = ExitCode.OK
     return return_code
+
+
+def _armed(world: "World") -> "World":
+    """The world itself, or one with faults if the environment asks for them (chaos tests do)."""
+    if not ({"RAFTMQ_CRASH_AT", "RAFTMQ_CHAOS"} & os.environ.keys()):
+        return world
+    from raftmq.chaos.real.armed import arm
+
+    try:
+        return arm(world, os.environ)
+    except ValueError as error:
+        raise Failure(str(error), fix="unset RAFTMQ_CRASH_AT: it is for tests") from error
 
 
 async def _run_node(

@@ -144,7 +144,7 @@ _NETWORK = (
              _EVERYWHERE, Aim.ALL, (0.01, 0.1, 0.5), "share"),
     _lasting("burst-loss", "N20", "Whole stretches of time are lost.",
              _EVERYWHERE, Aim.ALL, (50, 300), "ms"),
-    _once("stale-replay", "N21", "Messages of long ago arrive once more.", _MADE_UP, Aim.PAIR),
+    _once("stale-replay", "N21", "Messages of long ago arrive once more.", _EVERYWHERE, Aim.PAIR),
     _lasting("slow-link", "N22", "A link carries so little that it fills up.",
              _BROKERS, Aim.PAIR, (12_500, 125_000), "bytes/s"),
     _once("cut-in-frame", "N23", "A connection breaks in the middle of a frame.",
@@ -153,7 +153,7 @@ _NETWORK = (
              _BROKERS, Aim.PAIR),
     _once("corrupt-frame", "N23", "Bytes on their way are changed.", _BROKERS, Aim.PAIR),
     _lasting("drop-kind", "N24", "One kind of message is lost, and no other: votes, answers to "
-             "appends, heartbeats, chunks of snapshots.", _MADE_UP, Aim.ALL, (1, 2, 3, 4), "kind"),
+             "appends, heartbeats, chunks of snapshots.", _EVERYWHERE, Aim.ALL, (1, 2, 3, 4), "kind"),
     _once("old-address", "N25", "A node of another cluster answers at a node's address.",
           _ONLY_SIM, Aim.PAIR),
 )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Asking a node for its status on its private port, past the proxy and past any client."""
+
+from typing import Any
+
+import trio
+
+from raftmq.errors import ProtocolError
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
+from raftmq.wire.messages import PROTOCOL, FrameKind, Hello, NodeStatus, Status
+
+HOST = "127.0.0.1"
+
+
+async def ask_status(port: int, *, timeout: float = 1.0) -> dict[str, Any] | None:
+    """What a node says of itself, with all its groups; None: it does not answer in time."""
+    with trio.move_on_after(timeout):
+        try:
+            async with await trio.open_tcp_stream(HOST, port) as stream:
+                return await _converse(stream)
+        except (OSError, ProtocolError, trio.BrokenResourceError):
+            return None
+    return None
+
+
+async def _converse(stream: trio.SocketStream) -> dict[str, Any] | None:
+    parser = FrameParser(FRAME_BYTES_MAX)
+    hello = Hello(PROTOCOL, "", 0, "", "raftmq chaos")
+    await stream.send_all(b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello))))
+    await _receive(stream, parser)
+    whole: dict[str, Any] = {}
+    after = -1
+    while True:
+        header = pack(Status(after=after))
+        await stream.send_all(b"".join(encode_frame(FrameKind.STATUS, 1, header)))
+        frame = await _receive(stream, parser)
+        if frame.kind == FrameKind.ERROR:
+            return None
+        status = unpack(NodeStatus, frame.header).status
+        groups = whole.get("groups", []) + status["groups"]
+        whole = {**status, "groups": groups}
+        if "next" not in status:
+            return whole
+        after = status["next"]
+
+
+async def _receive(stream: trio.SocketStream, parser: FrameParser) -> Frame:
+    """The next frame; nodes answer one request with one."""
+    while True:
+        data = await stream.receive_some(65_536)
+        if not data:
+            raise ProtocolError("the node closed the connection")
+        parser.feed(bytes(data))
+        frames = list(parser.frames())
+        if frames:
+            return frames[0]

@@ -1,0 +1,79 @@
+"""Plays a schedule: each event in a task of its own, and all of them over when it is time to heal.
+
+Invariants:
+- When `play` returns no fault of it is left, whatever its handlers were doing.
+- Every event is counted: as struck, or as skipped with the reason.
+"""
+
+import trio
+
+from raftmq.chaos.faults import FAULTS, Event, Schedule
+
+from . import disk_faults, network_faults, other_faults, process_faults  # noqa: F401
+from .handlers import LASTING, ONCE
+from .stage import Skipped, Stage
+from .watch import Watch
+
+__all__ = ["HANDLED", "heal", "play"]
+
+HANDLED = frozenset(ONCE) | frozenset(LASTING)
+"""The faults that can be made here."""
+
+OVERLAY_ONLY = frozenset(
+    {
+        *("power-loss", "power-loss-majority", "power-loss-all", "torn-write", "sync-error"),
+        *("sync-lies", "write-error", "read-error", "full-disk", "full-quota", "short-write"),
+        *("interrupted-write", "read-only", "slow-disk"),
+    }
+)
+"""Those that need the overlay."""
+
+
+async def play(stage: Stage, schedule: Schedule, watch: Watch) -> None:
+    """Until the schedule's time to heal. Cancelling ends all faults too."""
+    with trio.move_on_at(stage.began + schedule.heal_ms / 1000):
+        async with trio.open_nursery() as nursery:
+            for event in schedule.events:
+                await trio.sleep_until(stage.began + event.at_ms / 1000)
+                nursery.start_soon(_play_one, stage, event, watch)
+            await trio.sleep_forever()
+
+
+async def _play_one(stage: Stage, event: Event, watch: Watch) -> None:
+    victim = stage.node_of(event) if event.nodes else 0
+    situation = watch.situation(victim, event.fault)
+    try:
+        if FAULTS[event.fault].lasts:
+            async with LASTING[event.fault](stage, event):
+                _count(stage, event, victim, f"{event.fault} begins")
+                stage.coverage[situation] += 1
+                await trio.sleep(event.lasts_ms / 1000)
+            stage.note(victim, f"{event.fault} ends")
+        else:
+            await ONCE[event.fault](stage, event)
+            _count(stage, event, victim, event.fault)
+            stage.coverage[situation] += 1
+    except* Skipped as skipped:
+        stage.counts[f"skipped: {event.fault}: {skipped.exceptions[0]}"] += 1
+    except* ProcessLookupError:
+        stage.counts[f"skipped: {event.fault}: the process had just ended"] += 1
+
+
+def _count(stage: Stage, event: Event, victim: int, what: str) -> None:
+    stage.struck[event.fault] += 1
+    stage.note(victim, what)
+
+
+async def heal(stage: Stage) -> None:
+    """Nothing is wrong any more; who is down may be started."""
+    stage.rules.clear()
+    process_faults.end_all(stage)
+    for node in stage.nodes.nodes:
+        for fault, count in (await stage.nodes.disks.heal(node)).items():
+            stage.counts[f"disk faults that hit: {fault}"] += count
+    stage.workload.consumers_stand_still = False
+    stage.workload.consumer_pause_seconds = 0.0
+    now = trio.current_time()
+    for node in stage.down:
+        stage.down[node] = min(stage.down[node], now)
+    stage.note(0, "heal")

@@ -1,0 +1,109 @@
+"""The processes of a run: a cluster of `raftmq.testing` with a proxy before every node.
+
+Each node has a private port, on which it listens, and a public one, on which the proxy does. Its
+data folder may lie on the overlay, and its environment names the file of its orders (`armed`).
+
+    <folder>/disks/node-1/      data, on the overlay if there is one
+    <folder>/node-1.toml, node-1.log, node-1.orders
+
+Invariants:
+- The proxy refuses connections for a node whose process was ended here.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from raftmq.testing import Cluster, Settings, free_ports
+
+from .armed import ORDERS_VARIABLE, Orders, write_orders
+from .ask import ask_status
+from .disks import Disks
+from .proxy import Proxy
+
+SETTINGS: Settings = {
+    "raft": {"tick_ms": 50},
+    "log": {"segment_bytes": 256 * 1024, "cache_bytes": 1024 * 1024, "reserve_bytes": 1024 * 1024},
+}
+"""Small segments, so that borders, snapshots and indexes come by often; a quick pace."""
+
+
+class Nodes(Cluster):
+    """The nodes of a run, numbered from 1."""
+
+    def __init__(self, folder: Path, count: int, *, proxy: Proxy, disks: Disks) -> None:
+        self.proxy = proxy
+        """The network."""
+        self.disks = disks
+        """The disks."""
+        self._public: dict[int, int] = {}
+        self._orders: dict[int, Orders] = {}
+        super().__init__(folder, count, SETTINGS)
+        for node in self.nodes:
+            self._route(node)
+
+    def data(self, node: int) -> Path:
+        """A node's data folder."""
+        return self.disks.folder / f"node-{node}"
+
+    def public_port(self, node: int) -> int:
+        """Where the proxy takes a node's connections."""
+        if node not in self._public:
+            taken = {*self._public.values(), *map(self.private_port, self._nodes)}
+            self._public[node] = next(port for port in free_ports(32) if port not in taken)
+        return self._public[node]
+
+    def private_port(self, node: int) -> int:
+        """Where a node listens."""
+        return self._nodes[node].port
+
+    def environment(self, node: int) -> dict[str, str] | None:
+        """Ours, and where the node finds its orders."""
+        return {**os.environ, ORDERS_VARIABLE: str(self._orders_path(node))}
+
+    def orders(self, node: int) -> Orders:
+        """What a node's process suffers now."""
+        return self._orders.get(node, Orders())
+
+    def order(self, node: int, **changes: Any) -> None:
+        """Change some of it; a later process of the node finds it too."""
+        self._orders[node] = msgspec.structs.replace(self.orders(node), **changes)
+        write_orders(self._orders_path(node), self._orders[node])
+
+    def add(self, node: int) -> None:
+        """Prepare a node that joins."""
+        super().add(node)
+        self._route(node)
+
+    async def up(self, node: int) -> None:
+        """Start a node that is down, and take its connections. Cancelling leaves it half up."""
+        self.start(node)
+        await self.disks.work_for(node, self.pid(node))
+        await self.proxy.open(node)
+
+    def kill(self, node: int) -> None:
+        """End a node at once; connections to it are refused."""
+        super().kill(node)
+        self.proxy.close(node)
+
+    def resume_quietly(self, node: int) -> None:
+        """Let a node go on, if it stands still."""
+        if self.pid(node) and not self.is_running(node):
+            self.resume(node)
+
+    async def status(self, node: int) -> dict[str, Any] | None:
+        """What a node says of itself, asked past the proxy."""
+        return await ask_status(self.private_port(node)) if self.is_running(node) else None
+
+    def last_words(self, node: int) -> str:
+        """Why a node ended, as it said itself."""
+        return "\n".join(self.log(node).splitlines()[-3:])
+
+    def _route(self, node: int) -> None:
+        port = self.public_port(node)
+        self.proxy.add(node, public=port, private=self.private_port(node))
+
+    def _orders_path(self, node: int) -> Path:
+        return self.folder / f"node-{node}.orders"

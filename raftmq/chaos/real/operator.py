@@ -1,0 +1,111 @@
+"""The operator: whoever starts what ended, and replaces what cannot start any more.
+
+A node that was made to end is started when its time has come. One that ended by itself, over a
+fault of its disk for instance, is started again after a moment. One whose disk was damaged and that
+refuses to start, or that might carry damage where nobody looks, is replaced by a new node.
+
+Invariants:
+- Only a node whose disk was damaged on purpose is ever replaced. If another one refuses to start
+  though nothing is wrong any more, that is a violation: see `Operator.complaints`.
+"""
+
+from dataclasses import dataclass, field
+
+import trio
+
+from .other_faults import replace
+from .stage import Goal, Stage, are_reached, goals_of
+
+LOOK_SECONDS = 0.1
+RESTART_SECONDS = (0.2, 1.0)
+QUICK_SECONDS = 6.0
+"""Who ends by itself so soon after its start has refused to start."""
+REFUSALS_MAX = 2
+GOAL_SECONDS_MAX = 5.0
+
+
+@dataclass(slots=True)
+class _Life:
+    started: float = 0.0
+    refusals: int = 0
+    words: str = ""
+
+
+@dataclass(slots=True)
+class Operator:
+    """The operator of one run."""
+
+    stage: Stage
+    off: set[int] = field(default_factory=set)
+    """Nodes that are to stay down."""
+    _lives: dict[int, _Life] = field(default_factory=dict)
+    _goals: dict[int, Goal] = field(default_factory=dict)
+    _goals_at: float = 0.0
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            for node in sorted(self.stage.members - self.off):
+                if not self.stage.nodes.pid(node):
+                    await self._start(node)
+            await self._look_after_broken()
+            await trio.sleep(LOOK_SECONDS)
+
+    def complaints(self) -> list[str]:
+        """Nodes that do not start though nothing is wrong with them."""
+        return [
+            f"node {node} refuses to start: {life.words}"
+            for node, life in sorted(self._lives.items())
+            if life.refusals > REFUSALS_MAX
+            and node in self.stage.members
+            and node not in self.stage.broken
+        ]
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _start(self, node: int) -> None:
+        stage, now = self.stage, trio.current_time()
+        life = self._lives.setdefault(node, _Life())
+        if node not in stage.down:
+            self._note_end(node, life)
+            return
+        if now >= stage.down[node]:
+            stage.down.pop(node)
+            life.started = now
+            await stage.nodes.up(node)
+
+    def _note_end(self, node: int, life: _Life) -> None:
+        """It ended by itself."""
+        stage, now = self.stage, trio.current_time()
+        status = stage.nodes.exit_status(node)
+        life.words = stage.nodes.last_words(node)
+        life.refusals = life.refusals + 1 if now - life.started < QUICK_SECONDS else 1
+        stage.nodes.kill(node)
+        stage.counts["nodes that ended by themselves"] += 1
+        stage.note(node, f"ended with {status}: {life.words.splitlines()[-1:]}")
+        stage.down[node] = now + stage.random.uniform(*RESTART_SECONDS)
+
+    async def _look_after_broken(self) -> None:
+        stage = self.stage
+        for node, is_latent in sorted(stage.broken.items()):
+            life = self._lives.setdefault(node, _Life())
+            if life.refusals >= REFUSALS_MAX or (is_latent and await self._is_level(node)):
+                self._goals = {}
+                if await replace(stage, node):
+                    stage.note(node, "is replaced")
+            elif not is_latent and await self._is_level(node):
+                self._goals = {}
+                stage.broken.pop(node, None)
+                stage.note(node, "has all again")
+
+    async def _is_level(self, node: int) -> bool:
+        """Whether a node that was damaged has what its leaders had some time after."""
+        stage, now = self.stage, trio.current_time()
+        if not stage.nodes.is_running(node):
+            self._goals = {}
+            return False
+        statuses = await stage.nodes.statuses()
+        if not self._goals or now - self._goals_at > GOAL_SECONDS_MAX:
+            self._goals, self._goals_at = goals_of(statuses, set(stage.members)), now
+            return False
+        return are_reached(statuses, self._goals)

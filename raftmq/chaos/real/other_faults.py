@@ -1,0 +1,232 @@
+"""Faults around the cluster: nodes that come and go, and clients that behave badly."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+import raftmq
+from raftmq.chaos.faults import Event
+from raftmq.errors import RaftmqError
+
+from .handlers import lasting, once
+from .rules import CLIENTS, Kind, isolate
+from .stage import Skipped, Stage
+
+MEMBERS_MAX, MEMBERS_MIN = 5, 3
+CHANGE_SECONDS_MAX = 8.0
+
+Change = Callable[[raftmq.client.Admin], Awaitable[None]]
+
+
+async def ask_change(stage: Stage, change: Change, *, timeout: float = CHANGE_SECONDS_MAX) -> bool:
+    """Ask for a change of members; False: nobody could say that it was taken in."""
+    with trio.move_on_after(timeout):
+        try:
+            async with raftmq.connect(stage.nodes.url, timeout=timeout) as mq:
+                await change(mq.admin)
+                return True
+        except* RaftmqError as errors:
+            stage.counts[f"refused changes: {type(errors.exceptions[0]).__name__}"] += 1
+    return False
+
+
+async def new_node(stage: Stage) -> int:
+    """Start a node under a number that was never used."""
+    node = max(stage.used) + 1
+    stage.used.add(node)
+    stage.nodes.add(node)
+    await stage.nodes.up(node)
+    stage.note(node, "joins")
+    return node
+
+
+async def add_voter(stage: Stage) -> None:
+    """A node more."""
+    if len(stage.members) >= MEMBERS_MAX:
+        raise Skipped("there are as many nodes as there may be")
+    async with stage.changing:
+        node = await new_node(stage)
+        port = stage.nodes.public_port(node)
+        if await ask_change(stage, lambda admin: admin.add_node(node, "127.0.0.1", port)):
+            stage.members.add(node)
+        else:
+            await give_up(stage, node)
+
+
+async def remove_voter(stage: Stage, node: int) -> None:
+    """A node less; it goes on running until the cluster has forgotten it."""
+    if len(stage.members) <= MEMBERS_MIN:
+        raise Skipped("there are as few nodes as there may be")
+    async with stage.changing:
+        if await ask_change(stage, lambda admin: admin.remove_node(node)):
+            stage.members.discard(node)
+            stage.broken.pop(node, None)
+            stage.nursery.start_soon(see_off, stage, node)
+
+
+async def replace(stage: Stage, node: int) -> bool:
+    """A new node in the place of another; True if the cluster took that in."""
+    async with stage.changing:
+        if node not in stage.members:
+            return False
+        new = await new_node(stage)
+        port = stage.nodes.public_port(new)
+
+        async def change(admin: raftmq.client.Admin) -> None:
+            await admin.replace_node(node, new, "127.0.0.1", port)
+
+        if not await ask_change(stage, change):
+            await give_up(stage, new)
+            return False
+        stage.members.discard(node)
+        stage.broken.pop(node, None)
+        stage.members.add(new)
+        stage.counts["replaced nodes"] += 1
+        stage.nursery.start_soon(see_off, stage, node)
+        return True
+
+
+async def give_up(stage: Stage, node: int) -> None:
+    """It is not known whether a node was taken in: so it has to be, in the end."""
+    stage.members.add(node)
+    stage.counts["changes in doubt"] += 1
+
+
+async def see_off(stage: Stage, node: int) -> None:
+    """Let a node that leaves run until no group counts on it, then end it."""
+    while True:
+        if not await is_counted_on(stage, node):
+            break
+        await trio.sleep(0.3)
+    stage.nodes.kill(node)
+    stage.note(node, "left")
+
+
+async def is_counted_on(stage: Stage, node: int) -> bool:
+    """Whether some group has a node as a member, as far as members say; in doubt, yes."""
+    statuses = await stage.nodes.statuses()
+    members = {other: statuses[other] for other in stage.members if other in statuses}
+    if len(members) < len(stage.members):
+        return True
+    return any(
+        node in [voter & 0xFFFF_FFFF for voter in group["voters"] + group["learners"]]
+        for status in members.values()
+        for group in status["groups"]
+    )
+
+
+@once("add-voter")
+async def _add_voter(stage: Stage, event: Event) -> None:
+    await add_voter(stage)
+
+
+@once("remove-voter")
+async def _remove_voter(stage: Stage, event: Event) -> None:
+    await remove_voter(stage, stage.node_of(event))
+
+
+@once("replace-node")
+async def _replace_node(stage: Stage, event: Event) -> None:
+    if stage.broken:
+        raise Skipped("a disk is damaged")
+    await replace(stage, stage.node_of(event))
+
+
+@once("two-changes")
+async def _two_changes(stage: Stage, event: Event) -> None:
+    """A node is to be added, and before that is done another one to be replaced."""
+    if stage.broken or len(stage.members) >= MEMBERS_MAX:
+        raise Skipped("no room for it")
+    await add_voter(stage)
+    await replace(stage, stage.node_of(event))
+
+
+@once("change-when-cut")
+async def _change_when_cut(stage: Stage, event: Event) -> None:
+    if len(stage.members) >= MEMBERS_MAX:
+        raise Skipped("there are as many nodes as there may be")
+    rule = stage.rules.add(Kind.BLOCK, isolate([stage.node_of(event)], stage.everyone))
+    try:
+        await add_voter(stage)
+        await trio.sleep(1.0)
+    finally:
+        stage.rules.remove(rule)
+
+
+@once("rejoin")
+async def _rejoin(stage: Stage, event: Event) -> None:
+    """A node that was replaced comes back with its old data, and must disturb nobody."""
+    gone = sorted(stage.used - stage.members)
+    gone = [node for node in gone if not stage.nodes.pid(node)]
+    if not gone:
+        raise Skipped("nobody has left yet")
+    node = stage.random.choice(gone)
+    await stage.nodes.up(node)
+    stage.note(node, "comes back though it was removed")
+    try:
+        await trio.sleep(stage.random.uniform(1.0, 4.0))
+    finally:
+        stage.nodes.kill(node)
+
+
+# Clients
+
+
+@once("client-crash")
+async def _client_crash(stage: Stage, event: Event) -> None:
+    stage.workload.crash_producer()
+
+
+@lasting("client-hang")
+@asynccontextmanager
+async def _client_hang(stage: Stage, event: Event) -> AsyncIterator[None]:
+    stage.workload.consumers_stand_still = True
+    try:
+        yield
+    finally:
+        stage.workload.consumers_stand_still = False
+
+
+@lasting("client-slow")
+@asynccontextmanager
+async def _client_slow(stage: Stage, event: Event) -> AsyncIterator[None]:
+    stage.workload.consumer_pause_seconds = 0.5
+    try:
+        yield
+    finally:
+        stage.workload.consumer_pause_seconds = 0.0
+
+
+@once("client-resend")
+async def _client_resend(stage: Stage, event: Event) -> None:
+    """Every node gets a batch of some time ago once more: the one that leads must know it."""
+    sent = [stage.proxy.resend(node) for node in stage.everyone for _ in range(5)]
+    if not any(sent):
+        raise Skipped("nothing was sent yet")
+
+
+@once("client-ack-twice")
+async def _ack_twice(stage: Stage, event: Event) -> None:
+    stage.workload.commit_oddly("twice")
+
+
+@once("client-ack-late")
+async def _ack_late(stage: Stage, event: Event) -> None:
+    stage.workload.commit_oddly("late")
+
+
+@once("client-churn")
+async def _churn(stage: Stage, event: Event) -> None:
+    stage.workload.churn()
+
+
+@lasting("retry-storm")
+@asynccontextmanager
+async def _retry_storm(stage: Stage, event: Event) -> AsyncIterator[None]:
+    flows = {(CLIENTS, node) for node in stage.everyone}
+    rule = stage.rules.add(Kind.DUPLICATE, flows, 1.0)
+    try:
+        yield
+    finally:
+        stage.rules.remove(rule)

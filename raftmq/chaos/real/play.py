@@ -1,0 +1,337 @@
+"""One run on real processes: from a schedule to an outcome.
+
+    outcome = run(draw(7, of_world(World.REAL), nodes=3, seconds=60))
+
+1. Three nodes start behind the proxy, on the overlay if there is one; clients begin to work.
+2. The nemesis plays the schedule; the operator starts what ended.
+3. Everything heals. In liveness mode one node stays dead at first, and the rest must make progress.
+4. All members must come back and agree; producers end; readers read to the end; one more reads all.
+5. The history is judged, and what nodes said of themselves.
+
+Two runs of a schedule are alike and not equal: processes, disks and clocks are real. `trace_hash`
+names this one run.
+
+Invariants:
+- Nothing outlives a run: no process, no mount, no temporary folder.
+- A run in which hardly anything was acknowledged, or no fault was made, is vacuous.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import trio
+
+from raftmq.chaos.checkers import LogRules, Report, Verdict, check_log, check_total_queue, worst
+from raftmq.chaos.faults import Schedule, World
+from raftmq.chaos.history import History, Recorder
+from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.errors import RaftmqError
+
+from .disks import disks, why_no_overlay
+from .nemesis import heal, play
+from .nodes import Nodes
+from .operator import Operator
+from .proxy import Proxy
+from .rules import Rules
+from .stage import Stage, are_reached, goals_of
+from .waiting import wait_found, wait_true
+from .watch import Watch
+from .workload import Workload
+
+NODES = 3
+READY_SECONDS_MAX = 40.0
+RECOVERY_SECONDS_MAX = 60.0
+"""From the heal until all members are there and level."""
+LIVENESS_SECONDS_MAX = 40.0
+LIVENESS_MESSAGES = 200
+"""What the quorum must still acknowledge while the rest stays dead."""
+DRAIN_SECONDS_MAX = 90.0
+ACKED_MIN = 100
+"""A run with fewer acknowledged messages says nothing."""
+
+WORKLOADS = ("log", "queue")
+"""Kinds of work that are known here: judged as logs with offsets, or as a bag."""
+
+
+def run(
+    schedule: Schedule,
+    workload: str = "log",
+    *,
+    is_liveness: bool = False,
+    folder: Path | None = None,
+    is_overlay_wanted: bool = True,
+) -> Outcome:
+    """Play a schedule.
+
+    Args:
+        schedule: which faults, and for how long in all.
+        workload: see `WORKLOADS`.
+        is_liveness: at the heal one node stays dead for a while; the rest must make progress.
+        folder: where to put everything, which is kept; None: a temporary one.
+        is_overlay_wanted: False leaves disks alone; where none is possible, they are anyway.
+
+    Raises:
+        ValueError: there is no such workload.
+    """
+    if workload not in WORKLOADS:
+        raise ValueError(f"{workload!r} is none of {', '.join(WORKLOADS)}")
+    place = folder or Path(tempfile.mkdtemp(prefix="raftmq-chaos-"))
+    place.mkdir(parents=True, exist_ok=True)
+    can_fail = is_overlay_wanted and not why_no_overlay()
+    playing = partial(
+        _run, schedule, workload, is_liveness=is_liveness, folder=place, can_fail=can_fail
+    )
+    try:
+        return trio.run(playing)
+    finally:
+        if folder is None:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+async def _run(
+    schedule: Schedule, workload: str, *, is_liveness: bool, folder: Path, can_fail: bool
+) -> Outcome:
+    recorder = Recorder()
+    async with _staged(schedule, recorder, folder=folder, can_fail=can_fail) as stage:
+        watch, operator = Watch(stage), Operator(stage)
+        is_whole = await _work(stage, schedule, watch, operator, is_liveness=is_liveness)
+        await watch.look()
+    return _outcome(stage, schedule, watch, recorder.history(), workload, is_whole=is_whole)
+
+
+@asynccontextmanager
+async def _staged(
+    schedule: Schedule, recorder: Recorder, *, folder: Path, can_fail: bool
+) -> AsyncIterator[Stage]:
+    """A cluster that is ready, with everything around it."""
+    random = Random(f"real {schedule.seed}")
+    rules = Rules()
+    proxy = Proxy(rules, Random(random.getrandbits(64)))
+    copies = folder / "copies"
+    await trio.Path(copies).mkdir(exist_ok=True)
+    async with disks(folder / "disks", seed=schedule.seed, can_fail=can_fail) as made:
+        nodes = Nodes(folder, NODES, proxy=proxy, disks=made)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(proxy.run)
+                for node in nodes.nodes:
+                    await nodes.up(node)
+                await nodes.wait_ready(timeout=READY_SECONDS_MAX)
+                stage = Stage(nodes, rules, proxy, random, nursery, trio.current_time())
+                stage.workload = Workload(
+                    nodes.url, recorder, seed=schedule.seed, complain=stage.complain
+                )
+                stage.members, stage.used = set(nodes.nodes), set(nodes.nodes)
+                stage.copies = copies
+                await stage.workload.create_topic()
+                yield stage
+                nursery.cancel_scope.cancel()
+        finally:
+            nodes.close()
+
+
+async def _work(
+    stage: Stage, schedule: Schedule, watch: Watch, operator: Operator, *, is_liveness: bool
+) -> bool:
+    """Faults, heal, drain. False: the readers did not see the whole."""
+    workload = stage.workload
+    async with trio.open_nursery() as helpers:
+        helpers.start_soon(watch.run)
+        helpers.start_soon(operator.run)
+        async with trio.open_nursery() as readers:
+            readers.start_soon(workload.consume)
+            async with trio.open_nursery() as producers:
+                producers.start_soon(workload.produce)
+                await play(stage, schedule, watch)
+                await heal(stage)
+                if is_liveness:
+                    await _demand_progress(stage, operator)
+                await _demand_recovery(stage, operator)
+                await trio.sleep_until(stage.began + schedule.seconds)
+                workload.stop()
+            is_whole = await _drain(stage, readers)
+        await _demand_agreement(stage)
+        helpers.cancel_scope.cancel()
+    return is_whole
+
+
+async def _demand_progress(stage: Stage, operator: Operator) -> None:
+    """With one node dead for good, the others must go on: a quorum of each group is there."""
+    healthy = sorted(stage.members - stage.broken.keys())
+    dead = next(iter(stage.broken), stage.random.choice(healthy))
+    operator.off.add(dead)
+    stage.kill(dead)
+    stage.note(dead, "stays dead")
+    goal = stage.workload.acked + LIVENESS_MESSAGES
+    began = trio.current_time()
+    is_reached = await wait_true(lambda: stage.workload.acked >= goal, timeout=LIVENESS_SECONDS_MAX)
+    if not is_reached:
+        text = f"with only node {dead} dead, {LIVENESS_MESSAGES} messages were not acknowledged"
+        stage.complain("V1", f"{text} within {LIVENESS_SECONDS_MAX:g} s")
+    stage.counts["ms to progress without one node"] = int((trio.current_time() - began) * 1000)
+    operator.off.clear()
+
+
+async def _demand_recovery(stage: Stage, operator: Operator) -> None:
+    """All members are up, agree on leaders, and lack nothing."""
+
+    async def is_recovered() -> bool:
+        if stage.broken or stage.changing.locked():
+            return False
+        statuses = await stage.nodes.statuses()
+        goals = goals_of(statuses, stage.members)
+        return bool(goals) and are_reached(await _later(stage), goals)
+
+    began = trio.current_time()
+    if not await wait_found(is_recovered, timeout=RECOVERY_SECONDS_MAX, look_seconds=0.2):
+        stage.complain("V1", f"no recovery within {RECOVERY_SECONDS_MAX:g} s: {_state(stage)}")
+        for text in operator.complaints():
+            stage.complain("V3", text)
+    stage.counts["ms to recover"] = int((trio.current_time() - began) * 1000)
+    stage.note(0, "recovered")
+
+
+async def _later(stage: Stage) -> dict[int, dict[str, Any]]:
+    await trio.sleep(0.2)
+    return await stage.nodes.statuses()
+
+
+def _state(stage: Stage) -> str:
+    words = {node: stage.nodes.last_words(node)[-200:] for node in stage.everyone}
+    running = [node for node in stage.everyone if stage.nodes.is_running(node)]
+    return f"running {running}, damaged {sorted(stage.broken)}, last words {words}"
+
+
+async def _drain(stage: Stage, readers: trio.Nursery) -> bool:
+    """Everything that was sent is read, by one more reader and by the groups.
+
+    False: the last reader did not see all of it.
+    """
+    is_whole = False
+    with trio.move_on_after(DRAIN_SECONDS_MAX):
+        try:
+            await stage.workload.set_ends()
+            await stage.workload.read_all()
+            is_whole = True
+        except* RaftmqError as errors:
+            stage.complain("V3", f"the last reader failed: {errors.exceptions[0]}")
+    if not is_whole:
+        stage.complain("V3", f"reading everything failed, or took {DRAIN_SECONDS_MAX:g} s")
+    elif not await wait_true(lambda: stage.workload.is_read, timeout=DRAIN_SECONDS_MAX / 2):
+        stage.complain("V3", "the consumer groups did not get to the end")
+    readers.cancel_scope.cancel()
+    return is_whole
+
+
+async def _demand_agreement(stage: Stage) -> None:
+    """All replicas end in the same state."""
+    states: dict[int, dict[int, tuple[int, int]]] = {}
+
+    async def agree() -> bool:
+        statuses = await stage.nodes.statuses()
+        states.clear()
+        for status in statuses.values():
+            for group in status["groups"]:
+                if status["id"] in [voter & 0xFFFF_FFFF for voter in group["voters"]]:
+                    state = (group["applied"], group["digest"])
+                    states.setdefault(group["group"], {})[status["id"]] = state
+        is_all = stage.members <= statuses.keys()
+        return is_all and all(len(set(state.values())) == 1 for state in states.values())
+
+    if not await wait_found(agree, timeout=RECOVERY_SECONDS_MAX / 2, look_seconds=0.2):
+        apart = {group: state for group, state in states.items() if len(set(state.values())) > 1}
+        stage.complain("V3", f"replicas do not get to one state: {apart}; {_state(stage)}")
+
+
+def _outcome(
+    stage: Stage,
+    schedule: Schedule,
+    watch: Watch,
+    history: History,
+    workload: str,
+    *,
+    is_whole: bool,
+) -> Outcome:
+    reports = _judge(history, workload, is_whole=is_whole)
+    violations = [*stage.violations, *_violations(reports, history)]
+    vacuous = _vacuous(stage, schedule)
+    verdict = worst(report.verdict for report in reports)
+    if violations:
+        verdict = Verdict.INVALID
+    elif vacuous:
+        verdict = Verdict.UNKNOWN
+    return Outcome(
+        world=World.REAL,
+        schedule=schedule,
+        verdict=verdict,
+        violations=tuple(sorted(violations, key=lambda violation: violation.at_ms)),
+        trace_hash=_trace_hash(stage, history),
+        counts=_counts(stage, watch, reports),
+        coverage=dict(stage.coverage),
+        simulated_seconds=stage.now_ms / 1000,
+        vacuous=vacuous,
+        history=history,
+        timeline=tuple(stage.happenings),
+    )
+
+
+def _judge(history: History, workload: str, *, is_whole: bool) -> list[Report]:
+    reports = [check_total_queue(history, is_drained=is_whole)]
+    if workload == "log":
+        rules = LogRules(is_drained=is_whole, is_send_contiguous=True)
+        reports.append(check_log(history, rules))
+    return reports
+
+
+def _violations(reports: list[Report], history: History) -> list[Violation]:
+    """The anomalies of invalid reports, at the time of the first row that shows them."""
+    found = []
+    start = int(history.time[0]) if len(history) else 0
+    for report in reports:
+        if report.verdict is not Verdict.INVALID:
+            continue
+        for anomaly in report.anomalies:
+            rows = (history.operation == anomaly.operations[0]).nonzero()[0]
+            at_ms = (int(history.time[rows[0]]) - start) // 1_000_000 if len(rows) else 0
+            found.append(Violation(anomaly.name, at_ms, f"{report.checker}: {anomaly.fact}"))
+    return found
+
+
+def _vacuous(stage: Stage, schedule: Schedule) -> str:
+    if stage.workload.acked < ACKED_MIN:
+        return f"only {stage.workload.acked} messages were acknowledged"
+    if not stage.workload.polled:
+        return "no consumer group got a message"
+    if schedule.events and not stage.struck:
+        return f"no fault could be made: {dict(stage.counts)}"
+    return ""
+
+
+def _counts(stage: Stage, watch: Watch, reports: list[Report]) -> dict[str, int]:
+    counts = {
+        "acked": stage.workload.acked,
+        "polled": stage.workload.polled,
+        "elections": watch.elections,
+        "frames": stage.proxy.frames,
+        "broken connections": stage.proxy.broken,
+        "positions that went back": stage.workload.went_back,
+    }
+    for report in reports:
+        counts |= {f"{report.checker}: {name}": count for name, count in report.counts.items()}
+    return counts | dict(stage.counts) | {f"fault {n}": c for n, c in sorted(stage.struck.items())}
+
+
+def _trace_hash(stage: Stage, history: History) -> str:
+    trace = hashlib.blake2b(digest_size=16)
+    for happening in stage.happenings:
+        trace.update(repr(happening).encode())
+    for column in (history.operation, history.type, history.offset):
+        trace.update(column.tobytes())
+    return trace.hexdigest()

@@ -1,0 +1,199 @@
+"""What handlers of faults act upon: nodes, network, disks, clients, and a note of what they did."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import trio
+
+from raftmq.chaos.faults import Event
+from raftmq.chaos.outcome import Coverage, Happening, Violation
+
+from .nodes import Nodes
+from .proxy import Proxy
+from .rules import Rules
+from .workload import Workload
+
+
+class Skipped(Exception):
+    """A fault was not made; the text says why, in few words: it is counted by them."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """One run, as handlers see it."""
+
+    nodes: Nodes
+    rules: Rules
+    proxy: Proxy
+    random: Random
+    nursery: trio.Nursery
+    """For what goes on after a handler returned; it ends when everything heals."""
+    began: float
+    """trio's time at the start of the run."""
+    workload: Workload = field(init=False)
+    """The clients; set before anything is played."""
+    down: dict[int, float] = field(default_factory=dict)
+    """Nodes that were made to end → trio's time from which they may be started again."""
+    members: set[int] = field(default_factory=set)
+    """Nodes that the cluster is to have."""
+    broken: dict[int, bool] = field(default_factory=dict)
+    """Nodes whose disk was damaged and who were not seen whole since → whether they might never
+    be, as the damage may lie where nobody looks."""
+    used: set[int] = field(default_factory=set)
+    """All numbers that a node ever had."""
+    struck: Counter[str] = field(default_factory=Counter)
+    """How often each fault was made."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Other figures, and `skipped: FAULT: why`."""
+    happenings: list[Happening] = field(default_factory=list)
+    """For the time line."""
+    violations: list[Violation] = field(default_factory=list)
+    """What was seen broken while the run went on."""
+    coverage: Counter[Coverage] = field(default_factory=Counter)
+    """In which situations faults struck."""
+    changing: trio.Lock = field(default_factory=trio.Lock)
+    """Held by who changes the members."""
+    copies: Path = Path()
+    """Where copies of data folders are kept."""
+
+    @property
+    def now_ms(self) -> int:
+        """Since the start of the run."""
+        return int((trio.current_time() - self.began) * 1000)
+
+    @property
+    def everyone(self) -> list[int]:
+        """The members' numbers."""
+        return sorted(self.members)
+
+    def note(self, node: int, what: str) -> None:
+        """Put something on the time line."""
+        self.happenings.append(Happening(self.now_ms, node, what))
+
+    def complain(self, name: str, text: str) -> None:
+        """A promise was seen broken."""
+        self.violations.append(Violation(name, self.now_ms, text))
+
+    def node_of(self, event: Event) -> int:
+        """The node that an event is about; one that was replaced stands for its successor."""
+        return self.present(event.nodes[0])
+
+    def nodes_of(self, event: Event) -> list[int]:
+        """The nodes that an event is about, in its order, each once."""
+        return list(dict.fromkeys(map(self.present, event.nodes)))
+
+    def present(self, number: int) -> int:
+        """A member's number for one of the schedule."""
+        if number in self.members:
+            return number
+        return self.everyone[number % len(self.everyone)]
+
+    async def leader(self) -> int:
+        """Who leads the first data group. Raises `Skipped` if nobody does."""
+        leaders = leaders_of(await self.nodes.statuses())
+        found = next((leaders[group] for group in sorted(leaders) if group), 0)
+        if not found:
+            raise Skipped("nobody leads")
+        return found
+
+    def running(self, node: int) -> int:
+        """The node's process. Raises `Skipped` if there is none."""
+        process = self.nodes.pid(node)
+        if not process:
+            raise Skipped("the node is down")
+        return process
+
+    def kill(self, node: int, *, down_seconds: float | None = None) -> None:
+        """End a node's process; it is started again after a while."""
+        self.nodes.resume_quietly(node)
+        self.nodes.kill(node)
+        pause = self.random.uniform(0.1, 2.0) if down_seconds is None else down_seconds
+        self.down[node] = trio.current_time() + pause
+        self.counts["crashes"] += 1
+
+    def need_overlay(self) -> None:
+        """Raises `Skipped` if disks cannot fail here."""
+        if not self.nodes.disks.can_fail:
+            raise Skipped("no overlay")
+
+    async def wait_intact_elsewhere(
+        self, victim: int, *, is_latent: bool, timeout: float = 6.0
+    ) -> None:
+        """Wait until all other members hold all that a stopped node may have acknowledged.
+
+        Only then its disk may be damaged: else what it acknowledged could be lost for good, which
+        no broker could prevent. The others must be up, agree on terms and leaders, and have what
+        their leader has. Raises `Skipped` if that does not come about.
+        """
+        if self.broken.keys() - {victim}:
+            raise Skipped("another disk is damaged already")
+        others = self.members - {victim}
+        goals: dict[int, Goal] = {}
+        with trio.move_on_after(timeout):
+            while True:
+                statuses = await self.nodes.statuses()
+                if not goals:
+                    goals = goals_of(statuses, others)
+                if goals and are_reached(statuses, goals):
+                    self.broken[victim] = is_latent or self.broken.get(victim, False)
+                    return
+                await trio.sleep(0.1)
+        raise Skipped("no intact copy elsewhere")
+
+
+class Goal(NamedTuple):
+    """What members of a group must have before another one's disk may be damaged."""
+
+    leader: int
+    term: int
+    last_index: int
+    """The leader's last record when it was asked: it has all that was ever acknowledged."""
+    voters: tuple[int, ...]
+
+
+def goals_of(statuses: dict[int, dict[str, Any]], nodes: set[int]) -> dict[int, Goal]:
+    """By group; empty if these nodes are not all up and agreed on who leads in which term."""
+    if not nodes <= statuses.keys():
+        return {}
+    goals: dict[int, Goal] = {}
+    for number, node in leaders_of(statuses).items():
+        leader = _replica(statuses, node, number)
+        voters = tuple(voter & 0xFFFF_FFFF for voter in leader["voters"])
+        present = [voter for voter in voters if voter in nodes]
+        replicas = [_replica(statuses, voter, number) for voter in present]
+        if any(replica.get("term") != leader["term"] for replica in replicas):
+            return {}
+        goals[number] = Goal(node, leader["term"], leader["last_index"], tuple(present))
+    known = {group["group"] for node in nodes for group in statuses[node]["groups"]}
+    return goals if known == goals.keys() else {}
+
+
+def are_reached(statuses: dict[int, dict[str, Any]], goals: dict[int, Goal]) -> bool:
+    """Whether each voter holds what its goal says, by its leader's word."""
+    for number, goal in goals.items():
+        leader = _replica(statuses, goal.leader, number)
+        if leader.get("term") != goal.term or leader["role"] != "leader":
+            return False
+        matches = {int(m) & 0xFFFF_FFFF: p["match"] for m, p in leader["progress"].items()}
+        if any(matches.get(voter, 0) < goal.last_index for voter in goal.voters):
+            return False
+    return True
+
+
+def _replica(statuses: dict[int, dict[str, Any]], node: int, group: int) -> dict[str, Any]:
+    groups = statuses.get(node, {"groups": []})["groups"]
+    return next((replica for replica in groups if replica["group"] == group), {})
+
+
+def leaders_of(statuses: dict[int, dict[str, Any]]) -> dict[int, int]:
+    """Partition group → who leads it, by the highest term."""
+    found: dict[int, tuple[int, int]] = {}
+    for node, status in statuses.items():
+        for group in status["groups"]:
+            if group["role"] == "leader":
+                number = group["group"]
+                found[number] = max(found.get(number, (0, 0)), (group["term"], node))
+    return {group: node for group, (_, node) in sorted(found.items())}

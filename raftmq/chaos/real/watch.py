@@ -1,0 +1,90 @@
+"""The observer: asks all nodes again and again what they are, and remembers.
+
+From the answers come the time line, the situations in which faults struck, and two promises that
+can be held against what nodes say of themselves:
+
+| promise | broken if |
+|---|---|
+| R1 | two nodes say that they lead one group in one term |
+| R21 | two replicas that applied the same index have different digests |
+
+Left out: promises about logs and votes, which a status does not show; the simulators see them.
+"""
+
+from typing import Any
+
+import trio
+
+from raftmq.chaos.outcome import Coverage
+
+from .stage import Stage
+
+LOOK_SECONDS = 0.2
+
+
+class Watch:
+    """What was seen of a run's nodes."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.statuses: dict[int, dict[str, Any]] = {}
+        """The last answers; without those who did not answer."""
+        self._stage = stage
+        self._leaders: dict[tuple[int, int], int] = {}
+        self._digests: dict[tuple[int, int], tuple[int, int]] = {}
+        self._roles: dict[tuple[int, int], str] = {}
+
+    @property
+    def elections(self) -> int:
+        """Terms in which somebody was seen leading a group."""
+        return len(self._leaders)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await trio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Ask all once."""
+        self.statuses = await self._stage.nodes.statuses()
+        for node, status in self.statuses.items():
+            for group in status["groups"]:
+                self._take(node, group)
+
+    def situation(self, node: int, fault: str) -> Coverage:
+        """In which a fault strikes a node; 0: nobody in particular."""
+        groups = {
+            other: next((g for g in status["groups"] if g["group"] == 1), None)
+            for other, status in self.statuses.items()
+        }
+        own = groups.get(node)
+        if not node or node not in self.statuses or own is None:
+            return Coverage("dead" if node else "none", "same", "unknown", fault)
+        highest = max(group["term"] for group in groups.values() if group is not None)
+        relation = "same" if own["term"] == highest else "behind"
+        leaders = [g for g in groups.values() if g is not None and g["role"] == "leader"]
+        progress = leaders[-1]["progress"].get(str(node)) if leaders else None
+        state = "unknown" if progress is None else progress["state"]
+        words = {"replicate": "level", "probe": "probe", "snapshot": "snapshot"}
+        return Coverage(own["role"], relation, words.get(state, "unknown"), fault)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _take(self, node: int, group: dict[str, Any]) -> None:
+        stage, number, term = self._stage, group["group"], group["term"]
+        if group["role"] == "leader":
+            first = self._leaders.setdefault((number, term), node)
+            if first != node:
+                stage.complain("R1", f"nodes {first} and {node} lead group {number}, term {term}")
+        role = f"{group['role']} of group {number}, term {term}"
+        if self._roles.get((node, number)) != role:
+            self._roles[node, number] = role
+            stage.note(node, role)
+        state = (group["applied"], group["digest"])
+        self._compare(node, number, *state)
+
+    def _compare(self, node: int, number: int, applied: int, digest: int) -> None:
+        other, known = self._digests.setdefault((number, applied), (node, digest))
+        if known != digest:
+            text = f"group {number} at index {applied}: node {other} {known:x}, node {node}"
+            self._stage.complain("R21", f"{text} {digest:x}")
