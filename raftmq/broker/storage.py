@@ -6,6 +6,7 @@ Consensus asks synchronously and must not wait. What has left the cache is read 
 Invariants:
 - What is lent is dropped when its reader has passed it, so memory is bounded by one fetch for each
   member of the group.
+- A lent record that the log has superseded since, or while it was being read, is never handed out.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,9 +59,26 @@ class GroupStorage:
             for peer, records in self._lent.items():
                 first = records[0].index
                 if first <= low < first + len(records):
-                    self._lent[peer] = records[low - first :]
-                    return _within(self._lent[peer][: high - low], bytes_max)
+                    kept = self._lent[peer] = self._current(records[low - first :])
+                    if kept:
+                        return _within(kept[: high - low], bytes_max)
+                    del self._lent[peer]
+                    break
             raise
+
+    def _current(self, records: list[Record]) -> list[Record]:
+        """The lent records that are still those of the log.
+
+        Raft §5.3: a record of the same index and term is the same, and so are all before it.
+        """
+        cache, count = self._cache, len(records)
+        last = cache.last_index()
+        while count:
+            record = records[count - 1]
+            if record.index <= last and cache.term(record.index) == record.term:
+                break
+            count -= 1
+        return records[:count]
 
     def lend(self, peer: int, records: Sequence[Record]) -> None:
         """Keep records that were read for a member; they replace what was lent for it before."""
