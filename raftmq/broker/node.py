@@ -64,6 +64,7 @@ from .group import Group, node_of
 from .hosting import GroupOpener
 from .housekeeping import Housekeeping
 from .identity import load, new_identity, save
+from .leaving import hand_over
 from .links import Links
 from .pages import topics_page
 from .peers import PeerLink
@@ -78,10 +79,6 @@ from .timers import Timers
 from .world import World
 
 SOFTWARE = f"raftmq {__version__}"
-
-STOP_CHECK_SECONDS = 0.05
-STOP_CHECKS_MAX = 100
-"""A stopping node looks so often, at that interval, whether it has handed over what it leads."""
 
 
 class NodeStopped(Exception):
@@ -130,6 +127,11 @@ class Node:
     def disk_passes(self) -> int:
         """Passes of the disk loop so far: fsyncs, but for the number of groups in each."""
         return self._disk.passes
+
+    @property
+    def is_disk_idle(self) -> bool:
+        """True if nobody waits for a write."""
+        return self._disk.is_idle
 
     @property
     def catalog(self) -> Catalog:
@@ -369,8 +371,8 @@ class Node:
             return
         assert connection.hello is not None
         self._acquaintances.admit(connection.hello)
-        if self._stop.is_set() and message.kind is MessageKind.TIMEOUT_NOW:
-            return  # this node is stopping: it must not be made a leader
+        if message.kind is MessageKind.TIMEOUT_NOW and not self._may_lead:
+            return
         if self.space.refuses(message):
             return
         group.step(message)
@@ -378,8 +380,13 @@ class Node:
     def _answer_probe(self, connection: Connection, frame: Frame) -> None:
         probe = unpack(Probe, frame.header)
         known = self._acquaintances.known(probe.node)
-        header = pack(ProbeReply(known, bool(self.groups)))
+        header = pack(ProbeReply(known, bool(self.groups), self._may_lead))
         connection.reply(frame.kind, frame.correlation, header)
+
+    @property
+    def _may_lead(self) -> bool:
+        """False if this node must not be made a leader: it is stopping, or its disk is full."""
+        return not self._stop.is_set() and not self.space.is_low
 
     # Life
 
@@ -429,7 +436,7 @@ class Node:
                 self._serve(nursery)
                 task_status.started()
                 await self._stop.wait()
-                await self._hand_over()
+                await hand_over(self)
                 nursery.cancel_scope.cancel()
         finally:
             self._close()
@@ -537,37 +544,6 @@ class Node:
         if self._fault is None:
             self._fault = fault
         self._nursery.cancel_scope.cancel()
-
-    async def _hand_over(self) -> None:
-        for group in self.groups.values():
-            group.stop("this node is stopping")
-        for _ in range(STOP_CHECKS_MAX):
-            if self._is_handed_over():
-                break
-            await trio.sleep(STOP_CHECK_SECONDS)
-        # A moment for the answers that became ready last.
-        await trio.sleep(STOP_CHECK_SECONDS)
-
-    def _is_handed_over(self) -> bool:
-        """True when this node leads nothing that another one could; hands over what it does."""
-        is_done = self._disk.is_idle
-        for group in self.groups.values():
-            heir = self._heir(group) if group.is_leader else 0
-            if heir:
-                is_done = False
-                if not group.raft.status().transferee:
-                    group.transfer(heir)
-        return is_done
-
-    def _heir(self, group: Group) -> int:
-        """Who takes a group over: of the voters within reach the one that is furthest; 0: none."""
-        progress = group.raft.status().progress
-        within_reach = [
-            member
-            for member in group.conf_state.voters
-            if (link := self.links.get(node_of(member))) is not None and link.is_connected
-        ]
-        return max(within_reach, key=lambda member: (progress[member].match, -member), default=0)
 
     def _close(self) -> None:
         self.is_serving = False

@@ -22,7 +22,7 @@ Sources: RabbitMQ's `disk_free_limit`; the spare space of file systems for their
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from raftmq.consensus import Message, MessageKind, ProgressState
+from raftmq.consensus import Message, ProgressState
 
 from .group import Group
 
@@ -69,11 +69,7 @@ class Space:
 
     def refuses(self, message: Message) -> bool:
         """Drop this message from a peer: there is no space for what follows from it."""
-        if not self.is_low:
-            return False
-        if message.kind is MessageKind.TIMEOUT_NOW:
-            return True
-        return bool(message.entries) and self._free < self._reserve // 2
+        return self.is_low and bool(message.entries) and self._free < self._reserve // 2
 
 
 def heirs(group: Group) -> Iterator[int]:

@@ -475,7 +475,8 @@ class SnapshotProgress(_Wire, frozen=True):
 
 
 class Probe(_Wire, frozen=True):
-    """A starting node asks a peer what it knows of it, before it takes part in anything."""
+    """A starting node asks a peer what it knows of it, before it takes part in anything; a stopping
+    one asks who may take over what it leads."""
 
     node: int
     """The asking node."""
@@ -490,3 +491,5 @@ class ProbeReply(_Wire, frozen=True):
     """The incarnation under which the asking node was known; empty: never seen."""
     formed: bool
     """True if the peer has a log of the system group, so the cluster exists."""
+    may_lead: bool = False
+    """True if the peer would become a leader now: it is not stopping, and its disk has room."""

@@ -504,14 +504,15 @@ def test_leader_that_was_chosen_by_hand_keeps_the_office() -> None:
     assert in_cluster(scenario) == [1, 3, 3]
 
 
-def test_whole_cluster_stops_gracefully_without_waiting_for_nobody() -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.01, 0.3])
+def test_whole_cluster_stops_gracefully_without_waiting_for_nobody(pause: float) -> None:
     async def scenario(cluster: Cluster) -> float:
         await cluster.found("t", 1)
         started = trio.current_time()
         async with trio.open_nursery() as nursery:
             for number in (1, 2, 3):
                 nursery.start_soon(cluster.stop, number)
-                await trio.sleep(0.3)
+                await trio.sleep(pause)
         return trio.current_time() - started
 
     assert in_cluster(scenario) < 2.0
