@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.broker.hosting import consensus_meta, log_meta, oldest_snapshot
 from raftmq.broker.storage import GroupStorage
+from raftmq.chaos.core.broken import Broken
 from raftmq.chaos.core.machine import Machine, restore
 from raftmq.chaos.core.views import View
 from raftmq.chaos.core.writing import Writing
@@ -157,6 +158,12 @@ class Replica:
         except (LogFault, OSError, CorruptRecord) as fault:
             look(self)
             node.stopped(fault)
+        except AssertionError as error:
+            if isinstance(error, Broken) or not node.is_damaged:
+                raise
+            # What is left of its log contradicts the others: it notices, and stops for good.
+            node.end(power=False)
+            node.refuse(str(error))
 
     def tick(self) -> None:
         """A tick passes."""

@@ -153,6 +153,8 @@ class Safety(Recovering):
         place = index - unstable.offset
         if 0 <= place < len(unstable.records):
             return unstable.records[place]
+        if unstable.snapshot is not None:
+            return None
         return replica.view.at(index)
 
     def _won(self, replica: "Replica", seen: Seen) -> None:
