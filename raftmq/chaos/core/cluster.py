@@ -96,13 +96,9 @@ class Cluster:
 
     def leader(self) -> Replica | None:
         """Who leads in the highest term, if anyone does; it may be cut off."""
-        found: Replica | None = None
-        for node in self.nodes.values():
-            replica = node.replica
-            if replica is not None and replica.core.role is Role.LEADER:
-                if found is None or replica.core.term > found.core.term:
-                    found = replica
-        return found
+        up = [node.replica for node in self.nodes.values() if node.replica is not None]
+        leading = [replica for replica in up if replica.core.role is Role.LEADER]
+        return max(leading, key=lambda replica: replica.core.term, default=None)
 
     def newest_conf(self) -> ConfState:
         """The membership that was applied furthest, anywhere."""

@@ -8,7 +8,7 @@ very end of the last file nothing tells damage from a crash (see *Left out* of
 |---|---|
 | power, torn write, errors | it ends, and starts again |
 | damage that is found | it stops, or refuses to start, until it is replaced |
-| a tail that is cut off | it starts with less; done only if the others have enough of what is gone |
+| a tail that is cut off | it starts with less; done only if others have what is gone |
 
 Sources: Protocol-Aware Recovery (FAST '18); "Can Applications Recover from fsync Failures?" (ATC
 '20); TigerBeetle's VOPR.
@@ -22,8 +22,15 @@ from raftmq.chaos.core import atlas
 from raftmq.chaos.core.stage import Skipped, Stage, Undo
 from raftmq.log.faults import LogFault, RotFound
 from raftmq.log.record import Record
-from raftmq.log.segment import HEADER_BYTES, MARK_BYTES, MARK_MAGIC, Identity, decode_header
-from raftmq.log.segment import Mark, decode_mark
+from raftmq.log.segment import (
+    HEADER_BYTES,
+    MARK_BYTES,
+    MARK_MAGIC,
+    Identity,
+    Mark,
+    decode_header,
+    decode_mark,
+)
 from raftmq.log.store import LogSettings, LogStore, Recovered
 
 if TYPE_CHECKING:

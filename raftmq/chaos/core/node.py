@@ -1,7 +1,7 @@
 """One machine: its disk, its clock, its faults, and the process that runs on it most of the time.
 
     up --kill, power loss, fault--> down --(a second later)--> up
-                                      `--recovery refuses--> refused   until the operator replaces it
+                                      `--recovery refuses--> refused, until it is replaced
 
 A place (1, 2, 3, ...) is taken by one node after the other: who replaces a node gets an id of its
 own, as the broker does it (`node_of`).

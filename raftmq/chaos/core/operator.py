@@ -78,12 +78,11 @@ class Operator:
     def spare(self) -> "Node":
         """A machine that is no member, started; a new one if there is none."""
         cluster = self._cluster
-        conf = cluster.newest_conf()
+        members = cluster.members()
         for node in cluster.at_place.values():
-            if node.id not in {*conf.voters, *conf.learners, *conf.voters_outgoing}:
-                if node.applied == 0 and not node.refusal:
-                    node.start()
-                    return node
+            if node not in members and node.applied == 0 and not node.refusal:
+                node.start()
+                return node
         node = cluster.add_node(max(cluster.at_place) + 1)
         node.start()
         return node

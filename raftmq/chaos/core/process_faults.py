@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 CORE_POINTS = ("before sync", "after sync", "before apply", "after apply", "before snapshot")
 """Points of the simulated process, beside those of the disk's calls: see `Replica.point`."""
 
-DISK_POINTS = tuple(
+_LOG_POINTS = [
     point for point in POINTS if point.endswith((" log", " snapshot", " partial", " index"))
-) + ("sync_folder log",)
+]
+DISK_POINTS = (*_LOG_POINTS, "sync_folder log")
 """Names of disk calls where a process may end."""
 
 SLOW_US = 3000

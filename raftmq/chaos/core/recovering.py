@@ -13,6 +13,7 @@ must be right all the same.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from raftmq.chaos.core.broken import Broken
@@ -72,7 +73,7 @@ class Recovering:
         """The recovered log, from the records that the simulation knows."""
         records: list[Record] = []
         runs = [*recovered.terms, (recovered.last_index + 1, 0)]
-        for (first, term), (end, _) in zip(runs, runs[1:], strict=False):
+        for (first, term), (end, _) in pairwise(runs):
             for index in range(first, end):
                 record = self.records.get((index, term))
                 if record is None:

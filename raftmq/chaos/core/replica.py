@@ -55,7 +55,6 @@ from raftmq.log.record import Kind, Record
 from raftmq.log.segment import Identity, Link
 from raftmq.log.store import LogSettings, LogStore, Recovered
 
-
 if TYPE_CHECKING:
     from raftmq.chaos.core.cluster import Cluster
     from raftmq.chaos.core.node import Node
@@ -392,6 +391,7 @@ class Replica:
 
     def _apply(self, records: Sequence[Record]) -> None:
         safety = self.cluster.safety
+        self.point("before apply")
         for record in records:
             safety.applying(self, record)
             if record.kind == Kind.MEMBERSHIP:
@@ -405,6 +405,7 @@ class Replica:
                 term = self.tickets.pop(record.index)
                 self.cluster.clients.settled(self, record, is_ours=record.term == term)
         self.node.applied = self.machine.applied
+        self.point("after apply")
 
     def _change_membership(self, record: Record) -> None:
         try:

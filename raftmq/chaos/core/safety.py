@@ -237,7 +237,8 @@ class Safety(Recovering):
         own = self._record_at(replica, index)
         known = self.committed.get(index)
         if known is None or (own is not None and own.crc != known.crc):
-            _broken("R5", f"node {number} takes {index} for committed, which is not: {_name(own)}, {_name(known)}")
+            what = f"{_name(own)}, committed is {_name(known)}"
+            _broken("R5", f"node {number} takes for committed {index}, {what}")
 
     # Records
 

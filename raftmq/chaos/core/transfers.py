@@ -47,7 +47,7 @@ class Transfers:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._sending: set[tuple[int, int]] = set()
-        self._receivers: dict[int, tuple["Replica", SnapshotReceiver]] = {}
+        self._receivers: dict[int, tuple[Replica, SnapshotReceiver]] = {}
 
     def send(self, sender: "Replica", message: Message) -> None:
         """Bring a snapshot to a member, then the message; one at a time to each."""

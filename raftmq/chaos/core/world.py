@@ -76,7 +76,7 @@ class Run:
         except AssertionError as error:
             violations = (self._violation("assert", str(error)),)
         # The one supervisor of the simulated processes: whatever else they raise is a finding.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             violations = (self._violation("error", f"{type(error).__name__}: {error}"),)
         return self._outcome(violations)
 

@@ -1,4 +1,4 @@
-"""The disk thread of one process: passes of writes, as the broker's `DiskLoop` makes them, and jobs.
+"""The disk thread of one process: passes of writes, as the broker's `DiskLoop` makes them; jobs.
 
 A pass writes at its begin and syncs at its end, some simulated time later: a crash between the two
 finds written bytes that nobody may rely on. What comes up during a pass makes the next one.
@@ -37,13 +37,15 @@ Done = Callable[[object], None]
 class Writing:
     """The work of one process's disk thread. It is state."""
 
-    __slots__ = ("_is_busy", "_jobs", "_messages", "_postponed", "_replica", "_written", "passes")
+    __slots__ = ("_is_awaited", "_is_busy", "_jobs", "_messages", "_postponed", "_replica",
+                 "_written", "passes")  # fmt: skip
 
     def __init__(self, replica: "Replica") -> None:
         self._replica = replica
         self._messages: list[Message] = []
         self._jobs: deque[tuple[Job, Done]] = deque()
         self._is_busy = False
+        self._is_awaited = False
         self._postponed = False
         self._written = 0
         self.passes = 0
@@ -57,6 +59,9 @@ class Writing:
     def write(self, message: Message) -> None:
         """Have a storage message written; `flush` begins the pass."""
         self._messages.append(message)
+        # A commit index alone goes along with the next write.
+        if message.responses:
+            self._is_awaited = True
 
     def submit(self, job: Job, done: Done) -> None:
         """Run a job on the disk thread, then `done` with what it returned."""
@@ -67,17 +72,13 @@ class Writing:
         """Begin what there is to do, unless something runs."""
         if self._is_busy:
             return
-        if not self._postponed and self._is_awaited():
-            self._is_busy = True
+        if self._is_awaited and not self._postponed:
+            self._is_busy, self._is_awaited = True, False
             messages, self._messages = self._messages, []
             self._begin(messages)
         elif self._jobs:
             self._is_busy = True
             self._later(self._run, *self._jobs.popleft())
-
-    def _is_awaited(self) -> bool:
-        # A commit index alone goes along with the next write.
-        return any(message.responses or message.entries for message in self._messages)
 
     def _later(self, call: Callable[..., None], *args: object) -> None:
         replica = self._replica
@@ -90,7 +91,7 @@ class Writing:
             self._write(messages)
         except DiskFull:
             # Nothing of the message that met it was written.
-            self._postponed, self._is_busy = True, False
+            self._postponed, self._is_busy, self._is_awaited = True, False, True
             self._messages = messages + self._messages
             self._replica.met_full_disk()
             self._replica.cluster.loop.after(FULL_RETRY_US, self._replica.turn, self._retry)
