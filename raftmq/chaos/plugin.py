@@ -1,1 +1,278 @@
-"""The pytest plugin: chaos tests of raftmq, of services on top of it, and of anything else."""
+"""The pytest plugin: chaos tests of raftmq, of services on top of it, and of anything else.
+
+    @pytest.mark.chaos(seeds=20, faults=["kill", "pause"], time=10)
+    def test_no_order_is_lost(raftmq_cluster, nemesis, history):
+        with nemesis:
+            ...                                  # call the service, record each call in `history`
+
+pytest finds it wherever raftmq is installed; nothing is imported until a test uses it.
+
+| fixture | is |
+|---|---|
+| `history` | a recorder; what it recorded is judged when the test ends (`raftmq.chaos.journal`) |
+| `nemesis` | plays faults in real time (`raftmq.chaos.player`) |
+| `raftmq_cluster` | real processes (`raftmq.testing.Cluster`) |
+| `sim_cluster` | whole brokers in a made-up world: a seed decides everything (`raftmq.chaos.rig`) |
+| `chaos_seed` | the seed of this test |
+
+| marker `chaos` | is |
+|---|---|
+| `seeds` | how many (0 to n-1), or which; each makes a test of its own, named `seed-7` |
+| `faults` | names of the catalogue, or of one's own; without it: all that can be made |
+| `time` | seconds of faults and calm, in the time of the world |
+| `nodes` | of a cluster |
+
+| option | does |
+|---|---|
+| `--chaos-seed N` | one seed for every marked test |
+| `--chaos-seeds 1..50` | these instead of the marker's |
+| `--chaos-faults a,b` | these instead of the marker's |
+| `--chaos-artifacts DIR` | keeps history and page of each failure |
+
+Invariants:
+- A test with a history that is invalid, or that could not have shown anything, fails.
+- Which tests there are depends on marker and options alone, as pytest-xdist needs it.
+
+Sources: hypothesis and pytest-repeat for seeds as parameters; Jepsen's test map.
+"""
+
+import shlex
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from raftmq.chaos.journal import Journal
+    from raftmq.chaos.player import Nemesis
+    from raftmq.testing import Cluster
+
+SECONDS = 10.0
+"""Of a test whose marker names no time."""
+
+NODES = 3
+MARKER = (
+    "chaos(seeds, faults, time, nodes): run the test once for each seed, with these faults "
+    "for so many seconds"
+)
+_KNOWN = {"seeds", "faults", "time", "nodes"}
+
+
+@dataclass(slots=True)
+class Run:
+    """What one test has to do with chaos."""
+
+    seed: int
+    faults: tuple[str, ...]
+    seconds: float
+    nodes: int
+    journal: "Journal | None" = None
+    nemesis: "Nemesis | None" = None
+    logs: list[Callable[[], Mapping[str, str]]] = field(default_factory=list)
+    """Each gives file names and texts to keep beside a failure."""
+
+
+_RUN = pytest.StashKey[Run]()
+
+
+# -- options, markers, seeds ---------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("raftmq chaos")
+    group.addoption("--chaos-seed", type=int, metavar="N", help="run chaos tests with this seed")
+    group.addoption("--chaos-seeds", metavar="A..B", help="run chaos tests with these seeds")
+    group.addoption("--chaos-faults", metavar="NAMES", help="use these faults, with commas")
+    group.addoption("--chaos-artifacts", metavar="DIR", help="keep histories and pages of failures")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker, and refuse options that cannot be read."""
+    config.addinivalue_line("markers", MARKER)
+    if config.getoption("--chaos-seeds") is not None:
+        _seeds(config, {})
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of each seed."""
+    marker = metafunc.definition.get_closest_marker("chaos")
+    if marker is None:
+        return
+    if marker.args or set(marker.kwargs) - _KNOWN:
+        raise pytest.UsageError(f"{metafunc.definition.nodeid}: the marker is {MARKER}")
+    if "chaos_seed" not in metafunc.fixturenames:
+        metafunc.fixturenames.append("chaos_seed")
+    seeds = _seeds(metafunc.config, marker.kwargs)
+    names = [f"seed-{seed}" for seed in seeds]
+    metafunc.parametrize("chaos_seed", seeds, ids=names, indirect=True)
+
+
+def _seeds(config: pytest.Config, marked: Mapping[str, Any]) -> Sequence[int]:
+    one, some = config.getoption("--chaos-seed"), config.getoption("--chaos-seeds")
+    if one is not None:
+        return [one]
+    if some is None:
+        wanted = marked.get("seeds", 1)
+        return range(wanted) if isinstance(wanted, int) else list(wanted)
+    from raftmq.chaos.seeds import parse
+
+    try:
+        seeds, total = parse(some)
+    except ValueError as error:
+        raise pytest.UsageError(f"--chaos-seeds {error}") from None
+    if total is None:
+        raise pytest.UsageError(f"--chaos-seeds {some} has no end")
+    return list(seeds)
+
+
+def _faults(config: pytest.Config, marked: Mapping[str, Any]) -> tuple[str, ...]:
+    wanted = config.getoption("--chaos-faults") or marked.get("faults", ())
+    names = wanted.split(",") if isinstance(wanted, str) else wanted
+    return tuple(name.strip() for name in names if name.strip())
+
+
+# -- fixtures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chaos_seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this test; of one without the marker: `--chaos-seed`, or 0."""
+    seed = getattr(request, "param", None)
+    return seed if seed is not None else request.config.getoption("--chaos-seed") or 0
+
+
+@pytest.fixture
+def _chaos_run(request: pytest.FixtureRequest, chaos_seed: int) -> Run:
+    marker = request.node.get_closest_marker("chaos")
+    marked = marker.kwargs if marker is not None else {}
+    run = Run(
+        chaos_seed,
+        _faults(request.config, marked),
+        float(marked.get("time", SECONDS)),
+        int(marked.get("nodes", NODES)),
+    )
+    request.node.stash[_RUN] = run
+    return run
+
+
+@pytest.fixture
+def history(_chaos_run: Run) -> "Journal":
+    """A recorder; the test fails if what it recorded breaks a promise, or shows nothing."""
+    from raftmq.chaos.journal import Journal
+
+    _chaos_run.journal = Journal()
+    return _chaos_run.journal
+
+
+@pytest.fixture
+def nemesis(request: pytest.FixtureRequest, _chaos_run: Run) -> "Nemesis":
+    """Plays faults inside `with nemesis:`; it knows how to break a `raftmq_cluster`."""
+    from raftmq.chaos.player import Nemesis
+
+    journal = request.getfixturevalue("history") if "history" in request.fixturenames else None
+    clock = {} if journal is None else {"clock": journal.clock}
+    made = Nemesis(
+        seed=_chaos_run.seed, wanted=_chaos_run.faults, seconds=_chaos_run.seconds, **clock
+    )
+    made.nodes = _chaos_run.nodes
+    if "raftmq_cluster" in request.fixturenames:
+        from raftmq.chaos.process_faults import Processes
+
+        Processes(request.getfixturevalue("raftmq_cluster"), made)
+    _chaos_run.nemesis = made
+    return made
+
+
+@pytest.fixture
+def raftmq_settings() -> dict[str, dict[str, int | str]]:
+    """Tables of the settings of `raftmq_cluster`: override it to change them."""
+    return {}
+
+
+@pytest.fixture
+def raftmq_cluster(
+    _chaos_run: Run, tmp_path: Path, raftmq_settings: dict[str, dict[str, int | str]]
+) -> "Iterator[Cluster]":
+    """A cluster of real processes, ready; killed when the test ends."""
+    from anyio.from_thread import start_blocking_portal
+
+    from raftmq.testing import cluster
+
+    made = cluster(_chaos_run.nodes, folder=tmp_path / "raftmq", settings=raftmq_settings)
+    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(made) as nodes:
+        _chaos_run.logs.append(lambda: {f"node-{n}.log": nodes.log(n) for n in nodes.nodes})
+        yield nodes
+
+
+# -- what a test's history says ------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Judge the history once the test's own words have been heard."""
+    try:
+        result = yield
+    except pytest.skip.Exception:
+        raise
+    except BaseException:
+        _tell(pyfuncitem, is_failed=True)
+        raise
+    complaint = _tell(pyfuncitem, is_failed=False)
+    if complaint:
+        pytest.fail(complaint, pytrace=False)
+    return result
+
+
+def _tell(item: pytest.Function, *, is_failed: bool) -> str:
+    """Judge and keep what a test recorded; why it fails, or nothing."""
+    run = item.stash.get(_RUN, None)
+    if run is None:
+        return ""
+    from raftmq.chaos.verdicts import judged
+
+    verdict = judged(run, title=item.nodeid, again=_again(item, run))
+    if not is_failed and not verdict.complaint:
+        return ""
+    item.user_properties.append(("chaos_seed", run.seed))
+    folder = item.config.getoption("--chaos-artifacts")
+    lines = [f"again: {_again(item, run)}"]
+    if folder is not None:
+        kept = verdict.keep(Path(folder) / _file_name(item.nodeid))
+        item.user_properties.append(("chaos_artifacts", str(kept)))
+        lines.append(f"kept in {kept}")
+    else:
+        lines.append("--chaos-artifacts DIR keeps the history and its page")
+    item.add_report_section("call", "chaos", "\n".join([*verdict.lines, *lines]))
+    return verdict.complaint
+
+
+def _again(item: pytest.Function, run: Run) -> str:
+    """The command that runs this test with this seed."""
+    words = ["pytest", item.nodeid, "--chaos-seed", str(run.seed)]
+    faults = item.config.getoption("--chaos-faults")
+    return shlex.join([*words, *(["--chaos-faults", faults] if faults else [])])
+
+
+def _file_name(node_id: str) -> str:
+    """A test's name as that of a folder."""
+    kept = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in node_id)
+    return kept.strip("-")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the seeds that failed."""
+    found = []
+    for report in terminalreporter.getreports("failed"):
+        properties = dict(report.user_properties)
+        if "chaos_seed" in properties:
+            found.append((report.nodeid, properties))
+    if not found:
+        return
+    terminalreporter.section("raftmq chaos: seeds that failed")
+    for node_id, properties in found:
+        kept = properties.get("chaos_artifacts")
+        where = f"  {kept}/report.html" if kept else ""
+        terminalreporter.line(f"seed {properties['chaos_seed']}  {node_id}{where}")

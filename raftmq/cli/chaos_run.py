@@ -4,11 +4,9 @@ Only what a run found goes to stdout; its progress and its summary go to stderr.
 """
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -333,20 +331,15 @@ def _seeds(
         first = int.from_bytes(os.urandom(4))
         note(f"seeds {first}..{first + SEEDS_DRAWN - 1}, drawn; --seeds names others")
         return range(first, first + SEEDS_DRAWN), SEEDS_DRAWN
-    if re.fullmatch(r"\d+(,\d+)*", seeds):
-        listed = [int(one) for one in seeds.split(",")]
-        return listed, len(listed)
-    match = re.fullmatch(r"(\d+)\.\.(\d*)", seeds)
-    if match is None:
-        raise click.UsageError(f"--seeds {seeds!r} is none of 1..100, 1.. and 1,5,9")
-    first = int(match[1])
-    if not match[2]:
-        if not is_endless_allowed:
-            raise click.UsageError(f"--seeds {seeds} has no end: give --budget too")
-        return count(first), None
-    if int(match[2]) < first:
-        raise click.UsageError(f"--seeds {seeds} goes backwards")
-    return range(first, int(match[2]) + 1), int(match[2]) - first + 1
+    from raftmq.chaos.seeds import parse
+
+    try:
+        chosen, total = parse(seeds)
+    except ValueError as error:
+        raise click.UsageError(f"--seeds {error}") from None
+    if total is None and not is_endless_allowed:
+        raise click.UsageError(f"--seeds {seeds} has no end: give --budget too")
+    return chosen, total
 
 
 def _schedule(text: str) -> "Schedule":

@@ -51,6 +51,8 @@ class Case:
     history: History | None = None
     reason: str = ""
     """Why the verdict is unknown."""
+    replay: str = ""
+    """A command that does it again; empty: the outcome's, if there is one."""
 
     @property
     def origin_ns(self) -> int:

@@ -81,7 +81,7 @@ def of_case(case: Case) -> Drawing:
         close_ups = [_close_up(history, of, case.origin_ns, one) for one in case.findings]
     return Drawing(
         end_ms, schedule.heal_ms if schedule.events else -1, spans(timeline, end_ms),
-        bands(timeline, schedule, end_ms), marks(timeline), shown,
+        bands(timeline, schedule, end_ms), marks(timeline, schedule), shown,
         list(history.functions) if history is not None else [], lines, close_ups,
     )  # fmt: skip
 

@@ -126,11 +126,12 @@ def _extent(case: Case) -> str:
 
 
 def _replay(case: Case) -> str:
-    if case.outcome is None:
+    line = case.replay or (case.outcome.replay_line() if case.outcome is not None else "")
+    if not line:
         return ""
     return (
-        '<p class="faint">This line plays the same run again:</p>'
-        f'<div class="replay"><pre id="replay">{escape(case.outcome.replay_line())}</pre>'
+        '<p class="faint">This line plays it again:</p>'
+        f'<div class="replay"><pre id="replay">{escape(line)}</pre>'
         '<button data-copy="replay">copy</button></div>'
     )
 

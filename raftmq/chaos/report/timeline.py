@@ -7,7 +7,9 @@ every other sentence becomes a mark that shows its text.
 |---|---|
 | `leader of group 1, term 4`, `follower, term 4` | a role, until the next one of node and group |
 | `dead`, `down`, `killed`, `crashed`, `loses power` | no role in any group of that node |
-| `pause begins`, `pause ends`, `kill` (of the catalogue) | a band; a line for what happens once |
+| `pause begins`, `pause ends`, `kill` (a fault's name) | a band; a line for what happens once |
+
+Faults are those of the catalogue and of the schedule, which may have kinds of its own.
 
 If no sentence names a fault, the bands are those of the schedule: what was asked for, which is less
 than what was seen, since a leader is known only when the fault is played.
@@ -17,7 +19,7 @@ Invariants:
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
@@ -92,7 +94,7 @@ def spans(timeline: Sequence[Happening], end_ms: int) -> list[Span]:
             if (node, -1) in current and current[node, -1][0] == DEAD:
                 close((node, -1), at_ms)
             current[node, group] = match["role"], term, at_ms
-        elif node and _DEATH.match(what) and _fault(what) is None:
+        elif node and _DEATH.match(what) and _fault(what, FAULTS) is None:
             for place in [place for place in current if place[0] == node]:
                 close(place, at_ms)
             current[node, -1] = DEAD, 0, at_ms
@@ -103,32 +105,36 @@ def spans(timeline: Sequence[Happening], end_ms: int) -> list[Span]:
 
 def bands(timeline: Sequence[Happening], schedule: Schedule, end_ms: int) -> list[Band]:
     """Every fault that was seen to happen, or that was asked for if none was seen."""
-    return sorted(
-        list(_seen(timeline, end_ms)) or list(_asked(schedule)), key=lambda band: band.start_ms
-    )
+    found = list(_seen(timeline, _names(schedule), end_ms)) or list(_asked(schedule))
+    return sorted(found, key=lambda band: band.start_ms)
 
 
-def marks(timeline: Sequence[Happening]) -> list[Mark]:
-    """Everything that is neither a role nor a fault of the catalogue."""
+def marks(timeline: Sequence[Happening], schedule: Schedule) -> list[Mark]:
+    """Everything that is neither a role nor a fault."""
+    names = _names(schedule)
     return [
         Mark(*happening)
         for happening in timeline
-        if _ROLE.match(happening.what) is None and _fault(happening.what) is None
+        if _ROLE.match(happening.what) is None and _fault(happening.what, names) is None
     ]
 
 
-def _fault(what: str) -> tuple[str, str] | None:
-    """(name, `begins`, `ends` or nothing) of a sentence about a fault of the catalogue."""
+def _names(schedule: Schedule) -> Container[str]:
+    return FAULTS.keys() | {event.fault for event in schedule.events}
+
+
+def _fault(what: str, names: Container[str]) -> tuple[str, str] | None:
+    """(name, `begins`, `ends` or nothing) of a sentence about a fault."""
     match = _FAULT.match(what)
-    if match is None or match["name"] not in FAULTS:
+    if match is None or match["name"] not in names:
         return None
     return match["name"], match["edge"] or ""
 
 
-def _seen(timeline: Sequence[Happening], end_ms: int) -> Iterator[Band]:
+def _seen(timeline: Sequence[Happening], names: Container[str], end_ms: int) -> Iterator[Band]:
     open_: dict[tuple[str, int], tuple[int, str]] = {}
     for at_ms, node, what in timeline:
-        fault = _fault(what)
+        fault = _fault(what, names)
         if fault is None:
             continue
         name, edge = fault
@@ -136,7 +142,7 @@ def _seen(timeline: Sequence[Happening], end_ms: int) -> Iterator[Band]:
         if edge == "ends":
             start_ms, text = open_.pop((name, node), (at_ms, what))
             yield Band(name, nodes, start_ms, at_ms, text)
-        elif edge == "begins" or FAULTS[name].lasts:
+        elif edge == "begins" or (name in FAULTS and FAULTS[name].lasts):
             open_.setdefault((name, node), (at_ms, what))
         else:
             yield Band(name, nodes, at_ms, at_ms, what)

@@ -76,6 +76,13 @@ def test_what_is_neither_role_nor_fault_is_a_mark() -> None:
         Happening(2, 1, "kill"),
         Happening(3, 0, "everything is healed"),
     ]
-    assert [(one.at_ms, one.node, one.text) for one in marks(timeline)] == [
+    assert [(one.at_ms, one.node, one.text) for one in marks(timeline, NO_FAULTS)] == [
         (3, 0, "everything is healed")
     ]
+
+
+def test_fault_of_ones_own_is_a_band_too() -> None:
+    schedule = Schedule(1, 10, (Event(5, "drop-backlog"),))
+    found = bands([Happening(7, 0, "drop-backlog")], schedule, 1_000)
+    assert [(one.name, one.start_ms) for one in found] == [("drop-backlog", 7)]
+    assert marks([Happening(7, 0, "drop-backlog")], schedule) == []

@@ -1,0 +1,236 @@
+"""The `nemesis` of a test: plays faults in real time, in a thread of its own.
+
+    with nemesis:
+        while not nemesis.is_over:
+            ...                                  # work, and record it
+
+It can make what it was told how to make: the processes of a `raftmq.testing.Cluster`, and anything
+that a test registers. A seed decides which faults strike when and whom; in real time it does not
+decide what the system under test does meanwhile.
+
+| phase | share of the time | what happens |
+|---|---|---|
+| faults | three quarters | the schedule is played |
+| calm | the rest | everything is healed: what is dead starts, what is paused goes on |
+
+Invariants:
+- On leaving the block nothing is broken any more, however it was left.
+- A fault that cannot be made fails the test; it is never skipped in silence.
+
+Sources: Jepsen's nemesis, which is a process beside the clients.
+"""
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from raftmq.chaos.faults import FAULTS, Aim, Event, Fault, Schedule, draw
+from raftmq.chaos.outcome import Happening
+
+Action = Callable[[], object]
+Begin = Callable[[Event], object]
+
+ATTEMPTS_MAX = 20
+ATTEMPT_STEP = 1 << 32
+"""To draw a schedule that has a fault at all."""
+
+STOP_SECONDS_MAX = 30.0
+"""To heal, once the block is left."""
+
+
+class CannotBreak(Exception):
+    """A fault is wanted that nobody said how to make; the message names those that can be."""
+
+
+class Nemesis:
+    """What the fixture `nemesis` gives a test."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        wanted: Sequence[str] = (),
+        seconds: float = 10.0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`wanted` names faults, empty for all that can be made; `clock` gives nanoseconds."""
+        self.seed = seed
+        self.seconds = seconds
+        self.random = Random(f"nemesis {seed}")
+        """For choices of the test itself, such as what to send."""
+        self.nodes = 3
+        """Faults hit nodes 1 to this."""
+        self.timeline: list[Happening] = []
+        """What was done, as it was done."""
+        self.played: Schedule | None = None
+        """The schedule, once the block was entered."""
+        self._wanted = tuple(wanted)
+        self._clock = clock
+        self._kinds: dict[str, Fault] = {}
+        self._begin: dict[str, Begin] = {}
+        self._end: dict[str, Begin] = {}
+        self._heal: list[Action] = []
+        self._agenda: list[tuple[float, int, Action]] = []
+        self._numbers = itertools.count()
+        self._active: dict[int, Event] = {}
+        self._thread: threading.Thread | None = None
+        self._stop, self._over = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+        self._started = 0.0
+
+    # -- what can be made ------------------------------------------------------------------------
+
+    def can(
+        self,
+        name: str,
+        begin: Begin,
+        end: Begin | None = None,
+        *,
+        what: str = "",
+        aim: Aim = Aim.NOBODY,
+    ) -> None:
+        """Say how a fault is made.
+
+        Args:
+            name: of the catalogue, or one of your own.
+            begin: called when it strikes, with the event: whom it hits, how strong it is.
+            end: called when it is over; None: it happens once.
+            what: for people; for one of your own.
+            aim: whom it hits; for one of your own.
+        """
+        own = Fault(name, "", what or name, frozenset(), aim, end is not None)
+        self._kinds[name] = FAULTS.get(name, own)
+        self._begin[name] = begin
+        if end is not None:
+            self._end[name] = end
+
+    def heals(self, action: Action) -> None:
+        """Call this when everything is to be well again, after the ends of what still lasts."""
+        self._heal.append(action)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which faults strike when; the same for the same seed and the same faults.
+
+        Raises:
+            CannotBreak: one that is wanted cannot be made.
+        """
+        unknown = [name for name in self._wanted if name not in self._kinds]
+        if unknown or not self._kinds:
+            known = ", ".join(sorted(self._kinds)) or "none: use `can`, or a cluster's fixture"
+            raise CannotBreak(f"cannot make {', '.join(unknown) or 'any fault'}; known: {known}")
+        kinds = [self._kinds[name] for name in self._wanted or sorted(self._kinds)]
+        # A short run may draw calm windows only: then the next of a row of seeds decides.
+        for attempt in range(ATTEMPTS_MAX):
+            seed = self.seed + attempt * ATTEMPT_STEP
+            schedule = draw(seed, kinds, nodes=self.nodes, seconds=self.seconds)
+            if schedule.events:
+                break
+        return schedule
+
+    # -- playing ---------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """True once the time is up; everything has been healed by then."""
+        return self._over.is_set()
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Since the block was entered."""
+        return int((time.monotonic() - self._started) * 1000)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the time is up; False: it was not within `timeout` seconds."""
+        return self._over.wait(timeout)
+
+    def later(self, seconds: float, action: Action) -> None:
+        """Do something after so long, in the thread of the nemesis; for use by `begin`."""
+        at = time.monotonic() + seconds
+        heapq.heappush(self._agenda, (at, next(self._numbers), action))
+
+    def note(self, what: str, node: int = 0) -> None:
+        """Put a sentence into the time line."""
+        self.timeline.append(Happening(self._clock() // 1_000_000, node, what))
+
+    def __enter__(self) -> Self:
+        assert self._thread is None, "a nemesis is used once"
+        schedule = self.played = self.schedule
+        self._started = time.monotonic()
+        for event in schedule.events:
+            self.later(event.at_ms / 1000, partial(self._strike, event))
+        self._thread = threading.Thread(target=self._run, args=(schedule,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._thread is not None
+        self._stop.set()
+        self._thread.join(STOP_SECONDS_MAX)
+        assert not self._thread.is_alive(), f"not healed within {STOP_SECONDS_MAX:g} s"
+        # The test's own error is the one to see.
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self, schedule: Schedule) -> None:
+        try:
+            try:
+                self._play(self._started + schedule.heal_ms / 1000)
+            finally:
+                self._end_all()
+            self.note("everything is healed")
+            self._stop.wait(max(self._started + self.seconds - time.monotonic(), 0))
+        except BaseException as error:
+            # Whoever waits in the test's thread must learn of it.
+            self._error = error
+        finally:
+            self._over.set()
+
+    def _play(self, until: float) -> None:
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if now >= until:
+                return
+            if self._agenda and self._agenda[0][0] <= now:
+                heapq.heappop(self._agenda)[2]()
+                continue
+            at = min(self._agenda[0][0], until) if self._agenda else until
+            self._stop.wait(at - now)
+
+    def _strike(self, event: Event) -> None:
+        fault = self._kinds[event.fault]
+        self._tell(event, " begins" if fault.lasts else "")
+        self._begin[event.fault](event)
+        if fault.lasts:
+            number = next(self._numbers)
+            self._active[number] = event
+            self.later(event.lasts_ms / 1000, partial(self._finish, number))
+
+    def _finish(self, number: int) -> None:
+        event = self._active.pop(number, None)
+        if event is not None:
+            if event.fault in self._end:
+                self._end[event.fault](event)
+            self._tell(event, " ends")
+
+    def _end_all(self) -> None:
+        self._agenda.clear()
+        for number in sorted(self._active):
+            self._finish(number)
+        for action in self._heal:
+            action()
+
+    def _tell(self, event: Event, edge: str) -> None:
+        for node in event.nodes or (0,):
+            self.note(f"{event.fault}{edge}", node)

@@ -1,0 +1,87 @@
+"""What a test's history amounts to: why it fails, what is said of it, what is kept of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raftmq.chaos.checkers import Report, Verdict, explain, worst
+from raftmq.chaos.faults import World
+from raftmq.chaos.history import History, write_parquet
+from raftmq.chaos.outcome import Happening, Outcome
+from raftmq.chaos.report import Case, of_history, page
+
+if TYPE_CHECKING:
+    from raftmq.chaos.plugin import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One test's verdict."""
+
+    complaint: str
+    """Why the test fails on account of its history; empty: it does not."""
+    lines: tuple[str, ...]
+    """What happened, for people."""
+    case: Case | None
+    """For its page; None: the test recorded nothing."""
+    logs: tuple[Callable[[], Mapping[str, str]], ...]
+
+    def keep(self, folder: Path) -> Path:
+        """Store the history, its page, and logs; the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.case is not None and self.case.history is not None:
+            write_parquet(self.case.history, folder / "history.parquet")
+            (folder / "report.html").write_text(page(self.case), encoding="utf-8")
+        for log in self.logs:
+            for name, text in log().items():
+                (folder / name).write_text(text)
+        return folder
+
+
+def judged(run: "Run", *, title: str, again: str) -> Judged:
+    """Judge what a test recorded.
+
+    Args:
+        run: the test.
+        title: its name, for the page.
+        again: the command that does it again, for the page.
+    """
+    timeline = tuple(run.nemesis.timeline) if run.nemesis is not None else ()
+    lines = tuple(f"{one.at_ms / 1000:.3f}s {_who(one)}{one.what}" for one in timeline)
+    logs = tuple(run.logs)
+    if run.journal is None or run.journal.checks == ():
+        return Judged("", lines, None, logs)
+    history = run.journal.history()
+    reports = run.journal.reports()
+    complaint = _complaint(history, reports)
+    case = of_history(history, title, reports)
+    played = run.nemesis.played if run.nemesis is not None else None
+    if played is not None:
+        # The page shows faults and nodes of what has an outcome.
+        seconds = max(case.end_ms / 1000, played.seconds)
+        outcome = Outcome(
+            World.REAL, played, case.verdict, simulated_seconds=seconds, history=history,
+            timeline=timeline,
+        )  # fmt: skip
+        case = replace(case, outcome=outcome)
+    return Judged(complaint, lines, replace(case, replay=again), logs)
+
+
+def _who(happening: Happening) -> str:
+    return f"node {happening.node}: " if happening.node else ""
+
+
+def _complaint(history: History, reports: list[Report]) -> str:
+    if not reports:
+        return (
+            "the history is empty, so it shows nothing: record calls with `history.call`, "
+            "or say `history.expect()` if it shall not be judged"
+        )
+    verdict = worst(report.verdict for report in reports)
+    if verdict is Verdict.VALID:
+        return ""
+    told = [report for report in reports if report.verdict is verdict]
+    return "\n\n".join(
+        [f"the history is {verdict.value}", *(explain(one, history) for one in told)]
+    )
