@@ -69,8 +69,8 @@ class Cluster:
         """Settings of the nodes' logs; may be replaced before the start."""
         self.raft = Raft(tick_ms=50)
         """Their pace; likewise."""
-        self.on_change: Callable[[int, str], None] = lambda _node, _what: None
-        """Told when a node starts, ends, gives up."""
+        self.listeners: list[Callable[[int, str], None]] = []
+        """Told, in order, when a node starts, serves, ends, is killed, gives up, breaks."""
         self._scopes: dict[int, trio.CancelScope] = {}
         self._starts = count()
         for peer in self.peers:
@@ -96,6 +96,10 @@ class Cluster:
         )
         return Settings(node, self.raft, self.log, Limits()).validate()
 
+    def _tell(self, number: int, what: str) -> None:
+        for listener in self.listeners:
+            listener(number, what)
+
     def _machine(self, number: int) -> Machine:
         machine = self.machines.get(number)
         if machine is None:
@@ -103,6 +107,10 @@ class Cluster:
             disk.on_call = lambda call: self.agenda.trace(call.encode())
             machine = self.machines[number] = Machine(f"node{number}", self.agenda, disk)
         return machine
+
+    def prepare(self, number: int) -> None:
+        """Set up a machine for a node that is about to join."""
+        self._machine(number)
 
     async def start(self, *numbers: int) -> None:
         """Start nodes, all if none is named, and wait until they serve or have given up."""
@@ -130,14 +138,16 @@ class Cluster:
         self.stopped.pop(number, None)
         self.incarnations[number] = self.incarnations.get(number, 0) + 1
         self.network.machine_came_back(process.machine.name)
-        status = _Once(task_status)
-        self.on_change(number, "starts")
+        status = _Once(task_status, lambda: self._tell(number, "serves"))
+        self._tell(number, "starts")
         with trio.CancelScope() as scope:
             self._scopes[number] = scope
             await process.run(self._serve, number, world, status)
         if not process.is_dead:
             self._bury(number, process)
-        status.started()
+            if number not in self.stopped and number not in self.broken:
+                self._tell(number, "ends")
+        status.ended()
 
     async def _serve(self, number: int, world: MadeUpWorld, status: "_Once") -> None:
         """Run a node until it ends, however that may be."""
@@ -148,7 +158,8 @@ class Cluster:
         except NodeStopped as stopped:
             if not process.is_dead:
                 self.stopped[number] = stopped
-                self.on_change(number, f"gives up: {stopped}")
+                self._bury(number, process)
+                self._tell(number, f"gives up: {stopped}")
         except PowerLoss:
             self._crash(number, process)
         except BaseExceptionGroup as group:
@@ -158,18 +169,19 @@ class Cluster:
                 self._crash(number, process)
             bugs = group.split(trio.Cancelled)[1]
             if bugs is not None and not process.is_dead:
-                self._note_bug(number, bugs)
+                self._note_bug(number, process, bugs)
         except Exception as error:
             if not process.is_dead:
-                self._note_bug(number, error)
+                self._note_bug(number, process, error)
 
     def _crash(self, number: int, process: Process) -> None:
         if not process.is_dead:
             self.kill(number)
 
-    def _note_bug(self, number: int, error: BaseException) -> None:
+    def _note_bug(self, number: int, process: Process, error: BaseException) -> None:
         self.broken[number] = "".join(traceback.format_exception(error))
-        self.on_change(number, f"breaks: {error!r}")
+        self._bury(number, process)
+        self._tell(number, f"breaks: {error!r}")
 
     def _bury(self, number: int, process: Process, *, power: bool = False) -> None:
         """The process is no more."""
@@ -186,7 +198,7 @@ class Cluster:
     def kill(self, number: int, *, power: bool = False) -> None:
         """Stop a node at once: the process crashes, or its machine loses power."""
         scope = self._scopes[number]
-        self.on_change(number, "loses power" if power else "is killed")
+        self._tell(number, "loses power" if power else "is killed")
         self._bury(number, self.processes[number], power=power)
         scope.cancel()
 
@@ -252,11 +264,17 @@ class Cluster:
 class _Once:
     """A task status that may be told several times, as a node may end before it serves."""
 
-    def __init__(self, status: trio.TaskStatus[None]) -> None:
+    def __init__(self, status: trio.TaskStatus[None], on_serving: Callable[[], None]) -> None:
         self._status = status
+        self._on_serving = on_serving
         self._is_told = False
 
     def started(self, value: None = None) -> None:
+        """The node serves."""
+        self.ended()
+        self._on_serving()
+
+    def ended(self) -> None:
         """The node serves, or never will."""
         if not self._is_told:
             self._is_told = True

@@ -374,6 +374,10 @@ class MemoryFiles:
                 twin.put(f"{path}/{name}" if path else name, bytes(inode.data))
         return twin
 
+    def become(self, other: "MemoryFiles") -> None:
+        """Hold what another disk holds, which is of no use any more."""
+        self._folders = other._folders
+
     def mount(self) -> "Mount":
         """The disk as one process sees it."""
         return Mount(self)

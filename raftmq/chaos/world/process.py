@@ -120,11 +120,16 @@ class Process:
         self._stops += 1
 
     def thaw(self) -> None:
-        """Go on."""
-        self._stops -= 1
-        assert self._stops >= 0
-        if not self._stops:
-            self._go_on()
+        """Go on; without effect if it does."""
+        if self._stops:
+            self._stops -= 1
+            if not self._stops:
+                self._go_on()
+
+    def wake(self) -> None:
+        """Go on, however often it was told to stand still."""
+        self._stops = min(self._stops, 1)
+        self.thaw()
 
     def _go_on(self) -> None:
         postponed, self._postponed = self._postponed, []

@@ -1,0 +1,158 @@
+"""Client processes in the made-up world: each on a machine of its own, killed and started at will.
+
+A *client* is a number and what it does; each of its processes connects anew, with the real client
+library. A process that is killed stops in the middle of what it does, and another one takes over
+after a while.
+
+Invariants:
+- What a client's process raises, other than the errors a user may expect, ends the run as a bug.
+"""
+
+import traceback
+from collections.abc import Awaitable, Callable
+from itertools import count
+from random import Random
+from typing import NamedTuple
+
+import trio
+
+from raftmq.chaos.sim.cluster import PORT, Cluster
+from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.chaos.world.made_up import MadeUpClientWorld
+from raftmq.chaos.world.process import Machine, Process
+from raftmq.client import Client, connect
+from raftmq.errors import OutcomeUnknown, Unavailable
+
+CALL_SECONDS = 8.0
+"""Every call of a client ends within this time."""
+
+
+class Session(NamedTuple):
+    """One process of a client."""
+
+    number: int
+    """Its own, never used again."""
+    random: Random
+    """For all that it chooses."""
+
+
+Job = Callable[[Client, Session], Awaitable[None]]
+"""What a process of a client does with its connection."""
+
+
+class Clients:
+    """All clients of a run."""
+
+    def __init__(self, cluster: Cluster, nursery: trio.Nursery, *, seed: int) -> None:
+        self._cluster = cluster
+        self._nursery = nursery
+        self._seed = seed
+        self._processes: dict[str, Process] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._machines: dict[str, Machine] = {}
+        self._numbers = count()
+        self.slowness = 0.0
+        """Seconds that a consumer needs for what it was handed, beside what it needs anyway."""
+        self.repeats = 0
+        """So many of the next commits are made twice."""
+        self.late_acks = 0
+        """So many of the next commits are followed by one of an older position."""
+        self.failures: list[str] = []
+        """Errors that no user should see."""
+
+    def hosts(self) -> list[str]:
+        """The names of all clients' machines."""
+        return list(self._machines)
+
+    def names(self) -> list[str]:
+        """The clients that run now."""
+        return list(self._processes)
+
+    def process(self, name: str) -> Process:
+        """A client's process."""
+        return self._processes[name]
+
+    def start(self, name: str, job: Job) -> None:
+        """Start a client; it runs until its job returns."""
+        self._machines[name] = Machine(name, self._cluster.agenda, MemoryFiles())
+        self._nursery.start_soon(self._live, name, job)
+
+    def kill(self, name: str) -> None:
+        """End a client's process in the middle of what it does; another one is started."""
+        process = self._processes.pop(name)
+        process.die()
+        self._cluster.network.process_ended(process)
+        self._scopes[name].cancel()
+
+    async def _live(self, name: str, job: Job) -> None:
+        """One process after the other, until the job is done."""
+        is_done = False
+        while not is_done:
+            is_done = await self._run(name, job)
+            await trio.sleep(0.3)
+
+    async def _run(self, name: str, job: Job) -> bool:
+        """One process; True if the job is done."""
+        number = next(self._numbers)
+        seed = self._seed * 7919 + number
+        process = Process(self._machines[name], self._cluster.agenda, seed=seed)
+        self._processes[name] = process
+        is_done = False
+        with trio.CancelScope() as scope:
+            self._scopes[name] = scope
+            is_done = await self.call(process, job, self._session(number))
+        if not process.is_dead:
+            self._processes.pop(name, None)
+            process.die()
+            self._cluster.network.process_ended(process)
+        return is_done
+
+    def _session(self, number: int) -> Session:
+        return Session(number, Random(f"client {self._seed} {number}"))
+
+    async def call(self, process: Process, job: Job, session: Session) -> bool:
+        """Connect and do a job as a process; False if it could not be done."""
+        is_done = False
+
+        async def main() -> None:
+            nonlocal is_done
+            world = MadeUpClientWorld(self._cluster.network, process)
+            try:
+                async with connect(self.url(), timeout=CALL_SECONDS, world=world) as mq:
+                    await job(mq, session)
+                is_done = True
+            except Exception as error:
+                # What a user would try again is tried again.
+                if not process.is_dead and not all(map(_is_usual, _leaves(error))):
+                    self.failures.append("".join(traceback.format_exception(error)))
+                    is_done = True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process.run, main)
+        return is_done
+
+    async def once(self, job: Job) -> None:
+        """Do a job as a process of its own, once, on the administrator's machine."""
+        number = next(self._numbers)
+        machine = Machine("admin", self._cluster.agenda, MemoryFiles())
+        process = Process(machine, self._cluster.agenda, seed=self._seed * 7919 + number)
+        try:
+            await self.call(process, job, self._session(number))
+        finally:
+            process.die()
+            self._cluster.network.process_ended(process)
+
+    def url(self) -> str:
+        """Where the cluster is: all nodes that were ever started."""
+        nodes = [f"node{number}:{PORT}" for number in sorted(self._cluster.machines)]
+        return "raftmq://" + ",".join(nodes)
+
+
+def _leaves(error: Exception) -> list[Exception]:
+    if isinstance(error, ExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+def _is_usual(error: Exception) -> bool:
+    return isinstance(error, Unavailable | OutcomeUnknown)

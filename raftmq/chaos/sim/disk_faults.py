@@ -1,0 +1,226 @@
+"""Making the faults of disks: refused calls while a node runs, damage while it is down.
+
+Damage is tried on a copy of the disk first. A node that would not even start with it may be
+damaged, as long as a minority is (see `stage`): its replacement is up to the drain. A node that
+would start and have lost something is more dangerous: no Raft survives members that forget votes or
+acknowledged records without noticing, so such damage is done only where nothing was promised:
+
+| the copy after the damage | what is done |
+|---|---|
+| is refused | the damage, if fewer than half of the seats are damaged with it |
+| has lost no vote, and nothing committed | the damage |
+| has lost committed records that a majority of others still holds | the damage |
+| else | nothing: the damage is withheld, and counted |
+
+Each function makes one fault begin, and returns what ends it, if it lasts.
+"""
+
+import errno
+from collections.abc import Callable
+from functools import partial
+
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.sim.logs import Held, held_logs
+from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.world import damage
+from raftmq.chaos.world.disk import MemoryFiles
+
+Undo = Callable[[], None]
+
+DAMAGE_SECONDS = 0.2
+"""A node is down so long before its disk is damaged."""
+
+
+def _disks(stage: Stage, event: Event) -> list[MemoryFiles]:
+    return [stage.cluster.machines[node].disk for node in stage.nodes_of(event)]
+
+
+def sync_error(stage: Stage, event: Event) -> None:
+    """The next sync fails."""
+    for disk in _disks(stage, event):
+        disk.fail_next("datasync", errno.EIO)
+
+
+def sync_lies(stage: Stage, event: Event) -> None:
+    """The next sync fails, the one after it succeeds, and the data is lost."""
+    for disk in _disks(stage, event):
+        disk.lie_next()
+
+
+def write_error(stage: Stage, event: Event) -> None:
+    """The next write fails."""
+    for disk in _disks(stage, event):
+        disk.fail_next("append", errno.EIO)
+
+
+def read_error(stage: Stage, event: Event) -> None:
+    """The next read fails."""
+    for disk in _disks(stage, event):
+        disk.fail_next("pread", errno.EIO)
+
+
+def short_write(stage: Stage, event: Event) -> None:
+    """The next write takes a part, or none: who writes goes on with the rest."""
+    for disk in _disks(stage, event):
+        disk.short_next()
+
+
+def torn_write(stage: Stage, event: Event) -> None:
+    """The machine loses power inside the next write."""
+    for node in stage.alive(stage.nodes_of(event)):
+        stage.lose_power_on_crash(node)
+        stage.cluster.machines[node].disk.crash_at(1)
+
+
+def full_disk(stage: Stage, event: Event, *, error: int = errno.ENOSPC) -> Undo:
+    """A disk takes only so many bytes more."""
+    disks = _disks(stage, event)
+    for disk in disks:
+        disk.space, disk.full_errno = disk.used() + int(event.level), error
+
+    def undo() -> None:
+        for disk in disks:
+            disk.space = None
+
+    return undo
+
+
+def full_quota(stage: Stage, event: Event) -> Undo:
+    """The same with the error of a quota."""
+    return full_disk(stage, event, error=errno.EDQUOT)
+
+
+def read_only(stage: Stage, event: Event) -> Undo:
+    """A disk takes nothing."""
+    disks = _disks(stage, event)
+    for disk in disks:
+        disk.is_read_only = True
+
+    def undo() -> None:
+        for disk in disks:
+            disk.is_read_only = False
+
+    return undo
+
+
+def slow_disk(stage: Stage, event: Event) -> Undo:
+    """Every job of the disk takes longer."""
+    machines = [stage.cluster.machines[node] for node in stage.nodes_of(event)]
+    for machine in machines:
+        machine.slowness = event.level
+
+    def undo() -> None:
+        for machine in machines:
+            machine.slowness = 1.0
+
+    return undo
+
+
+# While a node is down
+
+
+def harm(how: damage.Damage, *, power: bool = False) -> Callable[[Stage, Event], None]:
+    """A fault that stops a node, damages its disk, and lets it start again."""
+
+    def begin(stage: Stage, event: Event) -> None:
+        for node in stage.nodes_of(event):
+            stage.hold_down(node)
+            stage.kill(node, power=power)
+            stage.agenda.call_after(DAMAGE_SECONDS, partial(_damage, stage, node, how))
+
+    return begin
+
+
+def _damage(stage: Stage, node: int, how: damage.Damage) -> None:
+    if not stage.is_healing:
+        try_damage(stage, node, how)
+    stage.let_up(node)
+
+
+def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
+    """Damage a node that is down, if the atlas allows it; whether it was done."""
+    disk = stage.cluster.machines[node].disk
+    trial = disk.copy()
+    for path in disk.paths():
+        # The copy knows of no earlier syncs, which some damage goes by.
+        trial.inode(path).synced = list(disk.inode(path).synced)
+    state = stage.random.getstate()
+    if not how(trial, stage.random):
+        stage.counts["nothing to damage"] += 1
+        return False
+    before, after = held_logs(disk.copy(), node), held_logs(trial, node)
+    verdict = _judge(stage, node, before, after)
+    if verdict == "withheld":
+        stage.counts["damage withheld"] += 1
+        return False
+    stage.random.setstate(state)
+    how(disk, stage.random)
+    stage.counts["damage done"] += 1
+    stage.watch.note(node, f"disk damaged: {verdict}")
+    if verdict == "noticed":
+        stage.damaged.add(node)
+    elif verdict == "forgets":
+        stage.watch.rename(node)
+    return True
+
+
+def _judge(
+    stage: Stage, node: int, before: dict[int, Held] | str, after: dict[int, Held] | str
+) -> str:
+    """What a damage amounts to: withheld, noticed, forgets, harmless."""
+    if isinstance(before, str):
+        return "withheld"  # it is damaged already
+    if isinstance(after, str) or set(before) - set(after):
+        return "noticed" if stage.may_damage(node) and isinstance(after, str) else "withheld"
+    if not stage.may_damage(node):
+        return "withheld"  # what is not noticed at the start may be noticed later
+    others: list[dict[int, Held]] = []
+    for other in stage.members():
+        if other != node:
+            found = held_logs(stage.cluster.machines[other].disk.copy(), other)
+            others += [found] if isinstance(found, dict) else []
+    verdicts = {_judge_group(stage, g, before[g], after[g], others) for g in before}
+    return next(word for word in ("withheld", "forgets", "noticed", "harmless") if word in verdicts)
+
+
+def _judge_group(
+    stage: Stage, group: int, before: Held, after: Held, others: list[dict[int, Held]]
+) -> str:
+    if (before.term, before.vote) != (after.term, after.vote):
+        return "withheld"
+    if before.digest == after.digest and before.last == after.last:
+        return "harmless"
+    if before.last == after.last:
+        return "noticed"  # something else is wrong, which a read will find
+    promised = min(before.last, max(stage.watch.commits[group], before.commit))
+    if after.last >= promised:
+        return "forgets"
+    holders = sum(held[group].last >= promised for held in others if group in held)
+    return "forgets" if 2 * holders > len(stage.seats) else "withheld"
+
+
+def wipe(stage: Stage, event: Event) -> None:
+    """A node comes back with an empty disk."""
+    for node in stage.nodes_of(event):
+        if not stage.may_damage(node):
+            stage.counts["damage withheld"] += 1
+            continue
+        stage.damaged.add(node)
+        stage.hold_down(node)
+        stage.kill(node)
+        stage.cluster.wipe(node)
+        stage.let_up(node)
+
+
+def clone(stage: Stage, event: Event) -> None:
+    """A node comes back with the disk of another."""
+    node, source = stage.nodes_of(event)
+    if not stage.may_damage(node):
+        stage.counts["damage withheld"] += 1
+        return
+    stage.damaged.add(node)
+    stage.hold_down(node)
+    stage.kill(node)
+    twin = stage.cluster.machines[source].disk.copy()
+    stage.cluster.machines[node].disk.become(twin)
+    stage.let_up(node)

@@ -1,0 +1,194 @@
+"""After the heal: everything must come back to life, and what was promised must be there.
+
+1. who is down is started; who carries damage is replaced by a new node;
+2. every partition group has a leader again, and sends succeed;
+3. producers end, consumers read everything;
+4. all replicas come level.
+
+Each step has a time by which a working cluster is done; being late is a violation (V1, V3).
+
+In *liveness mode* a random quorum is healed and the rest stays dead, as long as every partition
+group keeps a majority of its voters: the promise is that a minority may fail for good.
+
+Sources: VOPR's liveness mode; Jepsen's final generators.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.log_workload import LogWorkload
+from raftmq.chaos.sim.member_faults import replace, start_new
+from raftmq.chaos.sim.register_workload import RegisterWorkload
+from raftmq.chaos.sim.stage import Stage
+
+Workload = LogWorkload | RegisterWorkload
+
+LEADER_SECONDS = 20.0
+"""From the heal until all groups are led: ten election timeouts, and what a restart takes."""
+REPAIR_SECONDS = 90.0
+"""Until damaged nodes are replaced and no group counts on them."""
+PROGRESS_SECONDS = 20.0
+"""Until an operation succeeds."""
+PROGRESS_OPERATIONS = 20
+"""So many have to."""
+DRAIN_SECONDS = 60.0
+"""Until producers have ended and consumers have read everything."""
+LEVEL_SECONDS = 30.0
+"""Until all replicas have applied the same."""
+
+
+async def drain(stage: Stage, workload: Workload, *, is_liveness: bool = False) -> None:
+    """Bring a healed cluster to rest; what does not happen in time becomes a violation."""
+    if is_liveness:
+        _leave_dead(stage)
+    await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), "groups without a leader")
+    if not is_liveness:
+        await _repair(stage)
+    before = workload.progress
+
+    def is_working() -> bool:
+        return workload.progress >= before + PROGRESS_OPERATIONS
+
+    await _require(stage, "V3", PROGRESS_SECONDS, is_working, "operations do not succeed")
+    workload.is_sending = False
+    await _require(
+        stage, "V5", DRAIN_SECONDS, lambda: not workload.producers_left, "clients do not end"
+    )
+    await workload.find_ends()
+    await _require(
+        stage, "V3", DRAIN_SECONDS, lambda: workload.is_drained, "queues are not read to their end"
+    )
+    await _require(stage, "V3", LEVEL_SECONDS, partial(_is_level, stage), "replicas differ")
+    for group in stage.watch.moments:
+        stage.final_members[group] = stage.cluster.members(group)
+
+
+async def _require(
+    stage: Stage, name: str, seconds: float, holds: Callable[[], bool], otherwise: str
+) -> None:
+    """Wait until something is so; it is a violation if that takes too long."""
+    with trio.move_on_after(seconds):
+        # In made-up time, looking again and again costs little.
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        return
+    text = f"{otherwise}, {seconds:g} s later"
+    stage.violations.append(Violation(name, stage.watch.now_ms, f"{text}; {_situation(stage)}"))
+
+
+def _situation(stage: Stage) -> str:
+    """Who is there, for whoever reads that something is missing."""
+    gone = [n for n in stage.members() if n not in stage.cluster.nodes]
+    words = [f"members {stage.members()}", f"down {gone}", f"damaged {sorted(stage.damaged)}"]
+    words += [f"node {n}: {stopped}" for n, stopped in sorted(stage.cluster.stopped.items())]
+    for group in sorted(stage.watch.moments):
+        leader = stage.cluster.leader(group)
+        voters = sorted(stage.cluster.members(group))
+        applied = {
+            n: node.groups[group].machine.applied
+            for n, node in sorted(stage.cluster.nodes.items())
+            if group in node.groups
+        }
+        words.append(f"group {group}: leader {leader}, voters {voters}, applied {applied}")
+    return "; ".join(words)
+
+
+def _is_led(stage: Stage) -> bool:
+    groups = {0, *stage.watch.moments}
+    return all(
+        (leader := stage.cluster.leader(group))
+        and stage.cluster.nodes[leader].groups[group].is_current
+        for group in groups
+    )
+
+
+def _is_level(stage: Stage) -> bool:
+    """Every member's replica has applied what its leader has appended."""
+    for group in stage.watch.moments:
+        leader = stage.cluster.leader(group)
+        if not leader:
+            return False
+        last = stage.cluster.nodes[leader].groups[group].raft.last_index
+        for member in stage.cluster.members(group):
+            node = stage.cluster.nodes.get(member)
+            if node is None and member in stage.damaged:
+                continue
+            if node is None and stage.is_left_dead(member):
+                continue
+            if node is None or group not in node.groups:
+                return False
+            if node.groups[group].machine.applied < last:
+                return False
+    return True
+
+
+async def _repair(stage: Stage) -> None:
+    """Replace who carries damage, one after the other, and wait until the cluster is whole."""
+    while old := _next_damaged(stage):
+        stage.hold_down(old)
+        stage.kill(old, crash=False)
+        new = start_new(stage)
+        with trio.move_on_after(REPAIR_SECONDS):
+            is_granted = False
+            while not is_granted:
+                is_granted = await replace(stage, old, new)
+                await trio.sleep(0.5)
+        what = f"node {old} was replaced by {new} and is not forgotten"
+        await _require(stage, "V3", REPAIR_SECONDS, partial(stage.has_left, old), what)
+        if old not in stage.retired:
+            return
+    await _require(
+        stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "nodes that left are still counted"
+    )
+    for node in sorted(stage.joining):
+        stage.retired.add(node)
+        stage.kill(node, crash=False)
+
+
+def _next_damaged(stage: Stage) -> int:
+    return next((n for n in sorted(stage.damaged) if n in stage.known), 0)
+
+
+def _is_whole(stage: Stage) -> bool:
+    """No node is about to leave, and no group is between two memberships."""
+    catalogs = [node.catalog for node in stage.cluster.nodes.values()]
+    catalog = max(catalogs, key=lambda one: one.applied, default=None)
+    if catalog is None or any(node.is_leaving for node in catalog.nodes.values()):
+        return False
+    for number, wanted in catalog.groups.items():
+        leader = stage.cluster.leader(number)
+        if not leader:
+            return False
+        conf = stage.cluster.nodes[leader].groups[number].conf_state
+        if conf.voters_outgoing or set(conf.voters) != set(wanted.members):
+            return False
+    return True
+
+
+def _leave_dead(stage: Stage) -> None:
+    """Kill as many nodes for good as every group can bear."""
+    candidates = stage.members()
+    stage.random.shuffle(candidates)
+    # Who is damaged will not come back by itself.
+    candidates.sort(key=lambda node: node not in stage.damaged)
+    dead: set[int] = set()
+    for node in candidates:
+        if _can_lose(stage, dead | {node}):
+            dead.add(node)
+    for node in sorted(dead):
+        stage.leave_dead(node)
+
+
+def _can_lose(stage: Stage, dead: set[int]) -> bool:
+    """True if each group keeps a majority of every half of every membership that may count."""
+    down = dead | stage.damaged
+    for node in stage.cluster.nodes.values():
+        for group in node.groups.values():
+            conf = group.conf_state
+            for voters in (conf.voters, conf.voters_outgoing):
+                if voters and 2 * len(set(voters) - down) <= len(voters):
+                    return False
+    return True

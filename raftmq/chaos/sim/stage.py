@@ -1,0 +1,253 @@
+"""What a nemesis works on: the cluster, who may be broken next, and who is started again.
+
+A *seat* is a place among the founding nodes, numbered from 1 as in schedules. A node that is
+replaced leaves its seat to its successor, so that "node 2" of a schedule always means somebody.
+
+Who died is started again after a little while, as a service manager would do it. A node that gave
+up because its disk is not what it was (rot, an emptied or foreign folder) stays stopped until the
+drain replaces it, as an operator would.
+
+The *atlas* keeps a broken disk from being more than the product promises to survive: lasting damage
+is done to a minority of the seats, until those were replaced; and what a node is made to forget
+without a trace must still be held by a majority of the others. Damage beyond that is withheld, and
+counted.
+
+Invariants:
+- At each moment fewer than half of the seats carry lasting damage.
+
+Sources: TigerBeetle's fault atlas.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import Random
+from typing import Any
+
+import trio
+
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.clients import Clients
+from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.watch import Watch
+from raftmq.chaos.world.network import Connection
+
+RESTART_SECONDS = (0.1, 2.0)
+"""A process that died comes back after a time between these."""
+
+GIVES_UP_MAX = 4
+"""A node that gave up so often without serving in between is broken for good."""
+
+REFRESH_SECONDS = 0.2
+"""How often it is found out who belongs to the cluster."""
+
+GONE_SECONDS = 4.0
+"""A node that has left is stopped so long after that."""
+
+DISK_FAULTS = (
+    "RotFound", "WrongFolder", "KnownOtherwise", "WrongLog", "UnsupportedFormat",
+    "CorruptRecord", "ValidationError", "DecodeError", "FileNotFoundError",
+)  # fmt: skip
+"""What a node's last words begin with if starting it again is of no use."""
+
+
+class Stage:
+    """Everything a fault's handler may touch."""
+
+    def __init__(
+        self, cluster: Cluster, watch: Watch, clients: Clients, nursery: trio.Nursery, *, seed: int
+    ) -> None:
+        self.cluster = cluster
+        """The nodes, their machines and the network."""
+        self.watch = watch
+        """What is seen of them."""
+        self.clients = clients
+        """Who uses them."""
+        self.random = Random(f"stage {seed}")
+        """For all that a schedule leaves open."""
+        self.agenda = cluster.agenda
+        """Time."""
+        self.counts: Counter[str] = Counter()
+        """Faults by name, crashes, restarts and so on."""
+        self.violations: list[Violation] = []
+        """What was noticed at once."""
+        self.seats = {peer.id: peer.id for peer in cluster.peers}
+        """Which node sits where."""
+        self.damaged: set[int] = set()
+        """Nodes whose disks do not hold what they held."""
+        self.joining: set[int] = set()
+        """Nodes that were started to join, and are not in the catalog yet."""
+        self.known: set[int] = set(self.seats.values())
+        """The nodes of the catalog, by the newest of its replicas."""
+        self.retired: set[int] = set()
+        """Nodes that have left the cluster."""
+        self.recorded: list[Connection] = []
+        """Connections in the order in which they were opened, if a fault needs them."""
+        self.dropped_kinds: frozenset[int] = frozenset()
+        """Kinds of consensus messages that are lost between nodes now."""
+        self.final_members: dict[int, set[int]] = {}
+        """By partition group: its voters in the end."""
+        self.is_healing = False
+        """True from the heal on: nothing is broken any more."""
+        self._nursery = nursery
+        self._left_dead: set[int] = set()
+        self._is_over = False
+        self._applied = 0
+        self._held: Counter[int] = Counter()
+        self._failures: Counter[int] = Counter()
+        self._power_on_crash: set[int] = set()
+        cluster.listeners.append(self._changed)
+
+    def begin(self) -> None:
+        """Keep up with who belongs to the cluster."""
+        if not self._is_over:
+            self.refresh()
+            self.agenda.call_after(REFRESH_SECONDS, self.begin)
+
+    def end(self) -> None:
+        """The run is over."""
+        self._is_over = True
+
+    # Who is there.
+
+    def node(self, seat: int) -> int:
+        """The node on a seat."""
+        return self.seats.get(seat, seat)
+
+    def nodes_of(self, event: Event) -> list[int]:
+        """The nodes that an event names."""
+        return [self.node(seat) for seat in event.nodes]
+
+    def members(self) -> list[int]:
+        """All nodes that belong to the cluster now."""
+        return sorted((self.known | self.joining) - self.retired)
+
+    def has_left(self, node: int) -> bool:
+        """True if the cluster has forgotten a node."""
+        return node in self.retired
+
+    def alive(self, nodes: Iterable[int]) -> list[int]:
+        """Those of the nodes that have a process."""
+        return [node for node in nodes if node in self.cluster.processes]
+
+    def leader(self) -> int:
+        """Who leads the busiest data group; 0: nobody leads any."""
+        groups = sorted(self.watch.commits.items(), key=lambda item: (-item[1], item[0]))
+        leaders = [self.cluster.leader(group) for group, _ in groups if group]
+        return next((leader for leader in leaders if leader), self.cluster.leader(0))
+
+    def host(self, node: int) -> str:
+        """A node's name on the network."""
+        return f"node{node}"
+
+    def hosts(self) -> list[str]:
+        """All machines that talk to each other, clients last."""
+        return [*map(self.host, self.members()), *self.clients.hosts()]
+
+    def refresh(self) -> None:
+        """Find out who belongs to the cluster by now, and give free seats to those without one."""
+        catalogs = [node.catalog for node in self.cluster.nodes.values()]
+        catalog = max(catalogs, key=lambda one: one.applied, default=None)
+        if catalog is None or len(catalog.nodes) < 2 or catalog.applied < self._applied:
+            return
+        self._applied, known = catalog.applied, set(catalog.nodes)
+        for node in sorted(self.known - known):
+            self.retired.add(node)
+            self.watch.note(node, "has left the cluster")
+            self.agenda.call_after(GONE_SECONDS, partial(self.kill, node, crash=False))
+        self.known = known
+        self.joining -= known
+        for seat, node in self.seats.items():
+            free = sorted(known - set(self.seats.values()))
+            if node not in known and free:
+                self.seats[seat] = free[0]
+
+    # Deaths and births.
+
+    def kill(self, node: int, *, power: bool = False, crash: bool = True) -> None:
+        """End a node's process, or take its machine's power; without effect if it is down."""
+        if node in self.cluster.processes:
+            self.counts["crashes"] += crash
+            self.cluster.kill(node, power=power)
+
+    def lose_power_on_crash(self, node: int) -> None:
+        """The next crash point that is reached takes the machine's power too."""
+        self._power_on_crash.add(node)
+        process = self.cluster.processes.get(node)
+        if process is not None:
+            process.on_crash = lambda: self._crash(node)
+
+    def _crash(self, node: int) -> None:
+        power = node in self._power_on_crash
+        self._power_on_crash.discard(node)
+        self.kill(node, power=power)
+
+    def hold_down(self, node: int) -> None:
+        """Do not start it again before as many calls of `let_up`."""
+        self._held[node] += 1
+
+    def let_up(self, node: int) -> None:
+        """It may be started again."""
+        self._held[node] -= 1
+        self.restart_soon(node)
+
+    def restart_soon(self, node: int, seconds: float | None = None) -> None:
+        """Start it after a while, if it is still down then and may be up."""
+        pause = self.random.uniform(*RESTART_SECONDS) if seconds is None else seconds
+        self.agenda.call_after(pause, lambda: self.restart(node))
+
+    def restart(self, node: int) -> None:
+        """Start a node if it is down and may be up."""
+        is_wanted = node not in self.retired and not self._held[node] and not self._is_over
+        if not is_wanted or node in self.cluster.processes or self.is_spoilt(node):
+            return
+        # After a refused sync an operator restarts the machine: its memory may show what is lost.
+        self.cluster.machines[node].disk.drop_caches()
+        self.counts["restarts"] += 1
+        self.cluster.start_soon(node)
+
+    def leave_dead(self, node: int) -> None:
+        """End a node for good, without anybody being told."""
+        self._left_dead.add(node)
+        self.hold_down(node)
+        self.kill(node, crash=False)
+
+    def is_left_dead(self, node: int) -> bool:
+        """True if it was ended for good."""
+        return node in self._left_dead
+
+    def is_spoilt(self, node: int) -> bool:
+        """True if the node gave up for good: only a replacement helps."""
+        stopped = self.cluster.stopped.get(node)
+        if node in self.cluster.broken:
+            return True
+        if stopped is None:
+            return False
+        return str(stopped).startswith(DISK_FAULTS) or self._failures[node] >= GIVES_UP_MAX
+
+    def _changed(self, node: int, what: str) -> None:
+        if what == "starts":
+            return
+        if what == "serves":
+            self._failures[node] = 0
+        elif what.startswith("breaks"):
+            text = self.cluster.broken[node]
+            self.violations.append(Violation("bug", self.watch.now_ms, f"node {node}: {text}"))
+        elif what.startswith("gives up"):
+            self.counts["nodes that gave up"] += 1
+            self._failures[node] += 1
+            if self.is_spoilt(node):
+                self.damaged.add(node)
+        self.restart_soon(node)
+
+    def spawn(self, task: Callable[..., Any], *args: Any) -> None:
+        """Run something beside; its exceptions end the run."""
+        self._nursery.start_soon(task, *args)
+
+    # Who may be hurt for good.
+
+    def may_damage(self, node: int) -> bool:
+        """True if a disk may be damaged without the damaged ones becoming half of all."""
+        hurt = self.damaged | {node}
+        return 2 * len(hurt & set(self.members())) < len(self.seats)

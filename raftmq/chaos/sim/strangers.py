@@ -1,0 +1,49 @@
+"""A node of another cluster at an address that nodes and clients believe to know."""
+
+import trio
+
+from raftmq.broker.node import Node, NodeStopped
+from raftmq.broker.settings import NodeSettings, Peer, Settings
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.sim.cluster import DATA, PORT
+from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.chaos.world.made_up import MadeUpWorld
+from raftmq.chaos.world.process import Machine, Process
+
+STAY_SECONDS = 3.0
+"""So long it answers there."""
+
+
+def old_address(stage: Stage, event: Event) -> None:
+    """A node goes down, and one of another cluster is started at its address for a while."""
+    node = stage.nodes_of(event)[0]
+    stage.hold_down(node)
+    stage.kill(node)
+    stage.spawn(_stay, stage, node)
+
+
+async def _stay(stage: Stage, node: int) -> None:
+    host = stage.host(node)
+    own = Peer(node, host, PORT)
+    settings = Settings(
+        NodeSettings(node, "stranger", DATA, host, PORT, peers=[own], groups=1, replicas=1),
+        stage.cluster.raft,
+        stage.cluster.log,
+    ).validate()
+    machine = Machine(host, stage.agenda, MemoryFiles())
+    process = Process(machine, stage.agenda, seed=stage.random.getrandbits(32))
+    stage.cluster.network.machine_came_back(host)
+
+    async def run() -> None:
+        try:
+            await Node(settings, MadeUpWorld(stage.cluster.network, process)).run()
+        except NodeStopped as stopped:
+            stage.watch.note(node, f"the stranger gives up: {stopped}")
+
+    with trio.move_on_after(STAY_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process.run, run)
+    process.die()
+    stage.cluster.network.process_ended(process)
+    stage.let_up(node)

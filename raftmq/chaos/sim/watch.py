@@ -1,0 +1,183 @@
+"""Looking into every node while a run goes on: roles, terms, commit indexes, digests.
+
+Every tenth of a second, and whenever a node starts or ends, each replica on each node is looked at:
+that gives the time line of the evidence, the changes of office for the report, and the coverage.
+What is written down of a node is what a crash could not take from it: term and vote as they stand
+on its disk, its last record there; of a leader what it holds in memory, as an election rests on it.
+
+Invariants:
+- Looking changes nothing: no call here has an effect on a node.
+- A node that was made to forget something on its disk, which nobody could notice, is another one
+  from then on (`rename`): what it was promised to keep does not bind it.
+
+Left out: what happens between two looks; the core simulator looks at every step.
+"""
+
+from collections import Counter, defaultdict
+
+from raftmq.broker.group import Group
+from raftmq.chaos.checkers.evidence import Moment, ProgressAt
+from raftmq.chaos.outcome import Coverage, Happening
+from raftmq.chaos.sim.cluster import Cluster
+from raftmq.consensus import ProgressState, Role
+
+LOOK_SECONDS = 0.1
+"""Between two looks."""
+
+RENAMED = 1000
+"""Added to a node's number for each time that it was made to forget."""
+
+_ROLES = {
+    Role.FOLLOWER: "follower",
+    Role.PRE_CANDIDATE: "candidate",
+    Role.CANDIDATE: "candidate",
+    Role.LEADER: "leader",
+}
+_PROGRESS = {
+    ProgressState.PROBE: "probe",
+    ProgressState.REPLICATE: "level",
+    ProgressState.SNAPSHOT: "snapshot",
+}
+
+
+class Watch:
+    """Eyes on a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._agenda = cluster.agenda
+        self._began = cluster.agenda.now
+        self._offices: dict[tuple[int, int], tuple[str, int]] = {}
+        self._last: dict[tuple[int, int], Moment] = {}
+        self._names: Counter[int] = Counter()
+        self._is_over = False
+        self.moments: dict[int, list[Moment]] = defaultdict(list)
+        """By partition group, in order of time."""
+        self.progress: dict[int, list[ProgressAt]] = defaultdict(list)
+        """What leaders thought of their followers, when it changed."""
+        self.digests: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)
+        """By partition group: digest of a node's machine, by (node, index)."""
+        self.commits: dict[int, int] = defaultdict(int)
+        """By partition group: the highest commit index seen."""
+        self.timeline: list[Happening] = []
+        """For the report."""
+        self.elections = 0
+        """Changes of office to leader."""
+        self.coverage: Counter[Coverage] = Counter()
+        """Situations that faults struck in."""
+        self._progress: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+
+    @property
+    def now_ms(self) -> int:
+        """Since the run began."""
+        return int((self._agenda.now - self._began) * 1000)
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._cluster.listeners.append(self._changed)
+        self._look_again()
+
+    def end(self) -> None:
+        """One last look."""
+        self.look()
+        self._is_over = True
+
+    def note(self, node: int, what: str) -> None:
+        """Something for the time line."""
+        self.timeline.append(Happening(self.now_ms, node, what))
+        self._agenda.trace(f"{self.now_ms} {node} {what}".encode())
+
+    def rename(self, node: int) -> None:
+        """A node forgets, unnoticed: it is another one from now on."""
+        self._names[node] += 1
+
+    def _changed(self, node: int, what: str) -> None:
+        self.note(node, what)
+        self.look()
+
+    def _look_again(self) -> None:
+        if not self._is_over:
+            self.look()
+            self._agenda.call_after(LOOK_SECONDS, self._look_again)
+
+    def look(self) -> None:
+        """Look at every replica."""
+        for number, node in self._cluster.nodes.items():
+            for group in node.groups.values():
+                self._look_at(number, group)
+
+    def _look_at(self, number: int, group: Group) -> None:
+        raft, machine = group.raft, group.machine
+        kind = _ROLES.get(raft.role, "follower")
+        office = kind, raft.term
+        is_leader = raft.role is Role.LEADER
+        key = number, group.number
+        if self._offices.get(key) != office:
+            self._offices[key] = office
+            self.elections += is_leader
+            self.note(number, f"group {group.number}: {kind}, term {raft.term}")
+        durable = group.cache.last_index()
+        last = raft.last_index if is_leader else durable
+        commit = min(raft.commit, durable)
+        state = group.store.hard_state
+        term = raft.term if is_leader else state.term
+        vote = state.vote if state.term == term else 0
+        name = number + RENAMED * self._names[number]
+        voters = group.conf_state.voters + group.conf_state.voters_outgoing
+        moment = Moment(
+            self.now_ms, name, self._cluster.incarnations[number], kind, term, vote,
+            commit, machine.applied, last, group.cache.tail(durable)[0] if last == durable else 0,
+            number in voters or not voters,
+        )  # fmt: skip
+        if moment[1:] != self._last.get(key, (0,))[1:]:
+            self._last[key] = moment
+            self.moments[group.number].append(moment)
+            self.digests[group.number][number, machine.applied] = machine.digest
+            self.commits[group.number] = max(self.commits[group.number], commit)
+        if is_leader:
+            self._look_at_progress(name, group)
+
+    def _look_at_progress(self, name: int, group: Group) -> None:
+        raft = group.raft
+        for peer, seen in raft.status().progress.items():
+            known = raft.term, seen.match, seen.next
+            key = name, group.number, peer
+            if self._progress.get(key) != known:
+                self._progress[key] = known
+                self.progress[group.number].append(
+                    ProgressAt(self.now_ms, name, raft.term, peer, seen.match, seen.next)
+                )
+
+    def cover(self, node: int, fault: str) -> None:
+        """A fault strikes a node: in which situation is each of its replicas?"""
+        running = self._cluster.nodes.get(node)
+        if running is None or not running.groups:
+            self.coverage[Coverage("dead" if node else "none", "same", "unknown", fault)] += 1
+            return
+        for number, group in running.groups.items():
+            self.coverage[Coverage(*self._situation(node, number, group), fault)] += 1
+
+    def _situation(self, node: int, number: int, group: Group) -> tuple[str, str, str]:
+        terms = [
+            other.groups[number].raft.term
+            for other in self._cluster.nodes.values()
+            if number in other.groups
+        ]
+        relation = "behind" if group.raft.term < max(terms) else "same"
+        role = _ROLES.get(group.raft.role, "follower")
+        if node in group.conf_state.learners:
+            role = "learner"
+        return role, relation, self._progress_of(node, number)
+
+    def _progress_of(self, node: int, number: int) -> str:
+        leader = self._cluster.leader(number)
+        if not leader:
+            return "unknown"
+        group = self._cluster.nodes[leader].groups[number]
+        if leader == node:
+            return "level"
+        progress = group.raft.status().progress.get(node)
+        if progress is None:
+            return "unknown"
+        is_behind = progress.match + 10 < group.raft.last_index
+        return "behind" if is_behind else _PROGRESS[progress.state]
