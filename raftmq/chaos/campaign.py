@@ -65,6 +65,11 @@ class Plan:
         Raises:
             CannotPlay: see `kinds`.
         """
+        if self.world is World.CORE:
+            # There a seed also decides how many nodes there are.
+            from raftmq.chaos.core import draw_schedule
+
+            return draw_schedule(seed, seconds=self.seconds, kinds=self.kinds())
         return draw(seed, self.kinds(), nodes=NODES, seconds=self.seconds)
 
     def play(self, schedule: Schedule) -> Outcome:

@@ -5,11 +5,13 @@ every other sentence becomes a mark that shows its text.
 
 | sentence, for example | becomes |
 |---|---|
-| `leader of group 1, term 4`, `follower, term 4` | a role, until the next one of node and group |
-| `dead`, `down`, `killed`, `crashed`, `loses power` | no role in any group of that node |
-| `pause begins`, `pause ends`, `kill` (a fault's name) | a band; a line for what happens once |
+| `leader of group 1, term 4`, `group 1: leader, term 4`, `leader, term 4` | a role until the next |
+| `is killed`, `loses power`, `ends`, `stops: RotFound`, `gives up: why` | dead, in all groups |
+| `starts`, `serves` | up, until it has a role |
+| `pause begins`, `pause ends`, `kill`, `1.5s pause node 3 for 2s` | a fault: a band, or a line |
 
-Faults are those of the catalogue and of the schedule, which may have kinds of its own.
+Faults are those of the catalogue and of the schedule, which may have kinds of its own. One that
+lasts ends with its `ends`, of the same node or else of the cluster, or with the run.
 
 If no sentence names a fault, the bands are those of the schedule: what was asked for, which is less
 than what was seen, since a leader is known only when the fault is played.
@@ -20,6 +22,7 @@ Invariants:
 
 import re
 from collections.abc import Container, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,16 +30,21 @@ from raftmq.chaos.faults import FAULTS, Schedule
 from raftmq.chaos.outcome import Happening
 
 ROLES = ("leader", "follower", "candidate", "pre-candidate", "learner")
-DEAD = "dead"
+UP, DEAD = "up", "dead"
 
 _ROLE = re.compile(
-    rf"(?:becomes |is )?(?P<role>{'|'.join(ROLES)})\b(?:.*?\bgroup (?P<group>\d+))?"
-    r"(?:.*?\bterm (?P<term>\d+))?"
+    rf"(?:group (?P<before>\d+): )?(?P<role>{'|'.join(ROLES)})\b(?: of group (?P<group>\d+))?"
+    r"(?:, term (?P<term>\d+))?"
 )
 _DEATH = re.compile(
-    r"(?:is )?(dead|down|killed|crash\w*|stopp?(ed|s)|loses power|power loss|ends)\b"
+    r"(is )?(dead|down|killed|crashe[sd]|stop(s|ped)|ends|ended|gives up|refuses|breaks|loses power"
+    r"|stays dead)\b"
 )
-_FAULT = re.compile(r"(?P<name>[a-z][a-z-]+?)(?: (?P<edge>begins|ends))?(?:[ ,:(].*)?$")
+_BIRTH = re.compile(r"(is )?(starts|started|serves|up)\b")
+_FAULT = re.compile(
+    r"(?:[\d.]+s )?(?P<name>[a-z][a-z-]*[a-z])(?: node (?P<nodes>[\d,]+))?"
+    r"(?P<more>(?: [^:]*?)??)(?: (?P<edge>begins|ends))?$"
+)
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -46,7 +54,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     group: int
     """-1 in a world with one group."""
     role: str
-    """One of `ROLES`, or `DEAD`."""
+    """One of `ROLES`, `UP` or `DEAD`."""
     term: int
     """0: not known."""
     start_ms: int
@@ -86,18 +94,17 @@ def spans(timeline: Sequence[Happening], end_ms: int) -> list[Span]:
     for at_ms, node, what in timeline:
         match = _ROLE.match(what)
         if match is not None:
-            group = -1 if match["group"] is None else int(match["group"])
-            term = int(match["term"] or 0)
-            if (node, group) in current:
-                close((node, group), at_ms)
-            # A node that is in a group at all is no longer dead as a whole.
-            if (node, -1) in current and current[node, -1][0] == DEAD:
-                close((node, -1), at_ms)
-            current[node, group] = match["role"], term, at_ms
-        elif node and _DEATH.match(what) and _fault(what, FAULTS) is None:
+            number = match["before"] or match["group"]
+            group = -1 if number is None else int(number)
+            # The node has a role somewhere: it is no longer dead, or just up, as a whole.
+            for place in {(node, group), (node, -1)} & current.keys():
+                if place == (node, group) or current[place][0] in (UP, DEAD):
+                    close(place, at_ms)
+            current[node, group] = match["role"], int(match["term"] or 0), at_ms
+        elif node and (_DEATH.match(what) or _BIRTH.match(what)):
             for place in [place for place in current if place[0] == node]:
                 close(place, at_ms)
-            current[node, -1] = DEAD, 0, at_ms
+            current[node, -1] = (DEAD if _DEATH.match(what) else UP), 0, at_ms
     for place in list(current):
         close(place, end_ms)
     return sorted(found, key=lambda span: (span.node, span.group, span.start_ms))
@@ -123,31 +130,47 @@ def _names(schedule: Schedule) -> Container[str]:
     return FAULTS.keys() | {event.fault for event in schedule.events}
 
 
-def _fault(what: str, names: Container[str]) -> tuple[str, str] | None:
-    """(name, `begins`, `ends` or nothing) of a sentence about a fault."""
+class _Told(NamedTuple):
+    """A sentence about a fault."""
+
+    name: str
+    nodes: tuple[int, ...]
+    edge: str
+    """`begins`, `ends` or nothing."""
+
+
+def _fault(what: str, names: Container[str]) -> _Told | None:
     match = _FAULT.match(what)
-    if match is None or match["name"] not in names:
+    if match is None or match["name"] not in names or " skipped" in match["more"]:
         return None
-    return match["name"], match["edge"] or ""
+    nodes = tuple(map(int, match["nodes"].split(","))) if match["nodes"] else ()
+    return _Told(match["name"], nodes, match["edge"] or "")
 
 
 def _seen(timeline: Sequence[Happening], names: Container[str], end_ms: int) -> Iterator[Band]:
-    open_: dict[tuple[str, int], tuple[int, str]] = {}
+    open_: list[tuple[str, tuple[int, ...], int, str]] = []
     for at_ms, node, what in timeline:
-        fault = _fault(what, names)
-        if fault is None:
+        told = _fault(what, names)
+        if told is None:
             continue
-        name, edge = fault
-        nodes = (node,) if node else ()
-        if edge == "ends":
-            start_ms, text = open_.pop((name, node), (at_ms, what))
-            yield Band(name, nodes, start_ms, at_ms, text)
-        elif edge == "begins" or (name in FAULTS and FAULTS[name].lasts):
-            open_.setdefault((name, node), (at_ms, what))
+        nodes = told.nodes or ((node,) if node else ())
+        if told.edge == "ends":
+            same = [one for one in open_ if one[0] == told.name]
+            # Some worlds tell only of the cluster that a fault is over.
+            begun = next((one for one in same if one[1] == nodes), same[0] if same else None)
+            if begun is not None:
+                open_.remove(begun)
+                yield Band(begun[0], begun[1], begun[2], at_ms, begun[3])
+        elif _lasts(told):
+            open_.append((told.name, nodes, at_ms, what))
         else:
-            yield Band(name, nodes, at_ms, at_ms, what)
-    for (name, node), (start_ms, text) in open_.items():
-        yield Band(name, (node,) if node else (), start_ms, end_ms, text)
+            yield Band(told.name, nodes, at_ms, at_ms, what)
+    for name, nodes, start_ms, text in open_:
+        yield Band(name, nodes, start_ms, end_ms, text)
+
+
+def _lasts(told: _Told) -> bool:
+    return FAULTS[told.name].lasts if told.name in FAULTS else told.edge == "begins"
 
 
 def _asked(schedule: Schedule) -> Iterator[Band]:

@@ -5,16 +5,14 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 # A session in this process forgets what it imported; numpy cannot be loaded twice.
-import raftmq.chaos.player
-import raftmq.chaos.verdicts
-
-assert raftmq.chaos.player.Nemesis
-assert raftmq.chaos.verdicts.judged
+for name in ("player", "verdicts"):
+    import_module(f"raftmq.chaos.{name}")
 
 pytest_plugins = ["pytester"]
 

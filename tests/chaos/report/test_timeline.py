@@ -1,8 +1,11 @@
 """Sentences of a run's time line become spans, bands and marks."""
 
-from raftmq.chaos.faults import Event, Schedule
+import pytest
+
+from raftmq.chaos.campaign import Plan
+from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw
 from raftmq.chaos.outcome import Happening
-from raftmq.chaos.report.timeline import DEAD, bands, marks, spans
+from raftmq.chaos.report.timeline import DEAD, UP, bands, marks, spans
 
 NO_FAULTS = Schedule(1, 10, ())
 
@@ -86,3 +89,56 @@ def test_fault_of_ones_own_is_a_band_too() -> None:
     found = bands([Happening(7, 0, "drop-backlog")], schedule, 1_000)
     assert [(one.name, one.start_ms) for one in found] == [("drop-backlog", 7)]
     assert marks([Happening(7, 0, "drop-backlog")], schedule) == []
+
+
+def test_sentences_of_all_worlds_are_understood() -> None:
+    # As the simulators of cores and of brokers write them.
+    assert roles(
+        [
+            (0, 1, "starts, life 1"),
+            (5, 1, "leader, term 2"),
+            (9, 1, "is killed"),
+            (20, 2, "serves"),
+            (30, 2, "group 3: candidate, term 8"),
+            (40, 2, "gives up: RotFound at 7"),
+        ]
+    ) == [
+        (1, -1, UP, 0, 0, 5),
+        (1, -1, "leader", 2, 5, 9),
+        (1, -1, DEAD, 0, 9, 10_000),
+        (2, -1, UP, 0, 20, 30),
+        (2, -1, DEAD, 0, 40, 10_000),
+        (2, 3, "candidate", 8, 30, 40),
+    ]
+    timeline = [
+        Happening(100, 0, "0.100s pause node 3 for 2.000s"),
+        Happening(200, 0, "0.200s split-halves node 2,1 for 1.000s begins"),
+        Happening(300, 0, "0.300s kill node 1 begins"),
+        Happening(400, 0, "split-halves ends"),
+        Happening(500, 0, "pause ends"),
+        Happening(600, 0, "mute skipped: nobody leads"),
+        Happening(700, 2, "stops: RotFound"),
+    ]
+    found = bands(timeline, NO_FAULTS, 1_000)
+    assert [(one.name, one.nodes, one.start_ms, one.end_ms) for one in found] == [
+        ("pause", (3,), 100, 500),
+        ("split-halves", (2, 1), 200, 400),
+        ("kill", (1,), 300, 300),
+    ]
+    assert [one.text for one in marks(timeline, NO_FAULTS)] == [
+        "mute skipped: nobody leads",
+        "stops: RotFound",
+    ]
+
+
+@pytest.mark.parametrize("world", [World.CORE])
+def test_time_line_of_a_world_gives_every_fault_that_was_played_and_a_role_to_each_node(
+    world: World,
+) -> None:
+    kinds = [FAULTS["pause"], FAULTS["isolate-leader"]]
+    run = Plan(world).play(draw(5, kinds, nodes=3, seconds=20))
+    found = bands(run.timeline, run.schedule, 20_000)
+    played = [one for one in run.timeline if " skipped" not in one.what]
+    assert len(found) == len(run.schedule.events) - (len(run.timeline) - len(played))
+    shown = spans(run.timeline, 20_000)
+    assert {one.role for one in shown} >= {"leader", UP}
