@@ -499,8 +499,9 @@ class Node:
         if self._touched:
             touched, self._touched = self._touched, set()
             self._fetches.wake(touched)
-        self._disk.flush()
+        # First what leaves, so that followers write while this node does.
         self.load.step.end()
+        self._disk.flush()
         if self._marked:
             self._wake.set()
 

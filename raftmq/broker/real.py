@@ -13,7 +13,7 @@ import trio
 
 from raftmq.log.files import FileSystem, RealFiles
 
-from .world import Done, T
+from .world import Done, Outcome, T
 
 RECEIVE_BYTES = 64 * 1024
 """What one read takes if the reader does not say."""
@@ -29,23 +29,49 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
+QUICK_SECONDS = 0.002
+"""A small job that took longer on the event loop sends the next ones to the thread."""
+
+WARY_SECONDS_MIN, WARY_SECONDS_MAX = 1.0, 60.0
+"""For so long; longer each time, until one is quick again."""
+
+
 class ThreadWorker:
     """One long-lived thread with a queue of jobs.
 
     `trio.to_thread` costs about 0.1 ms a call; waking one thread through a queue and reporting by
-    `run_sync_soon` costs a third of that, and keeps the jobs in order.
+    `run_sync_soon` costs a third of that, and keeps the jobs in order. A job that is done sooner
+    than that is better done on the loop, which `try_now` does as long as it is.
     """
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Done[Any]] | None]
         self._jobs = queue.SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
+        self._under_way = 0
+        self._wary_until = 0.0
+        self._wary_seconds = WARY_SECONDS_MIN
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
         """Run `job` on the thread after those submitted before it, then `done` on the loop."""
+        self._under_way += 1
         self._jobs.put((job, done))
+
+    def try_now(self, job: Callable[[], T]) -> Outcome[T] | None:
+        """Run a job on the loop, unless one is under way or the last one here was slow."""
+        started = time.monotonic()
+        if self._under_way or started < self._wary_until:
+            return None
+        outcome = _outcome_of(job)
+        ended = time.monotonic()
+        if ended - started < QUICK_SECONDS:
+            self._wary_seconds = WARY_SECONDS_MIN
+        else:
+            self._wary_until = ended + self._wary_seconds
+            self._wary_seconds = min(2 * self._wary_seconds, WARY_SECONDS_MAX)
+        return outcome
 
     def close(self) -> None:
         """Finish what was submitted and end the thread; blocks until then."""
@@ -55,14 +81,22 @@ class ThreadWorker:
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done = item
+            outcome = _outcome_of(job)
             try:
-                result, error = job(), None
-            except BaseException as caught:
-                result, error = None, caught
-            try:
-                self._token.run_sync_soon(done, result, error)
+                self._token.run_sync_soon(self._report, done, outcome)
             except trio.RunFinishedError:
                 return
+
+    def _report(self, done: Done[Any], outcome: Outcome[Any]) -> None:
+        self._under_way -= 1
+        done(*outcome)
+
+
+def _outcome_of(job: Callable[[], T]) -> Outcome[T]:
+    try:
+        return job(), None
+    except BaseException as error:
+        return None, error
 
 
 class TcpStream(trio.abc.Stream):

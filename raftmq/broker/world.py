@@ -29,8 +29,11 @@ from raftmq.log.files import FileSystem
 
 T = TypeVar("T")
 
+Outcome = tuple[T | None, BaseException | None]
+"""(result, None) or (None, error)."""
+
 Done = Callable[[T | None, BaseException | None], None]
-"""Called on the loop with (result, None) or (None, error). It must not raise."""
+"""Called on the loop with the outcome. It must not raise."""
 
 
 class Worker(Protocol):
@@ -38,6 +41,9 @@ class Worker(Protocol):
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
         """Run `job` after those submitted before it, then `done` on the loop."""
+
+    def try_now(self, job: Callable[[], T]) -> Outcome[T] | None:
+        """Run a small job here and now, if the worker is idle and quick; None: `submit` it."""
 
     def close(self) -> None:
         """Finish the jobs submitted so far and end; blocks until then."""

@@ -1,0 +1,70 @@
+"""The real worker: which jobs run on the loop, and which on its thread."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from raftmq.broker import real
+from raftmq.broker.real import ThreadWorker
+
+
+def _in_loop(check: Callable[[ThreadWorker], None]) -> None:
+    async def main() -> None:
+        worker = ThreadWorker("test")
+        try:
+            check(worker)
+        finally:
+            worker.close()
+
+    trio.run(main)
+
+
+def test_quick_job_runs_on_the_loop_and_reports_what_came_of_it() -> None:
+    def check(worker: ThreadWorker) -> None:
+        assert worker.try_now(threading.get_ident) == (threading.get_ident(), None)
+        outcome = worker.try_now(lambda: 1 // 0)
+        assert outcome is not None
+        assert isinstance(outcome[1], ZeroDivisionError)
+
+    _in_loop(check)
+
+
+def test_no_job_runs_on_the_loop_beside_one_on_the_thread() -> None:
+    async def main() -> None:
+        worker = ThreadWorker("test")
+        may_end, is_over = threading.Event(), trio.Event()
+        worker.submit(may_end.wait, lambda result, error: is_over.set())
+        assert worker.try_now(lambda: 1) is None
+        may_end.set()
+        await is_over.wait()
+        assert worker.try_now(lambda: 1) == (1, None)
+        worker.close()
+
+    trio.run(main)
+
+
+def test_slow_job_sends_the_next_ones_to_the_thread_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def take(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def check(worker: ThreadWorker) -> None:
+        for wary_seconds in (1.0, 2.0, 4.0):
+            assert worker.try_now(lambda: take(real.QUICK_SECONDS * 2)) is not None
+            take(wary_seconds - 0.01)
+            assert worker.try_now(lambda: None) is None
+            take(0.02)
+        assert worker.try_now(lambda: None) is not None
+        assert worker.try_now(lambda: take(1.0)) is not None
+        take(real.WARY_SECONDS_MIN + 0.01)
+        assert worker.try_now(lambda: None) is not None, "a quick one has made up for it"
+
+    _in_loop(check)
