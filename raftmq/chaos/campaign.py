@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from multiprocessing import get_context
@@ -48,6 +49,8 @@ class Plan:
     """Of each run, in its own time: made up, or real in the real world."""
     mutant: str = ""
     """A bug to plant, by its name in `raftmq.chaos.mutants`; empty: none."""
+    is_liveness: bool = False
+    """At the heal only a quorum comes back, and progress is due."""
 
     def kinds(self) -> list[Fault]:
         """The faults to draw from.
@@ -76,17 +79,15 @@ class Plan:
         """One run. In a made-up world the same plan and schedule give the same outcome.
 
         Raises:
-            CannotPlay: there is no such workload or mutant, or this installation has no such world.
+            CannotPlay: this world has no such workload, or there is no such mutant.
         """
-        if self.workload not in WORKLOADS:
-            raise CannotPlay(f"there is no workload {self.workload!r}: {', '.join(WORKLOADS)}")
-        # The core world has no clients, and so no workload.
         has_clients = self.world is not World.CORE
         options = ["--workload", self.workload] if has_clients else []
+        options += ["--liveness"] if has_clients and self.is_liveness else []
         options += ["--mutant", self.mutant] if self.mutant else []
-        run = _player(self.world)
+        run = _player(self)
         with _planted(self.mutant):
-            outcome: Outcome = run(schedule, self.workload) if has_clients else run(schedule)
+            outcome = run(schedule)
         return replace(outcome, replay_options=tuple(options))
 
 
@@ -112,13 +113,30 @@ def mutants() -> Mapping[str, Any]:
     return found
 
 
-def _player(world: World) -> Any:
-    """The world's `run`."""
-    home = f"raftmq.chaos.{world.value}"
-    module = import_module(home)
-    if not hasattr(module, "run"):
-        raise CannotPlay(f"{home} plays no schedules in this installation")
-    return module.run
+_PLAYERS = {
+    World.CORE: "raftmq.chaos.core.world",
+    World.SIM: "raftmq.chaos.sim.run",
+    World.REAL: "raftmq.chaos.real.play",
+}
+"""Where each world's `run` is; a world is loaded when it is played."""
+
+
+def _player(plan: Plan) -> Callable[[Schedule], Outcome]:
+    """What plays a schedule as the plan says.
+
+    Raises:
+        CannotPlay: this world does not know the workload.
+    """
+    module = import_module(_PLAYERS[plan.world])
+    if plan.world is World.CORE:
+        # It has no clients, and so no workload; a seed decides whether it looks at liveness.
+        return module.run  # type: ignore[no-any-return]
+    if plan.workload not in module.WORKLOADS:
+        raise CannotPlay(
+            f"there is no workload {plan.workload!r} in the {plan.world.value} world, "
+            f"only {', '.join(module.WORKLOADS)}"
+        )
+    return partial(module.run, workload=plan.workload, is_liveness=plan.is_liveness)
 
 
 def _planted(name: str) -> AbstractContextManager[object]:

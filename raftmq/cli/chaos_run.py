@@ -38,6 +38,8 @@ _OPTIONS = (
     click.option("--workload", type=click.Choice(WORKLOADS), default="log", show_default=True,
                  help="What clients do; the core world has none."),
     click.option("--mutant", help="Plant a bug first: one of `raftmq chaos list mutants`."),
+    click.option("--liveness", is_flag=True,
+                 help="At the heal only a quorum comes back, and progress is due."),
     click.option("--artifacts", type=click.Path(path_type=Path),
                  help="Keep runs that are not good in folders below it."),
 )  # fmt: skip
@@ -62,8 +64,8 @@ def _world_options(function: F) -> F:
 @click.option("--coverage", is_flag=True, help="Print the situations that faults struck in.")
 @output_option()
 def run(
-    world: str, workload: str, mutant: str | None, artifacts: Path | None, seed: int | None,
-    seeds: str | None, seconds: float, budget: float | None, faults: str | None,
+    world: str, workload: str, mutant: str | None, liveness: bool, artifacts: Path | None,
+    seed: int | None, seeds: str | None, seconds: float, budget: float | None, faults: str | None,
     jobs: int | None, is_shrunk: bool, coverage: bool, output: str,
 ) -> int:  # fmt: skip
     """Play seeds: each draws faults and when they strike, and every checker judges the run.
@@ -81,7 +83,7 @@ def run(
 
     chosen, total = _seeds(seed, seeds, is_endless_allowed=budget is not None)
     names = tuple(name.strip() for name in faults.split(",") if name.strip()) if faults else ()
-    plan = Plan(World(world), names, workload, seconds, mutant or "")
+    plan = Plan(World(world), names, workload, seconds, mutant or "", liveness)
     # Real processes need the machine for themselves.
     jobs = 1 if world == "real" else jobs or _processors()
     with _explained():
@@ -211,8 +213,8 @@ def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
               help="Play it so often; made-up worlds must do the same each time.")  # fmt: skip
 @output_option()
 def replay(
-    schedule: str, world: str, workload: str, mutant: str | None, artifacts: Path | None,
-    times: int, output: str,
+    schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
+    artifacts: Path | None, times: int, output: str,
 ) -> int:  # fmt: skip
     """Play one schedule again.
 
@@ -221,7 +223,7 @@ def replay(
     """
     from raftmq.chaos.faults import World
 
-    plan = _plan(World(world), workload, mutant)
+    plan = _plan(World(world), workload, mutant, liveness)
     with _explained():
         outcomes = [plan.play(_schedule(schedule)) for _ in range(times)]
         outcome = outcomes[0]
@@ -249,8 +251,8 @@ def replay(
               help="Runs, at most.")  # fmt: skip
 @output_option()
 def shrink(
-    schedule: str, world: str, workload: str, mutant: str | None, artifacts: Path | None,
-    trials: int, output: str,
+    schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
+    artifacts: Path | None, trials: int, output: str,
 ) -> int:  # fmt: skip
     """Leave out the faults that do not matter to a failure, and make the others milder.
 
@@ -258,7 +260,7 @@ def shrink(
     """
     from raftmq.chaos.faults import World
 
-    plan = _plan(World(world), workload, mutant)
+    plan = _plan(World(world), workload, mutant, liveness)
     with _explained():
         outcome = plan.play(_schedule(schedule))
         if outcome.is_good:
@@ -275,10 +277,10 @@ def shrink(
     return ExitCode.VIOLATION
 
 
-def _plan(world: Any, workload: str, mutant: str | None) -> "Plan":
+def _plan(world: Any, workload: str, mutant: str | None, is_liveness: bool) -> "Plan":
     from raftmq.chaos.campaign import Plan
 
-    return Plan(world, (), workload, mutant=mutant or "")
+    return Plan(world, (), workload, mutant=mutant or "", is_liveness=is_liveness)
 
 
 def _kept(outcome: "Outcome", artifacts: Path | None, plan: "Plan") -> str:

@@ -123,7 +123,7 @@ def test_replay_of_many_times_compares_traces(
     numbers = count()
     monkeypatch.setattr(
         "raftmq.chaos.campaign._player",
-        lambda world: lambda *given: replace(conftest.play(*given), trace_hash=str(next(numbers))),
+        lambda plan: lambda *given: replace(conftest.play(*given), trace_hash=str(next(numbers))),
     )
     other = raftmq("chaos", "replay", schedule, "--times", "3")
     assert other.code == ExitCode.FAILED
