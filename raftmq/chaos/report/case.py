@@ -58,14 +58,15 @@ class Case:
     def origin_ns(self) -> int:
         """What a history's clock showed when the run began.
 
-        A world's recorder counts from the start of its run; any other clock is taken to begin with
-        the first operation.
+        A recorder's clock may have begun before the run, or long ago; after its end nothing is
+        recorded. Without a run, time begins with the first operation.
         """
         if self.history is None or not len(self.history):
             return 0
-        first, last = int(self.history.time.min()), int(self.history.time.max())
-        seconds = self.outcome.simulated_seconds if self.outcome is not None else 0
-        return 0 if first >= 0 and last <= seconds * 1.5e9 else first
+        if self.outcome is None:
+            return int(self.history.time.min())
+        seconds = self.outcome.simulated_seconds
+        return max(int(self.history.time.max()) - int(seconds * 1e9), 0)
 
     @property
     def end_ms(self) -> int:

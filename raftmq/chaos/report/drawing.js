@@ -235,9 +235,14 @@ function drawLatency(id, curve) {
   figure.shades(height);
   figure.label(13, curve.function, "title");
   figure.label(27, "latency");
-  for (let power = Math.ceil(low); power <= high; power++) {
-    make("line", { x1: GUTTER, x2: figure.width - RIGHT, y1: y(10 ** power), y2: y(10 ** power), class: "grid" }, figure.svg);
-    make("text", { x: GUTTER - 6, y: y(10 ** power) + 4, "text-anchor": "end", class: "label" }, figure.svg, duration(10 ** power));
+  // Of less than two decades the steps between are named too.
+  for (let power = Math.floor(low); power <= high; power++) {
+    for (const step of high - low < 2 ? [1, 2, 5] : [1]) {
+      const ms = step * 10 ** power;
+      if (Math.log10(ms) < low || Math.log10(ms) > high) continue;
+      make("line", { x1: GUTTER, x2: figure.width - RIGHT, y1: y(ms), y2: y(ms), class: "grid" }, figure.svg);
+      make("text", { x: GUTTER - 6, y: y(ms) + 4, "text-anchor": "end", class: "label" }, figure.svg, duration(ms));
+    }
   }
   const path = (values) => {
     let text = "", pen = "M";

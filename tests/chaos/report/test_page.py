@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -184,3 +185,14 @@ def test_machine_without_a_browser_is_told_which_would_do(
     monkeypatch.setattr(browser, "BROWSERS", ("no-such-browser",))
     with pytest.raises(NoBrowser, match="no-such-browser"):
         picture(tmp_path / "page.html", tmp_path / "page.png")
+
+
+def test_time_of_a_history_counts_from_the_start_of_its_run_whatever_its_clock_shows() -> None:
+    run = outcome()
+    assert run.history is not None
+    late = replace(run.history, time=run.history.time + 7 * 10**18)
+    assert of_outcome(run).origin_ns == 0
+    shifted = of_outcome(replace(run, history=late))
+    last_ns = int(late.time.max()) - shifted.origin_ns
+    assert last_ns == int(run.simulated_seconds * 1e9)
+    assert shifted.end_ms - of_outcome(run).end_ms <= 1
