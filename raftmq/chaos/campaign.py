@@ -11,7 +11,7 @@ Invariants:
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,11 +20,14 @@ from importlib import import_module
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, of_world, shrink
 from raftmq.chaos.outcome import Coverage, Outcome
+
+if TYPE_CHECKING:
+    from raftmq.chaos.mutants import Mutant
 
 NODES = 3
 """Of a cluster."""
@@ -48,7 +51,7 @@ class Plan:
     seconds: float = 60.0
     """Of each run, in its own time: made up, or real in the real world."""
     mutant: str = ""
-    """A bug to plant, by its name in `raftmq.chaos.mutants`; empty: none."""
+    """A bug to plant, by its number or name in `raftmq.chaos.mutants`; empty: none."""
     is_liveness: bool = False
     """At the heal only a quorum comes back, and progress is due."""
 
@@ -58,9 +61,14 @@ class Plan:
         Raises:
             CannotPlay: one is unknown, or cannot be made in this world.
         """
-        if not self.faults:
+        names = self.faults
+        if not names and self.mutant:
+            # Some bugs come out under certain faults only.
+            mutant = _mutant(self.mutant)
+            names = mutant.kinds if mutant is not None else ()
+        if not names:
             return of_world(self.world)
-        return [_fault(name, self.world) for name in self.faults]
+        return [_fault(name, self.world) for name in names]
 
     def schedule(self, seed: int) -> Schedule:
         """What happens in the run of this seed.
@@ -85,8 +93,9 @@ class Plan:
         options = ["--workload", self.workload] if has_clients else []
         options += ["--liveness"] if has_clients and self.is_liveness else []
         options += ["--mutant", self.mutant] if self.mutant else []
-        run = _player(self)
-        with _planted(self.mutant):
+        mutant = _mutant(self.mutant)
+        run = _player(self, mutant)
+        with _planted(mutant):
             outcome = run(schedule)
         return replace(outcome, replay_options=tuple(options))
 
@@ -107,10 +116,27 @@ def _fault(name: str, world: World) -> Fault:
     return fault
 
 
-def mutants() -> Mapping[str, Any]:
-    """The bugs that can be planted, by name."""
-    found: Mapping[str, Any] = import_module("raftmq.chaos.mutants").MUTANTS
-    return found
+def mutants() -> "tuple[Mutant, ...]":
+    """The bugs that can be planted, and those that cannot, with the reason."""
+    from raftmq.chaos.mutants import MUTANTS
+
+    return MUTANTS
+
+
+def _mutant(named: str) -> "Mutant | None":
+    """The mutant of this name or number; None: none is wanted.
+
+    Raises:
+        CannotPlay: there is none, or it cannot be planted.
+    """
+    if not named:
+        return None
+    for mutant in mutants():
+        if named in (mutant.name, str(mutant.number)):
+            if mutant.plant is None:
+                raise CannotPlay(f"mutant {named} cannot be planted: {mutant.reason}")
+            return mutant
+    raise CannotPlay(f"there is no mutant {named!r}")
 
 
 _PLAYERS = {
@@ -121,7 +147,22 @@ _PLAYERS = {
 """Where each world's `run` is; a world is loaded when it is played."""
 
 
-def _player(plan: Plan) -> Callable[[Schedule], Outcome]:
+def _planted(mutant: "Mutant | None") -> AbstractContextManager[object]:
+    if mutant is None:
+        return nullcontext()
+    from raftmq.chaos.mutants import planted
+
+    return planted(mutant)
+
+
+def _play_core(mutant: "Mutant | None", schedule: Schedule) -> Outcome:
+    from raftmq.chaos.core import draw_settings, run
+
+    settings = draw_settings(schedule.seed)
+    return run(schedule, settings if mutant is None else mutant.settings(settings))
+
+
+def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:
     """What plays a schedule as the plan says.
 
     Raises:
@@ -130,24 +171,13 @@ def _player(plan: Plan) -> Callable[[Schedule], Outcome]:
     module = import_module(_PLAYERS[plan.world])
     if plan.world is World.CORE:
         # It has no clients, and so no workload; a seed decides whether it looks at liveness.
-        return module.run  # type: ignore[no-any-return]
+        return partial(_play_core, mutant)
     if plan.workload not in module.WORKLOADS:
         raise CannotPlay(
             f"there is no workload {plan.workload!r} in the {plan.world.value} world, "
             f"only {', '.join(module.WORKLOADS)}"
         )
     return partial(module.run, workload=plan.workload, is_liveness=plan.is_liveness)
-
-
-def _planted(name: str) -> AbstractContextManager[object]:
-    """The bug of this name, planted for as long as the context lasts."""
-    if not name:
-        return nullcontext()
-    known = mutants()
-    if name not in known:
-        raise CannotPlay(f"there is no mutant {name!r}")
-    planted: AbstractContextManager[object] = known[name].planted()
-    return planted
 
 
 def fails_alike(one: Outcome, other: Outcome) -> bool:

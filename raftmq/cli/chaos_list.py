@@ -93,6 +93,7 @@ def _mutants() -> list[dict[str, Any]]:
             "name": mutant.name,
             "killers": list(mutant.killers),
             "what": mutant.what,
+            "cannot be planted": mutant.reason,
         }
-        for mutant in mutants().values()
+        for mutant in mutants()
     ]

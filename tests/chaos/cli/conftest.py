@@ -40,4 +40,4 @@ def play(schedule: Schedule, workload: str = "log") -> Outcome:
 @pytest.fixture
 def made_up_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """All worlds are the one above."""
-    monkeypatch.setattr(campaign, "_player", lambda plan: play)
+    monkeypatch.setattr(campaign, "_player", lambda plan, mutant: play)

@@ -123,7 +123,9 @@ def test_replay_of_many_times_compares_traces(
     numbers = count()
     monkeypatch.setattr(
         "raftmq.chaos.campaign._player",
-        lambda plan: lambda *given: replace(conftest.play(*given), trace_hash=str(next(numbers))),
+        lambda plan, mutant: (
+            lambda *given: replace(conftest.play(*given), trace_hash=str(next(numbers)))
+        ),
     )
     other = raftmq("chaos", "replay", schedule, "--times", "3")
     assert other.code == ExitCode.FAILED
@@ -278,3 +280,44 @@ def test_list_of_checkers_has_a_sentence_for_each(raftmq: CommandLine) -> None:
     found = raftmq("chaos", "list", "checkers", "-o", "json").json
     assert {"check_total_queue", "check_linearizability"} <= {row["name"] for row in found}
     assert all(row["what"].endswith(".") for row in found)
+
+
+def test_list_of_mutants_has_a_killer_or_a_reason_for_each(raftmq: CommandLine) -> None:
+    found = raftmq("chaos", "list", "mutants", "-o", "json").json
+    assert len(found) > 40
+    assert all(bool(row["killers"]) != bool(row["cannot be planted"]) for row in found)
+
+
+def test_planted_bug_is_found_in_the_core_world_and_its_line_finds_it_again(
+    raftmq: CommandLine,
+) -> None:
+    arguments = ("chaos", "run", "--world", "core", "--mutant", "3", "--seeds", "0..12")
+    ended = raftmq(*arguments, "--jobs", "1", "--time", "20s", "-o", "json")
+    assert ended.code == ExitCode.VIOLATION
+    first = ended.json["bad"][0]
+    assert first["violations"][0]["name"] in {"R1", "R11"}
+    words = shlex.split(first["replay"])
+    assert words[words.index("--mutant") + 1] == "3"
+    again = raftmq(*words[1:], "--times", "2", "-o", "json")
+    assert again.code == ExitCode.VIOLATION
+    assert again.json["trace_hashes"] == [first["trace_hash"]]
+    # Without the bug the same schedule is clean.
+    words = [word for word in words[1:] if word not in ("--mutant", "3")]
+    assert raftmq(*words).code == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("mutant", "told"), [("no-such-bug", "there is no mutant"), ("33", "cannot be planted")]
+)
+def test_bug_that_cannot_be_planted_is_refused(raftmq: CommandLine, mutant: str, told: str) -> None:
+    ended = raftmq("chaos", "run", "--world", "core", "--seed", "1", "--mutant", mutant)
+    assert ended.code == ExitCode.USAGE
+    assert told in ended.stderr
+
+
+def test_workers_give_the_same_as_this_process(raftmq: CommandLine) -> None:
+    arguments = ("chaos", "run", "--world", "core", "--seeds", "1..4", "--time", "5s")
+    one = raftmq(*arguments, "--jobs", "1", "-o", "json").json
+    two = raftmq(*arguments, "--jobs", "2", "-o", "json").json
+    for name in ("verdicts", "faults", "counts", "coverage", "simulated_seconds"):
+        assert one[name] == two[name], name
