@@ -25,7 +25,7 @@ from .proxy import Proxy
 
 SETTINGS: Settings = {
     "raft": {"tick_ms": 50},
-    "log": {"segment_bytes": 256 * 1024, "cache_bytes": 1024 * 1024, "reserve_bytes": 1024 * 1024},
+    "log": {"segment_bytes": 64 * 1024, "cache_bytes": 1024 * 1024, "reserve_bytes": 1024 * 1024},
 }
 """Small segments, so that borders, snapshots and indexes come by often; a quick pace."""
 

@@ -20,6 +20,9 @@ LOOK_SECONDS = 0.1
 RESTART_SECONDS = (0.2, 1.0)
 QUICK_SECONDS = 6.0
 """Who ends by itself so soon after its start has refused to start."""
+SERVE_SECONDS_MAX = 8.0
+"""A damaged node that does not serve for so long is taken for one that refuses: a wiped founder,
+say, waits for the word of other founders, and they may be gone for good."""
 REFUSALS_MAX = 2
 GOAL_SECONDS_MAX = 5.0
 
@@ -89,6 +92,7 @@ class Operator:
         stage = self.stage
         for node, is_latent in sorted(stage.broken.items()):
             life = self._lives.setdefault(node, _Life())
+            await self._note_silence(node, life)
             if life.refusals >= REFUSALS_MAX or (is_latent and await self._is_level(node)):
                 self._goals = {}
                 if await replace(stage, node):
@@ -97,6 +101,13 @@ class Operator:
                 self._goals = {}
                 stage.broken.pop(node, None)
                 stage.note(node, "has all again")
+
+    async def _note_silence(self, node: int, life: _Life) -> None:
+        stage = self.stage
+        is_late = trio.current_time() - life.started > SERVE_SECONDS_MAX
+        is_up = stage.nodes.is_running(node) and node not in stage.down
+        if is_up and is_late and await stage.nodes.status(node) is None:
+            life.refusals = REFUSALS_MAX
 
     async def _is_level(self, node: int) -> bool:
         """Whether a node that was damaged has what its leaders had some time after."""

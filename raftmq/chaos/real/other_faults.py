@@ -23,7 +23,7 @@ async def ask_change(stage: Stage, change: Change, *, timeout: float = CHANGE_SE
     """Ask for a change of members; False: nobody could say that it was taken in."""
     with trio.move_on_after(timeout):
         try:
-            async with raftmq.connect(stage.nodes.url, timeout=timeout) as mq:
+            async with raftmq.connect(stage.url, timeout=timeout) as mq:
                 await change(mq.admin)
                 return True
         except* RaftmqError as errors:

@@ -22,19 +22,23 @@ Sources: pyfuse3, which runs on trio; lazyfs for the idea of a file system that 
 """
 
 import errno
+import importlib
 import os
 import signal
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
+from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 import msgspec
-import pyfuse3
 import trio
 
 from .overlay_model import BYTES_TOTAL, FILE_MODE, FOLDER_MODE, Faults, Inode, OverlayModel
+
+# Only `main` needs it, and `disks.why_no_overlay` says so before; types are checked without it.
+pyfuse3: Any = importlib.import_module("pyfuse3") if find_spec("pyfuse3") else None
 
 BLOCK_BYTES = 4096
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -53,13 +57,12 @@ def _answers(call: F) -> F:
     return cast("F", wrapped)
 
 
-class Overlay(pyfuse3.Operations):
-    """What the kernel asks, answered by the model."""
+class Overlay:
+    """What the kernel asks, answered by the model; `main` makes it one of pyfuse3's operations."""
 
     supports_dot_lookup = False
 
     def __init__(self, model: OverlayModel) -> None:
-        super().__init__()
         self.model = model
         """The disks."""
         self._threads: dict[int, int] = {}
@@ -299,7 +302,7 @@ def main(folder: str, seed: int) -> None:
     """Mount, serve until stdin closes, unmount."""
     # A terminal's Ctrl-C is for whoever started us; they close stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    overlay = Overlay(OverlayModel(seed))
+    overlay: Any = type("Mounted", (Overlay, pyfuse3.Operations), {})(OverlayModel(seed))
     options = {*pyfuse3.default_options, "fsname=raftmq-chaos"} - {"default_permissions"}
     pyfuse3.init(overlay, folder, options)
     try:

@@ -302,10 +302,13 @@ class OverlayModel:
         else:
             size = random.choice([len(inode.data), random.randint(durable, len(inode.data))])
             del inode.data[size:]
+            # Half of the time the disk did what it got in order.
+            torn = random.choice([0.0, 0.5])
             for start, stop in sectors(durable, size):
-                if (fate := random.random()) < 0.5:
-                    noise = bytes(stop - start) if fate < 0.3 else random.randbytes(stop - start)
-                    inode.data[start:stop] = noise
+                if random.random() < torn:
+                    length = stop - start
+                    is_noise = random.random() < 0.4
+                    inode.data[start:stop] = random.randbytes(length) if is_noise else bytes(length)
         self._keep(inode)
 
     def _collect(self) -> None:

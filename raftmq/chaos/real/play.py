@@ -126,7 +126,7 @@ async def _staged(
                 await nodes.wait_ready(timeout=READY_SECONDS_MAX)
                 stage = Stage(nodes, rules, proxy, random, nursery, trio.current_time())
                 stage.workload = Workload(
-                    nodes.url, recorder, seed=schedule.seed, complain=stage.complain
+                    lambda: stage.url, recorder, seed=schedule.seed, complain=stage.complain
                 )
                 stage.members, stage.used = set(nodes.nodes), set(nodes.nodes)
                 stage.copies = copies

@@ -167,28 +167,34 @@ class Proxy:
 
     async def _serve(self, stream: trio.SocketStream, node: int) -> None:
         """One connection to a node, from its first byte to its last."""
-        splitter = Splitter()
-        other: trio.SocketStream | None = None
+        ends = [stream]
         with trio.CancelScope() as scope:
             try:
-                first = await _first_frames(stream, splitter)
-                source, hello = self._introduced(first[0])
-                self._connections[scope] = (source, node)
-                await self.wait_open((source, node))
-                other = await trio.open_tcp_stream(HOST, self._ports[node][1])
-                forth = Pipe(self, (source, node), stream, other)
-                back = Pipe(self, (node, source), other, stream)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(forth.run, [hello, *first[1:]], splitter, scope)
-                    nursery.start_soon(back.run, [], Splitter(), scope)
+                await self._relay(ends, node, scope)
             except* (OSError, Broken, ProtocolError, trio.BrokenResourceError):
                 pass
             except* trio.ClosedResourceError:
                 pass
-        self._connections.pop(scope, None)
-        for end in (stream, other):
-            if end is not None:
-                _reset(end)
+            finally:
+                self._connections.pop(scope, None)
+                for end in ends:
+                    _reset(end)
+
+    async def _relay(
+        self, ends: list[trio.SocketStream], node: int, scope: trio.CancelScope
+    ) -> None:
+        """Between who connected, the first of `ends`, and the node, which becomes the second."""
+        splitter = Splitter()
+        first = await _first_frames(ends[0], splitter)
+        source, hello = self._introduced(first[0])
+        self._connections[scope] = (source, node)
+        await self.wait_open((source, node))
+        ends.append(await trio.open_tcp_stream(HOST, self._ports[node][1]))
+        forth = Pipe(self, (source, node), ends[0], ends[1])
+        back = Pipe(self, (node, source), ends[1], ends[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forth.run, [hello, *first[1:]], splitter, scope)
+            nursery.start_soon(back.run, [], Splitter(), scope)
 
     def _introduced(self, frame: bytes) -> tuple[int, bytes]:
         """Who connects, and its `Hello` with the public port."""

@@ -69,6 +69,11 @@ class Stage:
         """The members' numbers."""
         return sorted(self.members)
 
+    @property
+    def url(self) -> str:
+        """What clients connect to: the members' addresses."""
+        return f"raftmq://{','.join(map(self.nodes.address, self.everyone))}"
+
     def note(self, node: int, what: str) -> None:
         """Put something on the time line."""
         self.happenings.append(Happening(self.now_ms, node, what))

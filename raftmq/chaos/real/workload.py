@@ -44,11 +44,11 @@ Complain = Callable[[str, str], None]
 
 
 class Workload:
-    """The clients of one run."""
+    """The clients of one run. `url` is asked by each new client: members come and go."""
 
     def __init__(
         self,
-        url: str,
+        url: Callable[[], str],
         recorder: Recorder,
         *,
         seed: int,
@@ -88,7 +88,7 @@ class Workload:
 
     async def create_topic(self) -> None:
         """Before all else."""
-        async with raftmq.connect(self._url, timeout=30.0) as mq:
+        async with raftmq.connect(self._url(), timeout=30.0) as mq:
             await mq.admin.create_topic(TOPIC, queues=QUEUES)
 
     async def produce(self) -> None:
@@ -109,13 +109,13 @@ class Workload:
 
     async def set_ends(self) -> None:
         """Find out where the queues end. Raises `Unavailable`."""
-        async with raftmq.connect(self._url, timeout=30.0) as mq:
+        async with raftmq.connect(self._url(), timeout=30.0) as mq:
             self._ends = await mq.admin.find_offsets(TOPIC, "latest", timeout=30.0)
 
     async def read_all(self) -> None:
         """Read everything from the start, as one more process."""
         process = self._new_process()
-        async with raftmq.connect(self._url, timeout=30.0) as mq, mq.consumer(TOPIC) as consumer:
+        async with raftmq.connect(self._url(), timeout=30.0) as mq, mq.consumer(TOPIC) as consumer:
             await self._poll_until_end(process, consumer, group="")
 
     # What the nemesis asks
@@ -155,7 +155,7 @@ class Workload:
         window = trio.Semaphore(WINDOW)
         processes = [self._new_process() for _ in range(QUEUES)]
         async with (
-            raftmq.connect(self._url, timeout=20.0) as mq,
+            raftmq.connect(self._url(), timeout=20.0) as mq,
             mq.producer(TOPIC) as producer,
             trio.open_nursery() as nursery,
         ):
@@ -222,7 +222,7 @@ class Workload:
     async def _consume(self, group: str) -> bool:
         process = self._new_process()
         async with (
-            raftmq.connect(self._url, timeout=20.0) as mq,
+            raftmq.connect(self._url(), timeout=20.0) as mq,
             mq.consumer(TOPIC, group=group) as consumer,
         ):
             floor = self._floor.get(group, {})
