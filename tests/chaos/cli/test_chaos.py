@@ -297,7 +297,7 @@ def test_planted_bug_is_found_in_the_core_world_and_its_line_finds_it_again(
     first = ended.json["bad"][0]
     assert first["violations"][0]["name"] == "R14"
     words = shlex.split(first["replay"])
-    assert words[words.index("--mutant") + 1] == "3"
+    assert words[words.index("--mutant") + 1] == "28"
     again = raftmq(*words[1:], "--times", "2", "-o", "json")
     assert again.code == ExitCode.VIOLATION
     assert again.json["trace_hashes"] == [first["trace_hash"]]
