@@ -10,6 +10,7 @@ Invariants:
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -71,6 +72,8 @@ class Cluster:
         """Their pace; likewise."""
         self.listeners: list[Callable[[int, str], None]] = []
         """Told, in order, when a node starts, serves, ends, is killed, gives up, breaks."""
+        self.disk_listeners: list[Callable[[int, str], None]] = []
+        """Told of each changing call that a node makes to its disk."""
         self._scopes: dict[int, trio.CancelScope] = {}
         self._starts = count()
         for peer in self.peers:
@@ -104,9 +107,15 @@ class Cluster:
         machine = self.machines.get(number)
         if machine is None:
             disk = MemoryFiles(Random(f"disk {self._seed} {number}"))
-            disk.on_call = lambda call: self.agenda.trace(call.encode())
+            disk.on_call = partial(self._noted_call, number)
+            disk.trace = None
             machine = self.machines[number] = Machine(f"node{number}", self.agenda, disk)
         return machine
+
+    def _noted_call(self, number: int, call: str) -> None:
+        self.agenda.trace(call.encode())
+        for listener in self.disk_listeners:
+            listener(number, call)
 
     def prepare(self, number: int) -> None:
         """Set up a machine for a node that is about to join."""
@@ -133,6 +142,7 @@ class Cluster:
         seed = self._seed * 1000 + next(self._starts)
         process = Process(self._machine(number), self.agenda, seed=seed)
         process.on_crash = lambda: self.kill(number)
+        process.machine.disk.on_stop = lambda: None if process.is_dead else process.on_crash()
         world = MadeUpWorld(self.network, process)
         self.processes[number], self.worlds[number] = process, world
         self.stopped.pop(number, None)

@@ -160,7 +160,8 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     if verdict == "noticed":
         stage.damaged.add(node)
     elif verdict == "forgets":
-        stage.watch.rename(node)
+        for group in before:
+            stage.watch.rename(node, int(group))
     return True
 
 

@@ -18,7 +18,8 @@ def gather(stage: Stage, watch: Watch) -> dict[int, Evidence]:
         moments = watch.moments[group]
         nodes = []
         for node, logs in held.items():
-            if isinstance(logs, dict) and group in logs:
+            is_member = node in stage.final_members.get(group, set())
+            if isinstance(logs, dict) and group in logs and is_member:
                 nodes.append(_node_log(stage, watch, node, group, logs[group]))
         found[group] = Evidence(
             nodes=tuple(nodes), timeline=tuple(moments), progress=tuple(watch.progress[group])

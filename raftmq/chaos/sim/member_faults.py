@@ -83,7 +83,8 @@ async def _add(stage: Stage) -> None:
 
 async def _remove(stage: Stage, node: int) -> None:
     """Take a node out; only if three stay, so that a minority may still fail."""
-    staying = [n for n in stage.members() if n != node and n not in stage.damaged]
+    out = {node} | stage.damaged | stage.leaving
+    staying = stage.known - out
     if len(staying) < len(stage.seats) or node not in stage.known:
         stage.counts["changes withheld"] += 1
         return

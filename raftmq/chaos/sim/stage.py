@@ -26,6 +26,7 @@ from typing import Any
 
 import trio
 
+from raftmq.broker.hosting import GONE
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.clients import Clients
@@ -80,6 +81,8 @@ class Stage:
         """Nodes that were started to join, and are not in the catalog yet."""
         self.known: set[int] = set(self.seats.values())
         """The nodes of the catalog, by the newest of its replicas."""
+        self.leaving: set[int] = set()
+        """Those of them that are about to leave."""
         self.retired: set[int] = set()
         """Nodes that have left the cluster."""
         self.recorded: list[Connection] = []
@@ -98,6 +101,12 @@ class Stage:
         self._failures: Counter[int] = Counter()
         self._power_on_crash: set[int] = set()
         cluster.listeners.append(self._changed)
+        cluster.disk_listeners.append(self._noted_call)
+
+    def _noted_call(self, node: int, call: str) -> None:
+        """A node changes something on its disk: is a replica being deleted?"""
+        if call.endswith(f"/{GONE}") and call.startswith("create"):
+            self.watch.rename(node, int(call.split("/")[-2]))
 
     def begin(self) -> None:
         """Keep up with who belongs to the cluster."""
@@ -157,6 +166,7 @@ class Stage:
             self.watch.note(node, "has left the cluster")
             self.agenda.call_after(GONE_SECONDS, partial(self.kill, node, crash=False))
         self.known = known
+        self.leaving = {node.id for node in catalog.nodes.values() if node.is_leaving}
         self.joining -= known
         for seat, node in self.seats.items():
             free = sorted(known - set(self.seats.values()))

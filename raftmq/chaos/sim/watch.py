@@ -7,8 +7,9 @@ on its disk, its last record there; of a leader what it holds in memory, as an e
 
 Invariants:
 - Looking changes nothing: no call here has an effect on a node.
-- A node that was made to forget something on its disk, which nobody could notice, is another one
-  from then on (`rename`): what it was promised to keep does not bind it.
+- A replica that was made to forget something on its disk, which nobody could notice, or that was
+  deleted when its node left the group, is another one from then on (`rename`): what the old one
+  promised to keep does not bind it.
 
 Left out: what happens between two looks; the core simulator looks at every step.
 """
@@ -49,7 +50,7 @@ class Watch:
         self._began = cluster.agenda.now
         self._offices: dict[tuple[int, int], tuple[str, int]] = {}
         self._last: dict[tuple[int, int], Moment] = {}
-        self._names: Counter[int] = Counter()
+        self._names: Counter[tuple[int, int]] = Counter()
         self._is_over = False
         self.moments: dict[int, list[Moment]] = defaultdict(list)
         """By partition group, in order of time."""
@@ -87,9 +88,9 @@ class Watch:
         self.timeline.append(Happening(self.now_ms, node, what))
         self._agenda.trace(f"{self.now_ms} {node} {what}".encode())
 
-    def rename(self, node: int) -> None:
-        """A node forgets, unnoticed: it is another one from now on."""
-        self._names[node] += 1
+    def rename(self, node: int, group: int) -> None:
+        """A node's replica forgets, as it may: it is another one from now on."""
+        self._names[node, group] += 1
 
     def _changed(self, node: int, what: str) -> None:
         self.note(node, what)
@@ -122,11 +123,11 @@ class Watch:
         state = group.store.hard_state
         term = raft.term if is_leader else state.term
         vote = state.vote if state.term == term else 0
-        name = number + RENAMED * self._names[number]
+        name = number + RENAMED * self._names[key]
         voters = group.conf_state.voters + group.conf_state.voters_outgoing
         moment = Moment(
             self.now_ms, name, self._cluster.incarnations[number], kind, term, vote,
-            commit, machine.applied, last, group.cache.tail(durable)[0] if last == durable else 0,
+            commit, machine.applied, last, 0 if is_leader else group.cache.tail(durable)[0],
             number in voters or not voters,
         )  # fmt: skip
         if moment[1:] != self._last.get(key, (0,))[1:]:

@@ -40,6 +40,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import NoReturn
 
 from raftmq.log.faults import FolderLocked
 
@@ -237,6 +238,8 @@ class MemoryFiles:
         """The next sync loses what it should save."""
         self.on_call: Callable[[str], None] = lambda _: None
         """Told of each changing call, as `operation path`."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Told when the machine is about to stop inside a call."""
         self.trace: list[str] | None = []
         """Each changing call, as `operation name`; None: not kept."""
         self._folders: dict[str, Folder] = {"": Folder()}
@@ -401,7 +404,7 @@ class MemoryFiles:
         if (fails or crashes) and partly is not None:
             partly(self.random.randint(0, size))
         if crashes:
-            raise PowerLoss(f"{operation} {path}")
+            self._stop(f"{operation} {path}")
         self._reach(operation, path, after=False)
         if fails:
             assert self._fault is not None
@@ -437,7 +440,12 @@ class MemoryFiles:
     def _reach(self, operation: str, path: str, *, after: bool) -> None:
         if self._points and (f"{operation} {kind_of(path)}", after) in self._points:
             self._points.clear()
-            raise PowerLoss(f"{'after' if after else 'before'} {operation} {path}")
+            self._stop(f"{'after' if after else 'before'} {operation} {path}")
+
+    def _stop(self, where: str) -> NoReturn:
+        """The machine stops here; who is told of it first may do what that entails."""
+        self.on_stop()
+        raise PowerLoss(where)
 
     def pieces(self, data: bytes) -> list[bytes]:
         """What single system calls take of a write."""
