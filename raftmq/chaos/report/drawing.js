@@ -77,10 +77,9 @@ class Figure {
     }
   }
   // Faults as a faint wash over the whole figure, under what is drawn later.
-  shades(height, node = 0) {
-    for (const [name, nodes, start, end] of data.bands) {
-      if (!this.sees(start, end) || (node && nodes.length && !nodes.includes(node))) continue;
-      if (end > start) this.bar(start, end, 0, height, { class: "shade" });
+  shades(height) {
+    for (const [, , start, end] of data.bands) {
+      if (end > start && this.sees(start, end)) this.bar(start, end, 0, height, { class: "shade" });
     }
   }
   ends(height) {
@@ -188,10 +187,9 @@ function shadeNode(figure, node, kept, top) {
   const mine = kept.filter(([one]) => one === node);
   const y = top.get(`${node}/${mine[0][1]}`), height = mine.length * ROW;
   for (const [name, nodes, start, end, what] of data.bands) {
-    if (!figure.sees(start, end) || (nodes.length && !nodes.includes(node))) continue;
+    if (!figure.sees(start, end) || !nodes.includes(node)) continue;
     if (end > start) figure.bar(start, end, y, height, { class: "shade" });
-    else if (nodes.length)
-      figure.line(start, y - 2, y + height + 2, "moment", `${what}\n${seconds(start)}`);
+    else figure.line(start, y - 2, y + height + 2, "moment", `${what}\n${seconds(start)}`);
   }
 }
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
-from raftmq.chaos.checkers import Verdict
+from raftmq.chaos.checkers import INVARIANTS, Verdict
 from raftmq.chaos.checkers.verdict import ROWS_SHOWN_MAX, minimal_rows, rows_around
 from raftmq.chaos.history import NONE, History, Integers, RowType
 from raftmq.chaos.report.case import Case, Finding
@@ -89,7 +89,9 @@ def _verdict(case: Case) -> str:
         names: dict[str, int] = {}
         for finding in case.findings:
             names[finding.name] = names.get(finding.name, 0) + 1
-        found = ", ".join(f"{_total(case, name, count):,} {name}" for name, count in names.items())
+        found = ", ".join(
+            f"{_total(case, name, count):,} {_full(name)}" for name, count in names.items()
+        )
         sentence = f"Broken: {found}."
     elif case.reason:
         sentence += f" {case.reason[:1].upper()}{case.reason[1:]}."
@@ -98,6 +100,15 @@ def _verdict(case: Case) -> str:
         f'<div class="word">{case.verdict.value.upper()}</div>'
         f"<p>{escape(sentence)}</p><p class='faint'>{escape(_extent(case))}</p></div>"
     )
+
+
+def _full(name: str) -> str:
+    """An invariant's number with its name; an anomaly's name alone."""
+    return f"{name} ({INVARIANTS[name].name})" if name in INVARIANTS else name
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _total(case: Case, name: str, count: int) -> int:
@@ -114,7 +125,8 @@ def _extent(case: Case) -> str:
         parts += [
             f"{case.outcome.simulated_seconds:,.0f} s in the {case.outcome.world.value} world"
         ]
-        parts += [f"{len(events):,} faults of {kinds} kinds" if events else "no faults"]
+        faults = f"{_counted(len(events), 'fault')} of {_counted(kinds, 'kind')}"
+        parts += [faults if events else "no faults"]
     if case.history is not None:
         outcomes = case.history.outcomes()
         parts.append(f"{len(outcomes):,} operations")
@@ -329,7 +341,7 @@ def _run(case: Case) -> str:
         for event in outcome.schedule.events
     ]  # fmt: skip
     table = _table(["#at s", "fault", "nodes", "#for s", "#level"], events)
-    parts.append(_fold(f"Schedule: {len(events):,} faults", table))
+    parts.append(_fold(f"Schedule: {_counted(len(events), 'fault')}", table))
     counts = _table(["what", "#how often"], sorted(outcome.counts.items()))
     parts.append(_fold("Counts", counts))
     if outcome.coverage:

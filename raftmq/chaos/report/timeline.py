@@ -26,11 +26,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from raftmq.chaos.faults import FAULTS, Schedule
+from raftmq.chaos.faults import FAULTS, Aim, Schedule
 from raftmq.chaos.outcome import Happening
 
 ROLES = ("leader", "follower", "candidate", "pre-candidate", "learner")
 UP, DEAD = "up", "dead"
+
+LATE_MS_MAX = 2_000
+"""A fault is seen so much later than it was asked for, at most."""
 
 _ROLE = re.compile(
     rf"(?:group (?P<before>\d+): )?(?P<role>{'|'.join(ROLES)})\b(?: of group (?P<group>\d+))?"
@@ -113,7 +116,24 @@ def spans(timeline: Sequence[Happening], end_ms: int) -> list[Span]:
 def bands(timeline: Sequence[Happening], schedule: Schedule, end_ms: int) -> list[Band]:
     """Every fault that was seen to happen, or that was asked for if none was seen."""
     found = list(_seen(timeline, _names(schedule), end_ms)) or list(_asked(schedule))
+    offices = [span for span in spans(timeline, end_ms) if span.role == "leader"]
+    found = [_with_nodes(band, schedule, offices) for band in found]
     return sorted(found, key=lambda band: band.start_ms)
+
+
+def _with_nodes(band: Band, schedule: Schedule, offices: Sequence[Span]) -> Band:
+    """The same band; whom it hit is told by the schedule, or by who led then."""
+    asked = [
+        event
+        for event in schedule.events
+        if event.fault == band.name and 0 <= band.start_ms - event.at_ms <= LATE_MS_MAX
+    ]
+    nodes = asked[-1].nodes if asked else ()
+    if not nodes and not band.nodes and band.name in FAULTS and FAULTS[band.name].aim is Aim.LEADER:
+        leaders = {s.node for s in offices if s.start_ms <= band.start_ms < s.end_ms}
+        # Of several groups any leader may have been meant.
+        nodes = tuple(leaders) if len(leaders) == 1 else ()
+    return msgspec.structs.replace(band, nodes=nodes or band.nodes)
 
 
 def marks(timeline: Sequence[Happening], schedule: Schedule) -> list[Mark]:

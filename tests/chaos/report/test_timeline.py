@@ -142,3 +142,24 @@ def test_time_line_of_a_world_gives_every_fault_that_was_played_and_a_role_to_ea
     assert len(found) == len(run.schedule.events) - (len(run.timeline) - len(played))
     shown = spans(run.timeline, 20_000)
     assert {one.role for one in shown} >= {"leader", UP}
+
+
+def test_fault_at_the_leader_is_shown_on_whoever_led_alone_then() -> None:
+    timeline = [
+        Happening(0, 2, "leader, term 1"),
+        Happening(100, 0, "isolate-leader begins"),
+        Happening(300, 0, "isolate-leader ends"),
+        Happening(400, 1, "leader of group 1, term 4"),
+        Happening(500, 0, "kill-leader"),
+    ]
+    found = bands(timeline, NO_FAULTS, 1_000)
+    assert [(one.name, one.nodes) for one in found] == [
+        ("isolate-leader", (2,)),
+        ("kill-leader", ()),
+    ]
+
+
+def test_schedule_tells_all_nodes_of_a_fault_that_was_seen_on_one() -> None:
+    schedule = Schedule(1, 10, (Event(100, "swizzle", (3, 1, 2), 400),))
+    timeline = [Happening(120, 3, "swizzle begins"), Happening(520, 3, "swizzle ends")]
+    assert [one.nodes for one in bands(timeline, schedule, 1_000)] == [(3, 1, 2)]
