@@ -79,6 +79,8 @@ class Report:
     """At most `EXAMPLES_MAX` of each name. Those that are tolerated stand here too."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """How often each anomaly occurred, beside other figures such as `acknowledged`."""
+    tolerated: frozenset[str] = frozenset()
+    """Names of anomalies that do not make it invalid."""
 
     def __post_init__(self) -> None:
         assert bool(self.reason) == (self.verdict is Verdict.UNKNOWN), self
@@ -99,9 +101,9 @@ def judged(
     """A report: invalid if an anomaly is not tolerated, else unknown if in doubt, else valid."""
     found = tuple(anomalies)
     if any(anomaly.name not in tolerated for anomaly in found):
-        return Report(checker, Verdict.INVALID, "", found, counts)
+        return Report(checker, Verdict.INVALID, "", found, counts, tolerated)
     verdict = Verdict.UNKNOWN if doubt else Verdict.VALID
-    return Report(checker, verdict, doubt, found, counts)
+    return Report(checker, verdict, doubt, found, counts, tolerated)
 
 
 def vacuous(checker: str, why: str) -> Report:

@@ -134,6 +134,7 @@ def of_history(history: History, title: str, reports: Sequence[Report] | None = 
         for report in found
         if report.verdict is Verdict.INVALID
         for anomaly in report.anomalies
+        if anomaly.name not in report.tolerated
     )  # fmt: skip
     reasons = [f"{report.checker}: {report.reason}" for report in found if report.reason]
     reason = "; ".join(reasons) if verdict is Verdict.UNKNOWN else ""

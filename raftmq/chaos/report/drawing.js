@@ -20,9 +20,9 @@ function make(name, attributes, parent, text) {
   return element;
 }
 
-const seconds = (ms) => {
-  const span = view.to - view.from;
-  const digits = span > 20000 ? 1 : span > 2000 ? 2 : 3;
+const seconds = (ms, within = view) => {
+  const span = within.to - within.from;
+  const digits = span > 20000 ? 1 : span > 2000 ? 2 : span > 20 ? 3 : 4;
   return (ms / 1000).toFixed(digits) + " s";
 };
 
@@ -73,7 +73,7 @@ class Figure {
       make("line", { x1: this.x(at), x2: this.x(at), y1: 0, y2: y, class: "grid" }, this.svg);
       const isLast = this.x(at) > this.width - 40;
       make("text", { x: isLast ? this.width : this.x(at), y: y + 15, "text-anchor": isLast ? "end" : "middle",
-        class: "label" }, this.svg, seconds(at));
+        class: "label" }, this.svg, seconds(at, this.span));
     }
   }
   // Faults as a faint wash over the whole figure, under what is drawn later.
@@ -309,7 +309,7 @@ function drawCloseUp(index) {
     const y = row * 19 + 4;
     figure.label(y + 11, `process ${process}`);
     const bar = figure.bar(start, end, y, 14, { class: `op${outcome}${core ? " core" : " pale"}`,
-      "data-tip": `${text}\noperation ${operation}\n${seconds(start)}, took ${duration(end - start)}` }, 3);
+      "data-tip": `${text}\noperation ${operation}\n${seconds(start, figure.span)}, took ${duration(end - start)}` }, 3);
     const x = +bar.getAttribute("x"), width = +bar.getAttribute("width"), wide = text.length * (core ? 6.8 : 6);
     const isRight = x + width + wide + 8 < figure.width, isLeft = x - wide > GUTTER;
     const place = isRight || !isLeft ? { x: x + width + 5 } : { x: x - 5, "text-anchor": "end" };

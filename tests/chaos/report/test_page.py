@@ -196,3 +196,13 @@ def test_time_of_a_history_counts_from_the_start_of_its_run_whatever_its_clock_s
     last_ns = int(late.time.max()) - shifted.origin_ns
     assert last_ns == int(run.simulated_seconds * 1e9)
     assert shifted.end_ms - of_outcome(run).end_ms <= 1
+
+
+def test_what_a_checker_tolerates_is_no_finding() -> None:
+    recorder = Recorder()
+    for value in range(3):
+        recorder.ok(recorder.invoke(0, "send", value=value))
+    recorder.ok_many(recorder.invoke(1, "poll"), [(None, value, None) for value in (0, 2, 2)])
+    case = of_history(recorder.history(), "twice")
+    assert {finding.name for finding in case.findings} == {"lost-middle"}
+    assert case.reports[0].counts["duplicated"] == 1
