@@ -17,3 +17,8 @@ Invariants:
 - No process, mount, folder or port outlives a run, however it ends.
 - A fault that this machine cannot make is skipped, counted, and named with a remedy.
 """
+
+from .disks import why_no_overlay
+from .play import WORKLOADS, run
+
+__all__ = ["WORKLOADS", "run", "why_no_overlay"]

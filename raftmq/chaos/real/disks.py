@@ -42,14 +42,16 @@ class Disks:
 
     def __init__(self, folder: Path, process: "trio.Process | None") -> None:
         self.folder = folder
-        self._process = process
+        """Where the folders of the nodes' data are."""
+        self.process = process
+        """The overlay; None: plain folders."""
         self._lock = trio.Lock()
         self._waiting = b""
 
     @property
     def can_fail(self) -> bool:
         """False for plain folders."""
-        return self._process is not None
+        return self.process is not None
 
     async def set(self, node: int, **fields: object) -> None:
         """Change fields of a disk's `Faults`."""
@@ -80,22 +82,22 @@ class Disks:
         return struck
 
     async def _order(self, order: dict[str, Any]) -> dict[str, Any]:
-        assert self._process is not None, "these disks cannot fail"
-        assert self._process.stdin is not None
+        assert self.process is not None, "these disks cannot fail"
+        assert self.process.stdin is not None
         # An order that was cut off would leave its answer for the next one.
         answer: dict[str, Any] = {}
         with trio.CancelScope(shield=True):
             async with self._lock:
-                await self._process.stdin.send_all(msgspec.json.encode(order) + b"\n")
+                await self.process.stdin.send_all(msgspec.json.encode(order) + b"\n")
                 answer = await self.answer()
         return answer
 
     async def answer(self) -> dict[str, Any]:
         """The next line of the overlay."""
-        assert self._process is not None
-        assert self._process.stdout is not None
+        assert self.process is not None
+        assert self.process.stdout is not None
         while b"\n" not in self._waiting:
-            data = await self._process.stdout.receive_some(65_536)
+            data = await self.process.stdout.receive_some(65_536)
             if not data:
                 raise OSError("the overlay ended")
             self._waiting += data
@@ -149,6 +151,7 @@ async def _end(process: trio.Process, folder: Path) -> None:
     if process.returncode is None:
         process.kill()
         await process.wait()
-    if await trio.to_thread.run_sync(os.path.ismount, folder):
+    if process.returncode != 0:
+        # It did not unmount; what is left refuses every call.
         command = ["fusermount3", "-u", "-z", str(folder)]
         await trio.run_process(command, check=False, capture_stderr=True)

@@ -24,9 +24,9 @@ def make(data: Path, count: int = RECORDS) -> None:
 
 
 def open_log(data: Path) -> tuple[LogStore, Recovered]:
-    folder = data / "groups" / "00001"
-    folder.mkdir(parents=True, exist_ok=True)
-    return LogStore.open(RealFiles(), str(folder), SMALL, IDENTITY)
+    files, folder = RealFiles(), str(data / "groups" / "00001")
+    files.make_folder(folder)
+    return LogStore.open(files, folder, SMALL, IDENTITY)
 
 
 def readable(data: Path) -> int:

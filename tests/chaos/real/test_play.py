@@ -1,0 +1,152 @@
+"""Short runs on real processes: many kinds of faults at once, and nothing is lost."""
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+
+import raftmq
+from raftmq.chaos.checkers import Verdict
+from raftmq.chaos.faults import FAULTS, Event, Schedule, World
+from raftmq.chaos.outcome import Outcome
+from raftmq.chaos.real import run
+from raftmq.chaos.real.disks import why_no_overlay
+from raftmq.testing import cluster
+
+pytestmark = pytest.mark.process
+
+
+def schedule(seconds: float, *events: tuple[float, str, tuple[int, ...], float, float]) -> Schedule:
+    """Of (second, fault, nodes, how long, level)."""
+    made = [
+        Event(int(at * 1000), fault, nodes, int(lasts * 1000), level)
+        for at, fault, nodes, lasts, level in events
+    ]
+    return Schedule(1, seconds, tuple(sorted(made)))
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Command lines of processes that name a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            found += [line] if str(folder) in line and int(entry.name) != os.getpid() else []
+    return found
+
+
+def check(outcome: Outcome, *, faults: int) -> None:
+    """It is good, and at least so many kinds struck: a busy machine may be too late for one."""
+    assert outcome.verdict is Verdict.VALID, str(outcome)
+    assert not outcome.vacuous
+    assert outcome.world is World.REAL
+    struck = {name for name in FAULTS if outcome.counts.get(f"fault {name}")}
+    assert len(struck) >= faults, f"only {struck}: {dict(outcome.counts)}"
+    assert outcome.counts["total-queue: acknowledged"] == outcome.counts["acked"] > 1_000
+    assert outcome.counts["log: deliveries"] >= 3 * outcome.counts["acked"]
+    assert outcome.timeline
+    assert outcome.coverage
+
+
+def test_faults_of_network_processes_clocks_and_clients_lose_nothing(tmp_path: Path) -> None:
+    outcome = run(
+        schedule(
+            9,
+            (0.2, "duplicate", (1, 2, 3), 4, 0.3),
+            (0.3, "reorder", (1, 2, 3), 4, 0.3),
+            (0.4, "step-clock", (1,), 0, 3000),
+            (0.5, "skew", (2,), 3, -60_000),
+            (0.6, "drift", (3,), 3, 0.1),
+            (0.8, "isolate-leader", (), 1, 0),
+            (1.0, "client-churn", (), 0, 0),
+            (1.2, "client-crash", (), 0, 0),
+            (2.0, "kill", (1,), 0, 0),
+            (2.5, "stale-replay", (2, 3), 0, 0),
+            (2.7, "client-resend", (), 0, 0),
+            (3.0, "mute", (2,), 1, 0),
+            (3.5, "pause", (3,), 1, 0),
+            (4.0, "cut-in-frame", (1, 2), 0, 0),
+            (4.2, "flap", (1, 2), 1, 100),
+            (5.5, "kill-majority", (1, 3), 0, 0),
+        ),
+        folder=tmp_path,
+        is_liveness=True,
+        is_overlay_wanted=False,
+    )
+    check(outcome, faults=15)
+    assert outcome.counts["elections"] > 4
+    assert outcome.counts["ms to progress without one node"] > 0
+    assert processes_in(tmp_path) == []
+
+
+@pytest.mark.skipif(bool(why_no_overlay()), reason=why_no_overlay())
+def test_faults_of_disks_lose_nothing(tmp_path: Path) -> None:
+    outcome = run(
+        schedule(
+            9,
+            (0.4, "slow-disk", (3,), 1, 10),
+            (0.5, "short-write", (2,), 0, 0),
+            (0.6, "sync-error", (1,), 0, 0),
+            (2.0, "full-disk", (3,), 1, 1000),
+            (3.5, "power-loss-all", (1, 2, 3), 0, 0),
+        ),
+        folder=tmp_path,
+    )
+    check(outcome, faults=5)
+    assert outcome.counts["disk faults that hit: fsync"] == 1
+    assert outcome.counts["nodes that ended by themselves"] >= 1
+    assert processes_in(tmp_path) == []
+    assert not os.path.ismount(tmp_path / "disks")
+
+
+def test_node_with_a_flipped_bit_is_replaced(tmp_path: Path) -> None:
+    outcome = run(
+        schedule(6, (1.0, "bit-flip", (2,), 0, 0)), folder=tmp_path, is_overlay_wanted=False
+    )
+    check(outcome, faults=1)
+    assert outcome.counts["replaced nodes"] == 1
+
+
+def test_run_without_work_is_vacuous_and_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raftmq.chaos.real.workload import Workload
+
+    async def idle(self: Workload) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(Workload, "produce", idle)
+    outcome = run(schedule(1), is_overlay_wanted=False)
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert "0 messages" in outcome.vacuous
+
+
+def test_workload_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match="log, queue"):
+        run(schedule(1), "opera")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "trio"
+
+
+@pytest.mark.anyio
+async def test_node_armed_by_its_environment_ends_at_that_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with cluster() as nodes, raftmq.connect(nodes.url) as mq:
+        await mq.admin.create_topic("t", queues=3)
+        nodes.kill(1)
+        monkeypatch.setenv("RAFTMQ_CRASH_AT", "before-datasync-segment:2")
+        nodes.start(1)
+        assert await nodes.wait_exit(1) == -9
+        monkeypatch.setenv("RAFTMQ_CRASH_AT", "nowhere")
+        nodes.start(1)
+        assert await nodes.wait_exit(1) == 1
+        assert "there is no crash point 'nowhere'" in nodes.log(1)
+        monkeypatch.delenv("RAFTMQ_CRASH_AT")
+        await nodes.restart(1)
