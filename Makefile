@@ -24,6 +24,7 @@ $(VENV)/.dev: $(UV) uv.lock pyproject.toml
 setup: $(VENV)/.dev  ## make .venv with the locked dependencies
 
 test: setup  ## run the whole test suite
+	@if pkg-config --exists fuse3; then $(SYNC) --extra chaos-disk; fi
 	$(BIN)/pytest
 
 demo: setup  ## kill a leader mid-stream, prove that nothing is lost (ARGS="--rows 20000")
