@@ -43,7 +43,7 @@ def _confs(cluster: "Cluster") -> set[ConfState]:
     """The memberships by which anyone who counts may still decide."""
     newest = cluster.newest_conf()
     voters = {*newest.voters, *newest.voters_outgoing}
-    return {newest, *(cluster.nodes[number].known_conf for number in voters)}
+    return {newest, *(cluster.nodes[number].conf_state for number in voters)}
 
 
 def _survives(cluster: "Cluster", conf: ConfState, *, without: int) -> bool:

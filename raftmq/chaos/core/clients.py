@@ -42,10 +42,14 @@ class Clients:
         self._cluster.loop.after(int(self._random.expovariate(per_second) * 1e6) + 1, call)
 
     def _pick(self) -> "Replica | None":
-        leader = self._cluster.leader()
-        if leader is not None and self._random.random() < 0.9:
-            return leader
         up = [node.replica for node in self._cluster.nodes.values() if node.replica is not None]
+        leading = [replica for replica in up if replica.is_leader]
+        dice = self._random.random()
+        if leading and dice < 0.6:
+            return max(leading, key=lambda replica: replica.core.term)
+        if leading and dice < 0.9:
+            # One that was cut off may believe that it still leads.
+            return self._random.choice(leading)
         return self._random.choice(up) if up else None
 
     def _propose(self) -> None:
@@ -55,7 +59,7 @@ class Clients:
         replica = self._pick()
         count = self._random.choice((1, 1, 1, 2, 4))
         size = self._random.choice((0, 20, 100, 300))
-        if replica is None or replica.is_full or replica.node.is_paused:
+        if replica is None or replica.is_full:
             return
         items = [(int(Kind.BATCH), self._value(size)) for _ in range(count)]
         replica.turn(self._propose_to, replica, items)
@@ -89,7 +93,7 @@ class Clients:
             return
         self._later(self._read, self._cluster.settings.reads_per_second)
         replica = self._pick()
-        if replica is not None and not replica.node.is_paused:
+        if replica is not None:
             self._reads += 1
             context = b"%d" % self._reads
             self.floors[context] = self._cluster.safety.top

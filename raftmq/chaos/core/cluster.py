@@ -75,6 +75,15 @@ class Cluster:
         return node
 
     def _found(self, node: Node, conf: ConfState) -> None:
+        machine = self.found_again(node, conf)
+        node.durable.restart(FOUNDING_INDEX, 1, ())
+        node.knows_members(FOUNDING_INDEX, conf)
+        node.applied = FOUNDING_INDEX
+        record = Record(FOUNDING_INDEX, 1, Kind.NOOP, 1, 0, 0, 0, b"")
+        self.safety.founded(record, machine.digest, conf)
+
+    def found_again(self, node: Node, conf: ConfState) -> Machine:
+        """Write the founding snapshot on a node's empty disk; the node must not run."""
         store, _ = open_store(node, self)
         machine = Machine(applied=FOUNDING_INDEX)
         meta = SnapshotMeta(FOUNDING_INDEX, 1, conf)
@@ -87,10 +96,7 @@ class Cluster:
         receiver.finish()
         store.install_snapshot(FOUNDING_INDEX, HardState())
         store.close()
-        node.durable.restart(FOUNDING_INDEX, 1, ())
-        node.conf_state, node.applied = conf, FOUNDING_INDEX
-        record = Record(FOUNDING_INDEX, 1, Kind.NOOP, 1, 0, 0, 0, b"")
-        self.safety.founded(record, machine.digest)
+        return machine
 
     # Who is who
 
@@ -102,7 +108,7 @@ class Cluster:
 
     def newest_conf(self) -> ConfState:
         """The membership that was applied furthest, anywhere."""
-        return max(self.nodes.values(), key=lambda node: node.applied).known_conf
+        return max(self.nodes.values(), key=lambda node: node.conf_index).conf_state
 
     def members(self) -> list[Node]:
         """The nodes of the newest membership."""
@@ -134,6 +140,7 @@ class Cluster:
         role = replica.core.role
         if role is Role.LEADER:
             self.counts["elections"] += 1
+            replica.led_since = replica.ticks
         if Role.LEADER in (role, before):
             name = role.name.lower()
             self.tell(replica.node.id, f"{name}, term {replica.core.term}")

@@ -47,7 +47,9 @@ class Node:
         self.applied = 0
         """Index of the last record applied, in any life."""
         self.conf_state = ConfState()
-        """The membership as of the last life's end."""
+        """The newest membership that it applied, in any life."""
+        self.conf_index = 0
+        """Where that stands in the log."""
         self.lives = 0
         self.is_paused = False
         self.stash: list[tuple[Callable[..., None], tuple[object, ...]]] = []
@@ -70,10 +72,10 @@ class Node:
         """Whether its process runs, perhaps paused."""
         return self.replica is not None
 
-    @property
-    def known_conf(self) -> ConfState:
-        """The membership as it knows it, or knew it last."""
-        return self.conf_state if self.replica is None else self.replica.conf_state
+    def knows_members(self, index: int, conf: ConfState) -> None:
+        """A membership took effect here, or came with a snapshot at this index."""
+        if index > self.conf_index:
+            self.conf_index, self.conf_state = index, conf
 
     def now_ms(self) -> int:
         """What its clock shows."""
@@ -120,7 +122,6 @@ class Node:
         replica = self.replica
         if replica is not None:
             replica.is_gone = True
-            self.conf_state = replica.conf_state
             self.replica = None
             self.cluster.counts["crashes"] += 1
             self.cluster.tell(self.id, "loses power" if power else "is killed")
@@ -184,9 +185,13 @@ class Node:
         if self.is_paused:
             self.is_paused = False
             self.cluster.tell(self.id, "goes on")
-            stash, self.stash = self.stash, []
+            replica, stash = self.replica, self.stash
+            self.stash = []
+            if replica is not None and self.random.random() < 0.5:
+                # Clients and peers come over different connections: either may be read first.
+                stash.sort(key=lambda event: event[0] == replica.step)
             for call, args in stash:
-                self.cluster.loop.after(1, self.again, self.replica, call, args)
+                self.cluster.loop.after(1, self.again, replica, call, args)
 
     def again(
         self, replica: Replica | None, call: Callable[..., None], args: tuple[object, ...]

@@ -60,7 +60,7 @@ class Recovering:
         records = self._records(node, recovered)
         floor = durable.floor()
         self._check_floor(node, recovered, records, floor)
-        if machine.applied and self.digests.get(machine.applied, machine.digest) != machine.digest:
+        if machine.applied and self.digests.get(machine.applied) != machine.digest:
             raise Broken("R21", f"node {node.id} restored another state at {machine.applied}")
         base = recovered.start
         durable.restart(base.index, base.term, records)

@@ -89,7 +89,10 @@ class Replica:
         self._sealing: set[int] = set()
         self._is_working = False
         self._marked_passes = 0
-        self._ticks = 0
+        self.ticks = self.led_since = self.conf_tick = 0
+        """Ticks of this life; when it began to lead; when its members last changed."""
+        self.heard: dict[int, int] = {}
+        """Leader: by node, the tick at which it last said something."""
         self.is_full = False
         """Whether a write waits for space."""
 
@@ -167,13 +170,17 @@ class Replica:
     def tick(self) -> None:
         """A tick passes."""
         self.raft.tick()
-        self._ticks += 1
-        if self._ticks % IDLE_TICKS == 0:
+        self.ticks += 1
+        if self.ticks % IDLE_TICKS == 0:
             self._mark_idle()
+            if self.core.role is Role.LEADER:
+                self.cluster.safety.still_leads(self)
 
     def step(self, message: Message) -> None:
         """A message arrived."""
-        kind = message.kind
+        kind, core = message.kind, self.core
+        if core.role is Role.LEADER:
+            self.heard[message.sender] = self.ticks
         if kind is MessageKind.VOTE or kind is MessageKind.PRE_VOTE:
             safety = self.cluster.safety
             if safety.is_foreign_campaign(self, message):
@@ -182,7 +189,10 @@ class Replica:
                 safety.disturbed(self, message, before)
                 return
         now = self.node.now_ms() if kind is MessageKind.PROPOSE else 0
+        is_newer = message.term > core.term
         self.raft.step(message, now=now)
+        if is_newer and core.term < message.term:
+            self.cluster.safety.ignored_term(self, message)
 
     def pump(self) -> None:
         """Let consensus act on all that came in."""
@@ -190,8 +200,7 @@ class Replica:
         while not self._is_working and raft.has_ready():
             ready = raft.ready()
             if ready.snapshot is not None:
-                # What it covers must not be applied after it.
-                self._applies.clear()
+                self._drop_covered()
                 self.view = View(ready.snapshot.meta.index)
             if ready.entries:
                 safety.entered(self, ready.entries)
@@ -206,6 +215,10 @@ class Replica:
             # Before the next round applies what this one committed.
             safety.look(self)
         self.writing.flush()
+
+    def _drop_covered(self) -> None:
+        # What a snapshot covers must not be applied after it.
+        self._applies.clear()
 
     def _dispatch(self, messages: Sequence[Message]) -> None:
         for message in messages:
@@ -300,10 +313,13 @@ class Replica:
 
     def _install(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
+        self.cluster.safety.installing(self, meta)
         self.machine = restore(self.store.open_snapshot(meta.index).state())
         self.conf_state = meta.conf_state
+        self.node.applied = max(self.node.applied, meta.index)
+        self.node.knows_members(meta.index, meta.conf_state)
         self.cache.restore(Link(meta.index, meta.term, meta.crc, meta.timestamp))
-        self.cluster.safety.installed(self, meta)
+        self.cluster.safety.snapshot_taken(self, meta, self.machine)
         self.cluster.counts["snapshots installed"] += 1
 
     def _arrange(self) -> None:
@@ -410,6 +426,8 @@ class Replica:
     def _change_membership(self, record: Record) -> None:
         try:
             self.conf_state = self.raft.apply_membership(decode_change(record.payload))
+            self.node.knows_members(record.index, self.conf_state)
+            self.conf_tick = self.ticks
             self.cluster.counts["memberships applied"] += 1
         except InvalidChange:
             self.cluster.counts["memberships refused"] += 1

@@ -48,6 +48,18 @@ if TYPE_CHECKING:
 
 _LEADER = Role.LEADER
 
+_STATEMENTS = frozenset(
+    {
+        MessageKind.APPEND,
+        MessageKind.APPEND_RESPONSE,
+        MessageKind.HEARTBEAT,
+        MessageKind.HEARTBEAT_RESPONSE,
+        MessageKind.SNAPSHOT,
+        MessageKind.VOTE_RESPONSE,
+    }
+)
+"""Kinds whose term is to be taken over if it is higher (Raft §5.1)."""
+
 
 class Seen:
     """What was seen last of one process."""
@@ -77,8 +89,9 @@ class Safety(Recovering):
         self._confs: dict[int, ConfState] = {}
         self.reads_granted = 0
 
-    def founded(self, record: Record, digest: int) -> None:
+    def founded(self, record: Record, digest: int, conf: ConfState) -> None:
         """All founders begin with the same snapshot at this index."""
+        self._confs[record.index] = conf
         self.committed[record.index] = record
         self.digests[record.index] = digest
         self.top = record.index
@@ -110,7 +123,12 @@ class Safety(Recovering):
 
     def started(self, replica: "Replica") -> None:
         """A process has begun."""
-        core = replica.core
+        core, durable = replica.core, replica.node.durable.hard_state
+        if core.term < durable.term:
+            _broken("R6", f"node {core.id} had synced term {durable.term}, starts in {core.term}")
+        if core.term == durable.term and durable.vote not in (0, core.vote):
+            _broken("R11", f"node {core.id} had voted for {durable.vote}, starts without")
+        self._check_conf(replica, replica.machine.applied, replica.conf_state)
         seen = self._seen[replica.node.id] = Seen()
         seen.term, seen.commit = core.term, core.log.committed
         seen.last, seen.crc = core.log.last_index, core.log.last_crc
@@ -136,6 +154,8 @@ class Safety(Recovering):
             else:
                 self._followed_commit(replica)
         if core.role is not seen.role:
+            if core.role is Role.PRE_CANDIDATE and core.term != seen.term:
+                _broken("V4", f"node {number} raises its term to {core.term} only to ask")
             self.cluster.role_changed(replica, seen.role)
         seen.term, seen.commit, seen.role = core.term, log.committed, core.role
         seen.last, seen.crc = log.last_index, log.last_crc
@@ -166,6 +186,10 @@ class Safety(Recovering):
         conf = replica.conf_state
         if number not in conf.voters and number not in conf.voters_outgoing:
             _broken("R18", f"node {number} leads without a vote of its own: {conf}")
+        for half in (conf.voters, conf.voters_outgoing):
+            votes = [n for n in half if n == number or self._votes.get((n, term)) == number]
+            if half and 2 * len(votes) <= len(half):
+                _broken("R1", f"node {number} leads in term {term} by the votes of {votes}: {half}")
         earlier = max((index for of, index in self.commits if of < term), default=0)
         if earlier:
             known = self.committed[earlier]
@@ -297,21 +321,24 @@ class Safety(Recovering):
     # Snapshots and reads
 
     def snapshot_taken(self, replica: "Replica", meta: SnapshotMeta, machine: "Machine") -> None:
-        """A machine's state is to be kept."""
-        self._check_snapshot(replica, meta, machine)
-
-    def installed(self, replica: "Replica", meta: SnapshotMeta) -> None:
-        """A snapshot took the place of log and machine."""
-        if meta.index < replica.node.applied:
-            _broken("R15", f"node {replica.node.id} goes back to a snapshot at {meta.index}")
-        self._check_snapshot(replica, meta, replica.machine)
-
-    def _check_snapshot(self, replica: "Replica", meta: SnapshotMeta, machine: "Machine") -> None:
+        """A machine's state is to be kept, or was received."""
         known = self.committed.get(meta.index)
         if known is None or known.crc != meta.crc or machine.applied != meta.index:
             _broken("R19", f"node {replica.node.id}: snapshot at {meta.index} is not committed")
         if self.digests.get(meta.index, machine.digest) != machine.digest:
             _broken("R21", f"node {replica.node.id}: snapshot at {meta.index} has another state")
+        self._check_conf(replica, meta.index, meta.conf_state)
+
+    def installing(self, replica: "Replica", meta: SnapshotMeta) -> None:
+        """A snapshot is about to take the place of log and machine."""
+        if meta.index < replica.machine.applied:
+            _broken("R15", f"node {replica.node.id} goes back to a snapshot at {meta.index}")
+
+    def _check_conf(self, replica: "Replica", index: int, conf: ConfState) -> None:
+        if index:
+            known = self._confs[max(at for at in self._confs if at <= index)]
+            if known != conf:
+                _broken("R17", f"node {replica.node.id} has {conf} at {index}, not {known}")
 
     def read_granted(self, replica: "Replica", state: ReadState) -> None:
         """A read may be answered once its index is applied."""
@@ -356,6 +383,26 @@ class Safety(Recovering):
         if is_member or message.context or not core.config.check_quorum or not core.leader:
             return False
         return core.election_elapsed < core.config.election_ticks
+
+    def ignored_term(self, replica: "Replica", message: Message) -> None:
+        """A message of a higher term arrived, and the term is still the lower one."""
+        # Questions change nothing, and who is no member is not listened to.
+        if message.kind in _STATEMENTS and message.sender in replica.core.members:
+            _broken("R6", f"node {replica.node.id} is told of term {message.term} and stays behind")
+
+    def still_leads(self, replica: "Replica") -> None:
+        """A leader's second has passed: has it heard from a majority lately?"""
+        core = replica.core
+        limit = 3 * core.config.election_ticks
+        since = max(replica.led_since, replica.conf_tick)
+        if not core.config.check_quorum or replica.ticks - since <= limit:
+            return
+        for half in (replica.conf_state.voters, replica.conf_state.voters_outgoing):
+            heard = [
+                n for n in half if n == core.id or replica.ticks - replica.heard.get(n, 0) <= limit
+            ]
+            if half and 2 * len(heard) <= len(half):
+                _broken("V4", f"node {core.id} leads on and hears only {heard} of {half}")
 
     def disturbed(self, replica: "Replica", message: Message, before: int) -> None:
         """A foreign campaign was heard; `before`: the term then."""

@@ -1,0 +1,89 @@
+"""What a mutant is: a known way to get it wrong, planted into the real code while a test runs.
+
+The production code has no switches for this: a mutant replaces functions of its modules and puts
+them back. Only one is planted at a time, in one thread.
+
+    with planted(mutant):
+        outcome = run(schedule)
+
+Sources: mutation testing (DeMillo, Lipton, Sayward, 1978); each mutant names where its bug really
+happened, where that is known.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from raftmq.chaos.core import Settings
+from raftmq.consensus import MessageKind, raft
+from raftmq.consensus.core import Core
+from raftmq.consensus.messages import Message
+
+Step = Callable[[Core, Message], Any]
+
+
+class Patch:
+    """Replaces attributes, and puts them back in the end."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def set(self, owner: object, name: str, value: object) -> None:
+        """Put `value` in the place of an attribute that exists."""
+        self._stack.enter_context(mock.patch.object(owner, name, value))
+
+    def handler(self, kind: MessageKind, old: Step, new: Step) -> None:
+        """Handle messages of a kind by `new` wherever `old` did."""
+        assert any(table[kind] is old for table in raft._BY_ROLE), f"{old} handles no {kind.name}"
+        tables = tuple(
+            tuple(
+                new if of == kind and handler is old else handler
+                for of, handler in enumerate(table)
+            )
+            for table in raft._BY_ROLE
+        )
+        self.set(raft, "_BY_ROLE", tables)
+
+
+Plant = Callable[[Patch], None]
+
+
+def as_drawn(settings: Settings) -> Settings:
+    """The settings of the seed."""
+    return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One planted bug, or the reason why it cannot be planted."""
+
+    number: int
+    """In the list that this project was planned with; from 101 on: our own."""
+    name: str
+    what: str
+    """What is wrong, in one sentence; where it happened in brackets."""
+    killers: tuple[str, ...] = ()
+    """Who is expected to notice: numbers of invariants, or `assert` for one of the code's own."""
+    plant: Plant | None = None
+    """None: it cannot be planted, see `reason`."""
+    reason: str = ""
+    """Why it cannot be planted."""
+    kinds: tuple[str, ...] = ()
+    """Faults that bring it out; empty: any."""
+    settings: Callable[[Settings], Settings] = as_drawn
+    """Options of consensus that it needs."""
+
+    def __post_init__(self) -> None:
+        assert bool(self.reason) != bool(self.plant), f"mutant {self.number}: a plant or a reason"
+        assert bool(self.killers) == bool(self.plant), f"mutant {self.number}: whom to expect?"
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """The mutant's bug is in the code for as long as this lasts."""
+    assert mutant.plant is not None, mutant.reason
+    with ExitStack() as stack:
+        mutant.plant(Patch(stack))
+        yield
