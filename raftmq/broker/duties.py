@@ -26,7 +26,7 @@ from raftmq.pop.catalog import Node as CatalogNode
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
 
-from .group import Group
+from .group import Group, node_of
 from .members import is_unused, next_step
 from .settings import Log
 from .space import first_not_in, heirs
@@ -58,6 +58,8 @@ class Duties:
         self._node = node
         self._wake = trio.Event()
         self._under_way: set[tuple[str, int]] = set()
+        self._moved: set[int] = set()
+        """Nodes that are about to leave and belong to no data group any more."""
         self._clean: dict[int, tuple[int, int]] = {}
         """Group → (catalog version, queues) at which no queue of a deleted topic was found."""
         self._led_since: dict[tuple[int, int], float] = {}
@@ -133,7 +135,10 @@ class Duties:
         duty = ("members", group.number)
         if wanted is None or duty in self._under_way:
             return False
-        step = next_step(group, wanted.members)
+        members = wanted.members
+        if group.number == SYSTEM_GROUP:
+            members = members + self._staying(group)
+        step = next_step(group, members)
         if isinstance(step, int):
             group.transfer(step)
             return True
@@ -148,6 +153,15 @@ class Duties:
             )
         return bool(step)
 
+    def _staying(self, group: Group) -> list[int]:
+        """Members that are to leave the system group, but not before all others."""
+        nodes = self._node.catalog.nodes
+        return [
+            member
+            for member in sorted(map(node_of, group.conf_state.voters))
+            if member in nodes and nodes[member].is_leaving and member not in self._moved
+        ]
+
     def _forget_left(self) -> None:
         """Remove leaving nodes from the catalog, once every group has moved away from them."""
         catalog = self._node.catalog
@@ -161,6 +175,7 @@ class Duties:
             views = await self._node.views()
         finally:
             self._under_way.discard(("left", SYSTEM_GROUP))
+        self._moved = {number for number in leaving if is_unused(number, views, is_data=True)}
         gone = [RemoveNode(number) for number in leaving if is_unused(number, views)]
         if gone:
             payload = encode_commands(gone)

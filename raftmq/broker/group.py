@@ -166,6 +166,11 @@ class Group:
         return self.raft.role is Role.LEADER
 
     @property
+    def is_settled(self) -> bool:
+        """True if every record appended here is applied: what the machine says is the latest."""
+        return not self._waiting and self.machine.applied >= self.raft.last_index
+
+    @property
     def refusal(self) -> str:
         """Why no messages are taken at the moment; empty: they are."""
         return self.stopping or self.full

@@ -9,17 +9,20 @@ membership there, in steps that each leave a majority that has everything:
 3. a leader that is not wanted itself first hands over.
 
 A node that leaves is marked in the catalog, the groups move, and when no group counts on it any
-more it is forgotten. It may be stopped then.
+more it is forgotten. It may be stopped then. It leaves the system group last: as long as it leads
+another group it must hear from the catalog who shall have it.
 
 Invariants:
 - A voter is removed only in the same step that all wanted nodes are voters.
 """
 
+from collections.abc import Mapping
+
 from raftmq.consensus import Change, ChangeKind, ProgressState
 from raftmq.errors import Reason
-from raftmq.pop.catalog import Catalog, Command, Node, PutGroup, PutNode
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, Command, Node, PutGroup, PutNode
 from raftmq.pop.results import Refused
-from raftmq.wire.messages import ChangeMember, ClusterView
+from raftmq.wire.messages import ChangeMember, ClusterView, GroupView
 
 from .group import Group
 from .placement import with_node, with_replacement, without_node
@@ -55,6 +58,9 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
     if change.new < 1 or change.new == change.node:
         return Refused(Reason.BAD_ARGUMENT, "the new node needs a number of its own")
     moved = with_replacement(groups, change.node, change.new)
+    if old.is_leaving and change.new not in nodes:
+        # What it carried is promised to others: the new node joins as any other.
+        moved = with_node(groups, change.new)
     return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
 
 
@@ -93,12 +99,26 @@ def _is_caught_up(group: Group, node: int) -> bool:
     )
 
 
-def is_unused(node: int, views: list[ClusterView]) -> bool:
-    """True if, by the newest word on each group, none has the node as a member."""
-    newest: dict[int, tuple[int, list[int]]] = {}
-    for view in views:
+def is_unused(node: int, views: Mapping[int, ClusterView], *, is_data: bool = False) -> bool:
+    """True if the leader of each group says that the node is no member of it.
+
+    A node that was removed may believe for ever that it belongs to a group, under the same leader
+    in the same term: only the leader's own word counts.
+
+    Args:
+        node: who shall be unused.
+        views: what each node says, by node.
+        is_data: whether the system group does not matter.
+    """
+    newest: dict[int, GroupView] = {}
+    known: set[int] = set()
+    for author, view in views.items():
         for group in view.groups:
-            if group.leader and group.term >= newest.get(group.id, (0, []))[0]:
-                newest[group.id] = (group.term, group.voters + group.learners)
-    known = {group.id for view in views for group in view.groups}
-    return known == set(newest) and all(node not in members for _, members in newest.values())
+            known.add(group.id)
+            is_newer = group.id not in newest or group.term > newest[group.id].term
+            if group.leader == author and is_newer:
+                newest[group.id] = group
+    wanted = known - {SYSTEM_GROUP} if is_data else known
+    return wanted <= set(newest) and all(
+        node not in newest[group].voters + newest[group].learners for group in wanted
+    )

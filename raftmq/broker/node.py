@@ -182,15 +182,15 @@ class Node:
         learners = [node_of(member) for member in conf.learners]
         return GroupView(number, node_of(group.leader), group.raft.term, voters, learners)
 
-    async def views(self) -> list[ClusterView]:
-        """The routing table as each node knows it that answers within a second."""
-        views = [self.view([])]
+    async def views(self) -> dict[int, ClusterView]:
+        """By node: the routing table as it knows it, of each that answers within a second."""
+        views = {self.id: self.view([])}
 
         async def ask(link: PeerLink) -> None:
             with trio.move_on_after(1.0), suppress(Unavailable):
                 frame = await link.request(FrameKind.METADATA, pack(Metadata([])))
                 if frame.kind != FrameKind.ERROR:
-                    views.append(unpack(ClusterView, frame.header))
+                    views[link.peer.id] = unpack(ClusterView, frame.header)
 
         async with trio.open_nursery() as nursery:
             for link in self.links.all():
@@ -209,6 +209,8 @@ class Node:
         command = PutGroup(msgspec.structs.replace(wanted, members=members))
         leader = node_of(self.groups[SYSTEM_GROUP].leader)
         link = self.links.get(leader)
+        if leader == self.id and not self.groups[SYSTEM_GROUP].is_settled:
+            return ErrorReply("busy", "the catalog is being changed", retry_ms=50)
         if leader == self.id:
             payload = encode_commands([command])
             ticket = Callback(lambda _: None, lambda _: None)

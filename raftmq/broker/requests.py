@@ -17,7 +17,7 @@ from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.store import LogStore
 from raftmq.pop import catalog as catalog_commands
 from raftmq.pop import machine as machine_commands
-from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog
+from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog, PutGroup
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Appended, Changed, Refused, Result
@@ -340,7 +340,16 @@ class Requests:
             connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
             return
         payload = encode_commands([command])
+        if isinstance(command, PutGroup) and not self._keeps_members(group, command):
+            connection.refuse(frame.correlation, _changing())
+            return
         self._propose_commands(connection, frame, group, payload, AdminDone)
+
+    def _keeps_members(self, group: Group, command: PutGroup) -> bool:
+        """True if a command changes the order of a group's members only, by the newest catalog."""
+        known = self._service.catalog.groups.get(command.group.id)
+        same = known is not None and sorted(known.members) == sorted(command.group.members)
+        return same and group.is_settled
 
     def _member(self, connection: Connection, frame: Frame) -> None:
         group = self._service.group(SYSTEM_GROUP)
@@ -350,6 +359,10 @@ class Requests:
         change = unpack(ChangeMember, frame.header)
 
         def ready() -> None:
+            if not group.is_settled:
+                # A plan made from a catalog that is about to change would undo that change.
+                connection.refuse(frame.correlation, _changing())
+                return
             commands = plan(change, self._service.catalog)
             if isinstance(commands, Refused):
                 connection.refuse(frame.correlation, _refused(commands))
@@ -443,6 +456,10 @@ def _refused(result: Refused) -> ErrorReply:
 def _unknown_queue(queue: int) -> ErrorReply:
     message = f"queue {queue} belongs to no topic"
     return ErrorReply(Reason.UNKNOWN_TOPIC.value, message)
+
+
+def _changing() -> ErrorReply:
+    return ErrorReply("busy", "the catalog is being changed", group=SYSTEM_GROUP, retry_ms=50)
 
 
 def _elsewhere(number: int) -> ErrorReply:

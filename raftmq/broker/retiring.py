@@ -75,7 +75,7 @@ class Retiring:
         for number in due:
             if number in self._node.groups and self._is_unwanted(number):
                 group = self._node.groups[number]
-                if has_left(self._node.id, number, views, term=group.raft.term):
+                if has_left(self._node.id, number, list(views.values()), term=group.raft.term):
                     self._retire(group)
 
     def _retire(self, group: Group) -> None:

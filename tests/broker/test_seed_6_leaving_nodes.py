@@ -1,0 +1,83 @@
+"""Found by the simulation, seeds 6 and 24: nodes that leave while a group cannot move at once."""
+
+import trio
+
+from raftmq.broker.members import is_unused
+from raftmq.wire.messages import ClusterView, GroupView
+from tests.broker.cluster import Cluster, Refused
+from tests.broker.scenario import in_cluster
+
+
+def test_leader_that_leaves_learns_of_the_catalog_until_its_groups_have_moved() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await cluster.change("add", 4, host="node4", port=7400)
+        await cluster.start(4)
+        await cluster.wait_until(lambda: all(4 in cluster.members(g) for g in (0, 1, 2)))
+        leaver = cluster.leader(3)
+        # The member that group 3 is to get instead hears nothing: the group cannot move yet.
+        for source in ("node1", "node2", "node3"):
+            cluster.network.block(source, "node4")
+        await cluster.change("remove", leaver)
+        await cluster.wait_until(lambda: cluster.nodes[leaver].catalog.nodes[leaver].is_leaving)
+        # What is wanted changes once more, which the leaver must hear of as well.
+        await cluster.change("add", 5, host="node5", port=7400)
+        await cluster.start(5)
+        await cluster.change("remove", 4)
+        await cluster.wait_until(lambda: cluster.leader(0) not in (0, leaver), seconds=10)
+        for source in ("node1", "node2", "node3"):
+            cluster.network.unblock(source, "node4")
+        await cluster.wait_until(
+            lambda: {leaver, 4}.isdisjoint(cluster.nodes[cluster.leader(0)].catalog.nodes)
+        )
+        assert all(leaver not in cluster.members(group) for group in (0, 1, 2, 3))
+
+    in_cluster(scenario)
+
+
+def test_changes_that_are_asked_for_at_once_do_not_undo_each_other() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+
+        async def add(node: int) -> None:
+            is_done = False
+            while not is_done:
+                try:
+                    await cluster.change("add", node, host=f"node{node}", port=7400)
+                    is_done = True
+                except Refused:
+                    await trio.sleep(0.05)
+
+        async with trio.open_nursery() as nursery:
+            for node in (4, 5, 6):
+                nursery.start_soon(add, node)
+        catalog = cluster.nodes[cluster.leader(0)].catalog
+        assert sorted(catalog.groups[0].members) == [1, 2, 3, 4, 5, 6]
+
+    in_cluster(scenario)
+
+
+def test_node_in_the_place_of_one_that_leaves_already_belongs_to_the_system_group() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await cluster.change("add", 4, host="node4", port=7400)
+        await cluster.change("remove", 1)
+        await cluster.change("replace", 1, new=5, host="node5", port=7400)
+        catalog = cluster.nodes[cluster.leader(0)].catalog
+        assert sorted(catalog.groups[0].members) == [2, 3, 4, 5]
+
+    in_cluster(scenario)
+
+
+def view(*groups: GroupView) -> ClusterView:
+    return ClusterView("test", 1, [], list(groups), [])
+
+
+def test_leader_says_who_its_members_are_whatever_a_removed_node_believes() -> None:
+    views = {
+        1: view(GroupView(1, 1, 4, [1, 2], [])),
+        3: view(GroupView(1, 1, 4, [1, 2, 3], [])),
+    }
+    assert is_unused(3, views)
+    assert not is_unused(2, views)
+    assert not is_unused(3, {3: views[3]}), "the leader has not said anything"
