@@ -83,6 +83,14 @@ def _situation(stage: Stage) -> str:
     """Who is there, for whoever reads that something is missing."""
     gone = [n for n in stage.members() if n not in stage.cluster.nodes]
     words = [f"members {stage.members()}", f"down {gone}", f"damaged {sorted(stage.damaged)}"]
+    words.append(f"leaving {sorted(stage.leaving)}")
+    catalog = max(
+        (node.catalog for node in stage.cluster.nodes.values()),
+        key=lambda one: one.applied,
+        default=None,
+    )
+    if catalog is not None:
+        words.append(f"wanted { {n: group.members for n, group in catalog.groups.items()} }")
     words += [f"node {n}: {stopped}" for n, stopped in sorted(stage.cluster.stopped.items())]
     for group in sorted(stage.watch.moments):
         leader = stage.cluster.leader(group)

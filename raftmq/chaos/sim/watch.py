@@ -67,6 +67,8 @@ class Watch:
         self.coverage: Counter[Coverage] = Counter()
         """Situations that faults struck in."""
         self._progress: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+        self._peers: dict[tuple[int, int], set[int]] = {}
+        self._returns: Counter[tuple[int, int, int]] = Counter()
 
     @property
     def now_ms(self) -> int:
@@ -139,14 +141,19 @@ class Watch:
             self._look_at_progress(name, group)
 
     def _look_at_progress(self, name: int, group: Group) -> None:
-        raft = group.raft
-        for peer, seen in raft.status().progress.items():
-            known = raft.term, seen.match, seen.next
-            key = name, group.number, peer
+        raft, office = group.raft, (name, group.number)
+        progress = raft.status().progress
+        for peer in self._peers.get(office, set()) - set(progress):
+            # Who left and comes back is another one to its leader.
+            self._returns[name, group.number, peer] += 1
+        self._peers[office] = set(progress)
+        for peer, seen in progress.items():
+            key, known = (name, group.number, peer), (raft.term, seen.match, seen.next)
             if self._progress.get(key) != known:
                 self._progress[key] = known
+                seat = peer + RENAMED * self._returns[key]
                 self.progress[group.number].append(
-                    ProgressAt(self.now_ms, name, raft.term, peer, seen.match, seen.next)
+                    ProgressAt(self.now_ms, name, raft.term, seat, seen.match, seen.next)
                 )
 
     def cover(self, node: int, fault: str) -> None:
