@@ -11,7 +11,7 @@
 | `reference/errors.md` | `raftmq/errors.py` |
 | `reference/messages.md` | `raftmq/wire/messages.py` |
 | `reference/formats.md` | the headings of the modules that define bytes |
-| `tour/*.md` | code below each `<!-- quote: FILE NAME -->` |
+| `tour/*.md`, `chaos/*.md` | code below each `<!-- quote: FILE NAME -->` |
 
 Invariants:
 - The same code gives the same pages, on any machine.
@@ -44,7 +44,7 @@ def pages() -> dict[Path, str]:
         "formats": formats_page(),
     }
     found = {DOCS / f"reference/{name}.md": NOTE + text for name, text in reference.items()}
-    for path in sorted((DOCS / "tour").glob("*.md")):
+    for path in sorted([*(DOCS / "tour").glob("*.md"), *(DOCS / "chaos").glob("*.md")]):
         found[path] = with_quotes(path.read_text())
     return found
 
@@ -416,7 +416,11 @@ def with_quotes(text: str) -> str:
         node = definition(found[2], found[3])
         lines = (ROOT / found[2]).read_text().splitlines()
         assert node.end_lineno is not None
-        body = lines[node.lineno - 1 : node.end_lineno]
+        # A marker says how a test is run; other decorators are left out.
+        first = min(
+            [node.lineno, *(m.lineno for m in node.decorator_list if "mark" in ast.dump(m))]
+        )
+        body = lines[first - 1 : node.end_lineno]
         body = [line.removeprefix(" " * node.col_offset) for line in body]
         return f"{found[1]}```python\n" + "\n".join(body) + "\n```\n"
 

@@ -55,17 +55,21 @@ def judged(run: "Run", *, title: str, again: str) -> Judged:
     history = run.journal.history()
     reports = run.journal.reports()
     complaint = _complaint(history, reports)
-    case = of_history(history, title, reports)
-    played = run.nemesis.played if run.nemesis is not None else None
-    if played is not None:
-        # The page shows faults and nodes of what has an outcome.
-        seconds = max(case.end_ms / 1000, played.seconds)
-        outcome = Outcome(
-            World.REAL, played, case.verdict, simulated_seconds=seconds, history=history,
-            timeline=timeline,
-        )  # fmt: skip
-        case = replace(case, outcome=outcome)
+    case = of_history(history, title, reports, _outcome(run, history, timeline))
     return Judged(complaint, lines, replace(case, replay=again), logs)
+
+
+def _outcome(run: "Run", history: History, timeline: tuple[Happening, ...]) -> Outcome | None:
+    """What was done meanwhile, for the page: it shows faults and nodes of what has an outcome."""
+    played = run.nemesis.played if run.nemesis is not None else None
+    if played is None:
+        return None
+    # The journal's clock and the nemesis's are one, which began with the test.
+    seconds = max(int(history.time.max(initial=0)) / 1e9, played.seconds)
+    return Outcome(
+        World.REAL, played, Verdict.UNKNOWN, simulated_seconds=seconds, history=history,
+        timeline=timeline,
+    )  # fmt: skip
 
 
 def _who(happening: Happening) -> str:

@@ -295,7 +295,7 @@ def _shrink_first(plan: "Plan", totals: "Totals", artifacts: Path | None) -> "Ou
     if not broken:
         return None
     smallest = _shrunk(plan, broken[0], TRIALS_MAX)
-    if artifacts is not None and smallest.history is not None:
+    if artifacts is not None and smallest is not broken[0]:
         _kept(smallest, artifacts / "shrunk", plan)
     return smallest
 

@@ -121,11 +121,19 @@ def of_outcome(outcome: Outcome) -> Case:
     )
 
 
-def of_history(history: History, title: str, reports: Sequence[Report] | None = None) -> Case:
-    """A history of any system; it is judged here unless that was done."""
+def of_history(
+    history: History,
+    title: str,
+    reports: Sequence[Report] | None = None,
+    outcome: Outcome | None = None,
+) -> Case:
+    """A history of any system; it is judged here unless that was done.
+
+    An outcome shows what was done to the system meanwhile; its verdict does not count.
+    """
     found = _judged(history) if reports is None else list(reports)
     verdict = worst(report.verdict for report in found)
-    origin_ns = Case(title, verdict, (), (), None, history).origin_ns
+    origin_ns = Case(title, verdict, (), (), outcome, history).origin_ns
     findings = tuple(
         Finding(
             anomaly.name, meaning(anomaly.name), anomaly.fact,
@@ -138,7 +146,7 @@ def of_history(history: History, title: str, reports: Sequence[Report] | None = 
     )  # fmt: skip
     reasons = [f"{report.checker}: {report.reason}" for report in found if report.reason]
     reason = "; ".join(reasons) if verdict is Verdict.UNKNOWN else ""
-    return Case(title, verdict, findings, tuple(found), None, history, reason)
+    return Case(title, verdict, findings, tuple(found), outcome, history, reason)
 
 
 def _judged(history: History | None) -> list[Report]:

@@ -14,7 +14,7 @@ from raftmq.chaos.faults import Schedule
 from raftmq.chaos.history import History, RowType
 from raftmq.chaos.report.case import Case, Finding
 from raftmq.chaos.report.operations import Curve, Sample, Timed, curves, sample, sentence, timed
-from raftmq.chaos.report.timeline import Band, Mark, Span, bands, marks, spans
+from raftmq.chaos.report.timeline import Band, Mark, Span, bands, heal_ms, marks, spans
 
 CORE_OPERATIONS_MAX = 12
 AROUND_OPERATIONS_MAX = 6
@@ -80,7 +80,7 @@ def of_case(case: Case) -> Drawing:
         lines = curves(history, of, case.origin_ns, end_ms)
         close_ups = [_close_up(history, of, case.origin_ns, one) for one in case.findings]
     return Drawing(
-        end_ms, schedule.heal_ms if schedule.events else -1, spans(timeline, end_ms),
+        end_ms, heal_ms(timeline, schedule), spans(timeline, end_ms),
         bands(timeline, schedule, end_ms), marks(timeline, schedule), shown,
         list(history.functions) if history is not None else [], lines, close_ups,
     )  # fmt: skip

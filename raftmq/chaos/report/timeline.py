@@ -43,6 +43,7 @@ _DEATH = re.compile(
     r"(is )?(dead|down|killed|crashe[sd]|stop(s|ped)|ends|ended|gives up|refuses|breaks|loses power"
     r"|stays dead)\b"
 )
+_HEAL = re.compile(r"(everything )?(is )?heal(s|ed)?\b")
 _BIRTH = re.compile(r"(is )?(starts|started|serves|up)\b")
 _FAULT = re.compile(
     r"(?:[\d.]+s )?(?P<name>[a-z][a-z-]*[a-z])(?: node (?P<nodes>[\d,]+))?"
@@ -148,6 +149,12 @@ def marks(timeline: Sequence[Happening], schedule: Schedule) -> list[Mark]:
 
 def _names(schedule: Schedule) -> Container[str]:
     return FAULTS.keys() | {event.fault for event in schedule.events}
+
+
+def heal_ms(timeline: Sequence[Happening], schedule: Schedule) -> int:
+    """When everything was healed, or was to be; -1: nothing was ever broken."""
+    told = (one.at_ms for one in timeline if not one.node and _HEAL.match(one.what))
+    return next(told, schedule.heal_ms if schedule.events else -1)
 
 
 class _Told(NamedTuple):

@@ -5,7 +5,7 @@ import pytest
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw
 from raftmq.chaos.outcome import Happening
-from raftmq.chaos.report.timeline import DEAD, UP, bands, marks, spans
+from raftmq.chaos.report.timeline import DEAD, UP, bands, heal_ms, marks, spans
 
 NO_FAULTS = Schedule(1, 10, ())
 
@@ -163,3 +163,11 @@ def test_schedule_tells_all_nodes_of_a_fault_that_was_seen_on_one() -> None:
     schedule = Schedule(1, 10, (Event(100, "swizzle", (3, 1, 2), 400),))
     timeline = [Happening(120, 3, "swizzle begins"), Happening(520, 3, "swizzle ends")]
     assert [one.nodes for one in bands(timeline, schedule, 1_000)] == [(3, 1, 2)]
+
+
+@pytest.mark.parametrize("what", ["heal", "everything heals", "everything is healed"])
+def test_heal_is_when_the_world_says_so_else_when_the_schedule_does(what: str) -> None:
+    schedule = Schedule(1, 10, (Event(5, "kill"),))
+    assert heal_ms([Happening(8_000, 0, what)], schedule) == 8_000
+    assert heal_ms([], schedule) == 7_500
+    assert heal_ms([], NO_FAULTS) == -1

@@ -1,0 +1,40 @@
+"""The chapter that teaches by a bug does what it says: its lines are typed here."""
+
+import re
+import shlex
+from pathlib import Path
+
+from raftmq.cli.exits import ExitCode
+from tests.cli.command_line import CommandLine
+
+CHAPTER = Path(__file__).parents[3] / "docs/chaos/a-bug.md"
+
+
+def lines(word: str) -> list[list[str]]:
+    """The arguments of each command of this kind in the chapter."""
+    found = re.findall(rf"^\$ raftmq (chaos {word} .*)$", CHAPTER.read_text(), re.MULTILINE)
+    return [shlex.split(line) for line in found]
+
+
+def test_line_of_the_chapter_shows_the_stale_read_and_without_the_bug_none(
+    raftmq: CommandLine,
+) -> None:
+    with_bug, without = lines("replay")
+    assert "--mutant" in with_bug
+    assert "--mutant" not in without
+    assert with_bug[-1] == without[-1]
+    ended = raftmq(*with_bug, "-o", "json")
+    assert ended.code == ExitCode.VIOLATION
+    assert [violation["name"] for violation in ended.json["violations"]] == ["R20"]
+    assert "isolate-leader" in with_bug[-1]
+    assert raftmq(*without).code == ExitCode.OK
+
+
+def test_seeds_of_the_chapter_find_the_bug(raftmq: CommandLine) -> None:
+    (arguments,) = lines("run")
+    kept = [word for word in arguments if word not in ("--artifacts", "found/", "--shrink")]
+    ended = raftmq(*kept, "-o", "json")
+    assert ended.code == ExitCode.VIOLATION
+    assert {violation["name"] for bad in ended.json["bad"] for violation in bad["violations"]} == {
+        "R20"
+    }
