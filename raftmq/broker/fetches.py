@@ -94,7 +94,8 @@ class Fetches:
         self._reader = reader
         self._limits = limits
         self._on_fault = on_fault
-        self._parked: dict[int, set[_Pending]] = {}
+        # In the order in which they came: a set's would change from run to run.
+        self._parked: dict[int, dict[_Pending, None]] = {}
         # The same ones by who asked, and under which correlation.
         self._waiting: dict[tuple[Connection, int], _Pending] = {}
 
@@ -113,7 +114,7 @@ class Fetches:
             pending.answer([], [])
             return
         for item in request.queues:
-            self._parked.setdefault(item.queue, set()).add(pending)
+            self._parked.setdefault(item.queue, {})[pending] = None
         self._waiting[connection, frame.correlation] = pending
         self._timers.call_after(wait_ms / 1000, partial(self._time_out, pending))
 
@@ -141,7 +142,7 @@ class Fetches:
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone: forget its fetches."""
-        gone = {p for waiting in self._parked.values() for p in waiting}
+        gone = dict.fromkeys(p for waiting in self._parked.values() for p in waiting)
         for pending in gone:
             if pending.connection is connection:
                 pending.is_answered = True
@@ -161,7 +162,7 @@ class Fetches:
         for item in pending.request.queues:
             waiting = self._parked.get(item.queue)
             if waiting is not None:
-                waiting.discard(pending)
+                waiting.pop(pending, None)
                 if not waiting:
                     del self._parked[item.queue]
 
