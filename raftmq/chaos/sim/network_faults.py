@@ -200,7 +200,7 @@ def burst_loss(stage: Stage, event: Event) -> Undo:
     hosts = stage.hosts()
     edges = edges_between(hosts, hosts)
     seconds = event.level / 1000
-    return _toggle(stage, seconds, lambda: block(stage, set(edges), may_reset=False))
+    return _toggle(stage, seconds, lambda: block(stage, dict.fromkeys(edges), may_reset=False))
 
 
 def swizzle(stage: Stage, event: Event) -> Undo:

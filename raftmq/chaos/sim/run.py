@@ -49,12 +49,13 @@ from raftmq.chaos.sim.watch import Watch
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.agenda import run as run_world
 
-WorkloadName = Literal["log", "register"]
+WorkloadName = Literal["log", "queue", "register"]
 WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
     "log": LogWorkload,
+    "queue": LogWorkload,
     "register": RegisterWorkload,
 }
-"""What clients can do in a run."""
+"""What clients can do in a run; `queue` does as `log` does and is judged as one bag of messages."""
 
 ACKED_MIN = 20
 """A run with fewer successful operations is vacuous."""
@@ -167,7 +168,8 @@ class _Run:
         if messages.any():
             part = history.select(messages)
             reports.append(check_total_queue(part, is_drained=is_drained))
-            reports.append(check_log(part, LogRules(is_drained=is_drained)))
+            if self._workload_name == "log":
+                reports.append(check_log(part, LogRules(is_drained=is_drained)))
         if registers.any():
             part = history.select(np.asarray(registers))
             reports.append(check_linearizability(part, limit=Limit(seconds=20.0)))

@@ -220,6 +220,7 @@ class Stage:
     def leave_dead(self, node: int) -> None:
         """End a node for good, without anybody being told."""
         self._left_dead.add(node)
+        self.watch.note(node, "stays dead")
         self.hold_down(node)
         self.kill(node, crash=False)
 
