@@ -8,7 +8,7 @@ SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
 SOURCES := raftmq tests bench demo docs/generate.py
 
-.PHONY: help setup test demo check fix bench docs clean
+.PHONY: help setup test demo check fix chaos bench docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,10 @@ check: setup  ## read-only gate: format, lint, types, import contracts, fast tes
 fix: setup  ## edit what the formatter and the linter can mend
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+chaos: setup  ## play seeds in both simulators, keep what fails in build/chaos (ARGS="--seeds 1..9")
+	$(BIN)/raftmq chaos run --world core --seeds 1..500 --artifacts build/chaos/core $(ARGS)
+	$(BIN)/raftmq chaos run --world sim --seeds 1..100 --artifacts build/chaos/sim $(ARGS)
 
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench

@@ -47,6 +47,7 @@ import pytest
 if TYPE_CHECKING:
     from raftmq.chaos.journal import Journal
     from raftmq.chaos.player import Nemesis
+    from raftmq.chaos.rig import SimCluster
     from raftmq.testing import Cluster
 
 SECONDS = 10.0
@@ -69,7 +70,8 @@ class Run:
     seconds: float
     nodes: int
     journal: "Journal | None" = None
-    nemesis: "Nemesis | None" = None
+    played: "Nemesis | SimCluster | None" = None
+    """Whoever broke things."""
     logs: list[Callable[[], Mapping[str, str]]] = field(default_factory=list)
     """Each gives file names and texts to keep beside a failure."""
 
@@ -182,7 +184,7 @@ def nemesis(request: pytest.FixtureRequest, _chaos_run: Run) -> "Nemesis":
         from raftmq.chaos.process_faults import Processes
 
         Processes(request.getfixturevalue("raftmq_cluster"), made)
-    _chaos_run.nemesis = made
+    _chaos_run.played = made
     return made
 
 
@@ -205,6 +207,20 @@ def raftmq_cluster(
     with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(made) as nodes:
         _chaos_run.logs.append(lambda: {f"node-{n}.log": nodes.log(n) for n in nodes.nodes})
         yield nodes
+
+
+@pytest.fixture
+def sim_cluster(request: pytest.FixtureRequest, _chaos_run: Run) -> "SimCluster":
+    """A cluster in a made-up world: give it processes, then `run` it. Needs trio's event loop."""
+    from raftmq.chaos.rig import SimCluster
+
+    run = _chaos_run
+    made = SimCluster(seed=run.seed, wanted=run.faults, seconds=run.seconds, nodes=run.nodes)
+    if "history" in request.fixturenames:
+        journal = request.getfixturevalue("history")
+        made.on_clock.append(lambda clock: setattr(journal, "clock", clock))
+    run.played = made
+    return made
 
 
 # -- what a test's history says ------------------------------------------------------------------
@@ -245,7 +261,9 @@ def _tell(item: pytest.Function, *, is_failed: bool) -> str:
         lines.append(f"kept in {kept}")
     else:
         lines.append("--chaos-artifacts DIR keeps the history and its page")
-    item.add_report_section("call", "chaos", "\n".join([*verdict.lines, *lines]))
+    # Of a test that failed by its own words the history's verdict is a remark.
+    remark = [verdict.complaint] if is_failed and verdict.complaint else []
+    item.add_report_section("call", "chaos", "\n".join([*verdict.lines, *remark, *lines]))
     return verdict.complaint
 
 

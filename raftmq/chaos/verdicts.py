@@ -9,6 +9,7 @@ from raftmq.chaos.checkers import Report, Verdict, explain, worst
 from raftmq.chaos.faults import World
 from raftmq.chaos.history import History, write_parquet
 from raftmq.chaos.outcome import Happening, Outcome
+from raftmq.chaos.player import Nemesis
 from raftmq.chaos.report import Case, of_history, page
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def judged(run: "Run", *, title: str, again: str) -> Judged:
         title: its name, for the page.
         again: the command that does it again, for the page.
     """
-    timeline = tuple(run.nemesis.timeline) if run.nemesis is not None else ()
+    timeline = tuple(run.played.timeline) if run.played is not None else ()
     lines = tuple(f"{one.at_ms / 1000:.3f}s {_who(one)}{one.what}" for one in timeline)
     logs = tuple(run.logs)
     if run.journal is None or run.journal.checks == ():
@@ -61,13 +62,14 @@ def judged(run: "Run", *, title: str, again: str) -> Judged:
 
 def _outcome(run: "Run", history: History, timeline: tuple[Happening, ...]) -> Outcome | None:
     """What was done meanwhile, for the page: it shows faults and nodes of what has an outcome."""
-    played = run.nemesis.played if run.nemesis is not None else None
+    played = run.played.played if run.played is not None else None
     if played is None:
         return None
-    # The journal's clock and the nemesis's are one, which began with the test.
+    # The journal's clock is the one that the faults are timed by.
     seconds = max(int(history.time.max(initial=0)) / 1e9, played.seconds)
+    world = World.REAL if isinstance(run.played, Nemesis) else World.SIM
     return Outcome(
-        World.REAL, played, Verdict.UNKNOWN, simulated_seconds=seconds, history=history,
+        world, played, Verdict.UNKNOWN, simulated_seconds=seconds, history=history,
         timeline=timeline,
     )  # fmt: skip
 

@@ -42,3 +42,43 @@ def test_service_on_a_real_cluster_books_each_payment_once_under_faults(
         (pytester.path / copy).write_text((EXAMPLES / name).read_text())
     done = pytester.runpytest_subprocess("--chaos-seed", "1", "--chaos-artifacts=kept", "-v")
     done.assert_outcomes(passed=1)
+
+
+def made_up(pytester: pytest.Pytester, before: str = "", after: str = "") -> None:
+    """The example in the made-up world, perhaps with a part of it replaced."""
+    text = (EXAMPLES / "made_up.py").read_text()
+    assert before in text
+    (pytester.path / "test_made_up.py").write_text(text.replace(before, after))
+
+
+def test_service_in_the_made_up_world_books_each_payment(pytester: pytest.Pytester) -> None:
+    made_up(pytester)
+    done = pytester.runpytest_subprocess("--chaos-seeds", "0..2")
+    done.assert_outcomes(passed=3)
+
+
+def test_service_that_commits_before_it_books_is_found_and_found_again(
+    pytester: pytest.Pytester,
+) -> None:
+    # The line that commits moves up, before the loop that books.
+    made_up(
+        pytester,
+        "                for payment in payments:",
+        "                await consumer.commit()\n                for payment in payments:",
+    )
+    arguments = ("--chaos-seeds", "0..3", "--chaos-artifacts=kept", "-p", "no:randomly")
+    first = pytester.runpytest_subprocess(*arguments)
+    text = first.stdout.str()
+    assert "lost-middle" in text
+    seeds = {line.split()[1] for line in first.outlines if line.startswith("seed ")}
+    pages = {
+        page.parent.name: page.read_text() for page in pytester.path.glob("kept/*/report.html")
+    }
+    assert len(pages) == len(seeds) > 0
+    assert all("client-crash" in page for page in pages.values())
+    second = pytester.runpytest_subprocess(*arguments)
+    again = {
+        page.parent.name: page.read_text() for page in pytester.path.glob("kept/*/report.html")
+    }
+    assert {line.split()[1] for line in second.outlines if line.startswith("seed ")} == seeds
+    assert again == pages, "the same seeds leave the same pages, byte for byte"
