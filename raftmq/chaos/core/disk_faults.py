@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.node import Node
 
 SECTOR_BYTES = 512
+INDEX_SHARE = 0.3
+"""So many of the flipped bits are in an index, if there is one."""
 CUT_BYTES_MAX = 400
 """A tail that is cut off is at most so long."""
 
@@ -149,11 +151,24 @@ def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
 
 
 def bit_flip(stage: Stage) -> None:
-    """D11."""
+    """D11; sometimes in an index, which is no loss: it is derived, and made anew."""
+    if stage.random.random() < INDEX_SHARE and _flip_index(stage):
+        return
     node = _victim(stage)
     path, vouched = _place(stage, node)
     node.disk.flip(path, stage.random.randrange(vouched * 8))
     _damaged(stage, node)
+
+
+def _flip_index(stage: Stage) -> bool:
+    node = stage.node()
+    names = [name for name in node.disk.list("log") if name.endswith(".index")]
+    if names:
+        name = stage.random.choice(names)
+        path = f"log/{name}"
+        node.disk.flip(path, stage.random.randrange(len(node.disk.bytes_of(path)) * 8))
+        node.flipped_indexes.add(name)
+    return bool(names)
 
 
 def bad_sector(stage: Stage) -> None:

@@ -57,7 +57,8 @@ def _check_disk(cluster: "Cluster", node: Node) -> None:
 def _check_indexes(cluster: "Cluster", node: Node) -> None:
     """On a copy: remove the newest index file, and make it again."""
     copy = node.disk.copy()
-    names = [name for name in copy.list("log") if name.endswith(".index")]
+    indexes = [name for name in copy.list("log") if name.endswith(".index")]
+    names = [name for name in indexes if name not in node.flipped_indexes]
     if not names:
         return
     before = contents(copy)[names[-1]]

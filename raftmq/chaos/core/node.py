@@ -58,6 +58,8 @@ class Node:
         """How much longer the disk takes."""
         self.is_damaged = False
         """A fault destroyed something of its disk: it counts as no copy any more."""
+        self.flipped_indexes: set[str] = set()
+        """Names of index files that a fault has damaged at some time."""
         self.refusal = ""
         """Why it does not start any more; empty: it does."""
         self.is_held_down = False

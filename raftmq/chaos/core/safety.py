@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _LEADER = Role.LEADER
 
+_CAMPAIGNING = (Role.CANDIDATE, Role.PRE_CANDIDATE)
+
 _STATEMENTS = frozenset(
     {
         MessageKind.APPEND,
@@ -154,6 +156,8 @@ class Safety(Recovering):
             else:
                 self._followed_commit(replica)
         if core.role is not seen.role:
+            if core.role in _CAMPAIGNING:
+                self._campaigns(replica)
             if core.role is Role.PRE_CANDIDATE and core.term != seen.term:
                 _broken("V4", f"node {number} raises its term to {core.term} only to ask")
             self.cluster.role_changed(replica, seen.role)
@@ -176,6 +180,12 @@ class Safety(Recovering):
         if unstable.snapshot is not None:
             return None
         return replica.view.at(index)
+
+    def _campaigns(self, replica: "Replica") -> None:
+        applied, committed = replica.machine.applied, replica.core.log.committed
+        pending = [at for at in replica.view.memberships if applied < at <= committed]
+        if pending:
+            _broken("R17", f"node {replica.node.id} campaigns, change {pending} is not applied")
 
     def _won(self, replica: "Replica", seen: Seen) -> None:
         core, number = replica.core, replica.node.id
@@ -315,7 +325,13 @@ class Safety(Recovering):
 
     def membership_applied(self, replica: "Replica", record: Record, conf: ConfState) -> None:
         """A membership change took effect, or was refused."""
-        if self._confs.setdefault(record.index, conf) != conf:
+        known = self._confs.get(record.index)
+        if known is None:
+            known = self._confs[record.index] = conf
+            before = self._confs[max(at for at in self._confs if at < record.index)]
+            if not _may_follow(before, conf):
+                _broken("R17", f"members {before} become {conf} in one step")
+        if known != conf:
             _broken("R17", f"node {replica.node.id} has members {conf} after {record.index}")
 
     # Snapshots and reads
@@ -408,6 +424,15 @@ class Safety(Recovering):
         """A foreign campaign was heard; `before`: the term then."""
         if replica.core.term != before:
             _broken("R22", f"node {message.sender}, no member, moves {replica.node.id} on")
+
+
+def _may_follow(before: ConfState, after: ConfState) -> bool:
+    """Thesis §4.1, §4.3: one voter at a time, or by way of both halves."""
+    if after.voters_outgoing:
+        return after.voters_outgoing == (before.voters_outgoing or before.voters)
+    if before.voters_outgoing:
+        return after.voters == before.voters
+    return len(set(after.voters) ^ set(before.voters)) <= 1
 
 
 def _name(record: Record | None) -> str:

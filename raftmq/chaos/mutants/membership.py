@@ -261,6 +261,10 @@ def _slow_to_apply(settings: Settings) -> Settings:
     return replace(settings, apply_ms_max=1000, is_async=True, committed_bytes_max=2**24)
 
 
+def _busy_and_slow(settings: Settings) -> Settings:
+    return replace(settings, proposals_per_second=30.0, is_async=True, check_quorum=False)
+
+
 def _many_reads(settings: Settings) -> Settings:
     return replace(settings, reads_per_second=10.0, nodes=max(settings.nodes, 3))
 
@@ -413,7 +417,7 @@ MUTANTS = (
         number=105,
         name="two-at-once",
         what="Two voters change at once, without a joint membership.",
-        killers=("R13", "R1", "R4", "R5", "R23"),
+        killers=("R17", "R13", "R1", "R4", "R5", "R23"),
         plant=changes_two_voters_at_once,
         kinds=_CHANGES,
     ),
@@ -421,15 +425,16 @@ MUTANTS = (
         number=106,
         name="superseded-is-stable",
         what="The acknowledgement of a write counts for records that have superseded it.",
-        killers=("R13", "R14", "assert"),
+        killers=("R13", "R14", "R5", "R16", "R2", "assert"),
         plant=takes_superseded_records_for_stable,
-        kinds=("isolate-leader", "split-halves", "slow-disk", "delay", "reorder"),
+        kinds=("isolate-leader", "slow-disk", "pause-leader"),
+        settings=_busy_and_slow,
     ),
     Mutant(
         number=107,
         name="campaigns-over-change",
         what="A node campaigns though a committed membership change waits to be applied.",
-        killers=("R1", "R4", "R18"),
+        killers=("R17", "R1", "R4", "R18"),
         plant=campaigns_over_a_pending_change,
         kinds=_CHANGES,
         settings=_slow_to_apply,
@@ -440,6 +445,7 @@ MUTANTS = (
         what="One echo of a read's heartbeat is taken for all.",
         killers=("R20",),
         plant=grants_reads_by_any_echo,
-        settings=_many_reads,
+        kinds=("split-minority-third", "split-halves", "split-majority", "quorum-loss"),
+        settings=lambda s: replace(_many_reads(s), nodes=5, check_quorum=False),
     ),
 )

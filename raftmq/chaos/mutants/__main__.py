@@ -1,0 +1,141 @@
+"""Hunts all mutants, with a progress bar, and writes the table of who killed whom.
+
+    python -m raftmq.chaos.mutants [NUMBER ...]
+
+Without numbers all are hunted, and docs/chaos/mutants.md and its .json are written anew. The exit
+status is 1 if one survives, or is killed by nobody expected.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from raftmq.chaos.checkers import INVARIANTS
+from raftmq.chaos.mutants import MUTANTS, Hunt, Mutant, hunt
+from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX
+
+DOCS = Path("docs/chaos")
+
+KILLERS = {
+    "V1": "a leader soon after everything has healed",
+    "V3": "all agree in the end",
+    "V4": "no needless terms; a leader without a majority steps down",
+    "V6": "no storm of messages",
+    "assert": "an assert of the code itself",
+    "error": "an error of the code itself",
+}
+"""Who may notice beside the invariants."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Hunt, print, and write."""
+    parser = argparse.ArgumentParser(prog="python -m raftmq.chaos.mutants")
+    parser.add_argument("numbers", nargs="*", type=int, help="hunt these only, write nothing")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder for the table")
+    options = parser.parse_args(arguments)
+    chosen = [m for m in MUTANTS if not options.numbers or m.number in options.numbers]
+    hunts = _hunt_with_progress([mutant for mutant in chosen if mutant.plant is not None])
+    if not options.numbers:
+        write(hunts, options.docs)
+    bad = [found for found in hunts if not found.is_as_expected]
+    return 1 if bad else 0
+
+
+def _hunt_with_progress(mutants: Sequence[Mutant]) -> list[Hunt]:
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    hunts = []
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(mutants))
+        for mutant in mutants:
+            progress.update(task, description=f"{mutant.number} {mutant.name}")
+            found = hunt(mutant)
+            hunts.append(found)
+            progress.console.print(line(found), highlight=False, soft_wrap=True)
+            progress.advance(task)
+    return hunts
+
+
+def line(found: Hunt) -> str:
+    """A hunt in one line."""
+    name = f"{found.mutant.number:3} {found.mutant.name:24}"
+    cost = f"{found.seeds:3} seeds {found.cpu_seconds:5.1f} s"
+    if not found.is_killed:
+        return f"{name} {cost}  SURVIVED"
+    who = found.killer if found.is_as_expected else f"{found.killer} (not expected)"
+    return f"{name} {cost}  seed {found.seed}: {who}: {found.text[:80]}"
+
+
+def write(hunts: Iterable[Hunt], folder: Path) -> None:
+    """The page, and the same as JSON for the tests."""
+    found = list(hunts)
+    rows = {
+        str(one.mutant.number): {
+            "seed": one.seed,
+            "killer": one.killer,
+            "seeds": one.seeds,
+            "cpu_seconds": round(one.cpu_seconds, 1),
+        }
+        for one in found
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mutants.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (folder / "mutants.md").write_text(page(found))
+
+
+def page(hunts: Sequence[Hunt]) -> str:
+    """docs/chaos/mutants.md."""
+    killed = [one for one in hunts if one.is_killed]
+    lines = [
+        "# Mutants",
+        "",
+        "Known ways to get Raft and its log wrong, each planted into the real code from outside,",
+        "and hunted with the core simulator until a promise breaks.",
+        "The numbers up to 53 are those of the list that this project was planned with;",
+        "from 101 on they are our own.",
+        "",
+        f"{len(killed)} of {len(hunts)} are killed; a hunt ends after {SEEDS_MAX} seeds or",
+        f"{CPU_SECONDS_MAX:.0f} CPU-seconds.",
+        "Written by `make mutants` (`python -m raftmq.chaos.mutants`); times are CPU-seconds of",
+        "the machine it ran on.",
+        "To see one: `raftmq chaos run --world core --mutant NAME --seeds SEED`.",
+        "",
+        "| no. | name | what is wrong | killed by | seed | seeds tried | CPU-s | at |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in hunts:
+        mutant = one.mutant
+        killer = f"{one.killer} {_meaning(one.killer)}" if one.is_killed else "**nobody**"
+        lines.append(
+            f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {killer} | {one.seed} "
+            f"| {one.seeds} | {one.cpu_seconds:.1f} | {one.at_ms / 1000:.1f} s |"
+        )
+    lines += [
+        "",
+        "## Not planted",
+        "",
+        "| no. | name | what is wrong | why not |",
+        "|---|---|---|---|",
+    ]
+    for mutant in MUTANTS:
+        if mutant.reason:
+            row = f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {mutant.reason} |"
+            lines.append(row)
+    return "\n".join(lines) + "\n"
+
+
+def _meaning(killer: str) -> str:
+    if killer in INVARIANTS:
+        return INVARIANTS[killer].name
+    return KILLERS[killer]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
