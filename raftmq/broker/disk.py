@@ -49,6 +49,8 @@ class Write:
     """The storage messages, in order."""
     written: int = 0
     """Messages written so far."""
+    is_installed: bool = False
+    """True if of the next message the snapshot is installed, and its records are not written."""
     is_awaited: bool = False
     """True if an answer waits for it. A message without answers is a commit index that moved: it
     goes along with the next write, and if a crash takes it, the leader tells it again."""
@@ -191,21 +193,34 @@ def _run_pass(writes: list[Write], space: Space) -> tuple[list[Write], int]:
 
 
 def _write(write: Write) -> None:
-    """Write a group's storage messages: their records together, a snapshot by itself."""
+    """Write a group's storage messages: their records together, a snapshot by itself.
+
+    A message may carry a snapshot and records after it, when the leader's first append came in the
+    same breath.
+    """
     store = write.group.store
     while write.written < len(write.messages):
         run = write.messages[write.written :]
-        at = next((n for n, m in enumerate(run) if m.snapshot is not None), len(run))
+        snapshots = (n for n, m in enumerate(run) if m.snapshot is not None)
+        at = next((n for n in snapshots if n or not write.is_installed), len(run))
         records = [record for message in run[:at] for record in message.entries]
         if at:
             store.append(records, _hard_state(run[:at], store))
             write.written += at
+            write.is_installed = False
         if at < len(run):
             store.sync()
-            snapshot = run[at].snapshot
-            assert snapshot is not None
-            store.install_snapshot(snapshot.meta.index, _hard_state(run[at : at + 1], store))
-            write.written += 1
+            _install(store, run[at])
+            write.is_installed = True
+
+
+def _install(store: LogStore, message: Message) -> None:
+    """Put a snapshot in the place of the log."""
+    assert message.snapshot is not None
+    index = message.snapshot.meta.index
+    term, vote, commit = _hard_state([message], store)
+    # What is committed of the message's own records is not here yet.
+    store.install_snapshot(index, HardState(term, vote, min(commit, index)))
 
 
 def _hard_state(messages: list[Message], store: LogStore) -> HardState:

@@ -1,0 +1,83 @@
+"""What a pass of the disk writes of what consensus handed out."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from raftmq.broker.disk import Write, _write
+from raftmq.broker.group import Group
+from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.consensus import ConfState, Message, MessageKind, Snapshot, SnapshotMeta
+from raftmq.log.faults import DiskFull
+from raftmq.log.record import Record
+from raftmq.log.store import LogStore
+from tests.log.building import FOLDER, Chain, meta_at, open_store, read_all, receive, write
+
+COVERED, LAST = 5, 8
+
+
+def group_of(store: LogStore) -> Group:
+    group: Group = SimpleNamespace(number=1, store=store)  # type: ignore[assignment]
+    return group
+
+
+def sent_by_leader(files: MemoryFiles) -> tuple[Message, list[Record]]:
+    """A snapshot whose file is here already, and the records after it, as one storage message."""
+    leader, _ = open_store(MemoryFiles())
+    chain = Chain()
+    write(leader, chain, LAST)
+    meta = meta_at(leader, COVERED)
+    files.make_folder(FOLDER)
+    receive(files, meta, b"state")
+    records = [chain.records[index] for index in range(COVERED + 1, LAST + 1)]
+    snapshot = Snapshot(SnapshotMeta(meta.index, meta.term, ConfState((1,)), meta.crc))
+    message = Message(
+        MessageKind.STORAGE_APPEND,
+        1,
+        term=3,
+        vote=2,
+        commit=LAST - 1,
+        entries=records,
+        snapshot=snapshot,
+    )
+    return message, records
+
+
+def test_records_that_come_with_a_snapshot_are_written_after_it() -> None:
+    files = MemoryFiles()
+    store, _ = open_store(files)
+    message, records = sent_by_leader(files)
+    done = Write(group_of(store), [message])
+    _write(done)
+    store.sync()
+    assert done.written == 1
+    assert read_all(store) == records
+    assert store.hard_state == (3, 2, LAST - 1)
+    files.power_loss()
+    again, recovered = open_store(files)
+    assert read_all(again) == records
+    assert recovered.last_index == LAST
+    assert recovered.hard_state.term == 3
+
+
+def test_snapshot_is_installed_once_though_its_records_meet_a_full_disk() -> None:
+    files = MemoryFiles()
+    store, _ = open_store(files)
+    message, records = sent_by_leader(files)
+    done = Write(group_of(store), [message])
+    install = store.install_snapshot
+
+    def install_and_fill(index: int, hard_state: tuple[int, int, int]) -> object:
+        found = install(index, hard_state)
+        files.space = 0
+        return found
+
+    store.install_snapshot = install_and_fill  # type: ignore[method-assign, assignment]
+    with pytest.raises(DiskFull):
+        _write(done)
+    assert done.written == 0
+    assert store.last_index == COVERED
+    files.space = None
+    _write(done)
+    assert done.written == 1
+    assert read_all(store) == records
