@@ -100,7 +100,8 @@ def test_every_message_and_reason_has_its_heading_or_line() -> None:
 def test_every_dependency_has_its_line_and_no_line_is_left_over() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    for group in project["dependency-groups"].values():
+    extras = project["project"]["optional-dependencies"].values()
+    for group in (*extras, *project["dependency-groups"].values()):
         wanted += group
     names = {re.split(r"[\[<>=!~ ]", requirement)[0] for requirement in wanted}
     # The Makefile installs it to read the lock file.

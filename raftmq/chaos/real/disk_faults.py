@@ -25,19 +25,15 @@ from .waiting import wait_true
 STRIKE_SECONDS = 3.0
 SLOW_CALL_MS = 0.2
 """What a call takes on a good disk; a slow one takes a multiple."""
-KEPT_AWAY_SECONDS = 120.0
-"""A node is not started by the operator while somebody works on its files."""
 
 
 @once("power-loss", "power-loss-majority", "power-loss-all")
 async def _power_loss(stage: Stage, event: Event) -> None:
     stage.need_overlay()
     nodes = stage.nodes_of(event)
-    for node in nodes:
-        stage.kill(node, down_seconds=KEPT_AWAY_SECONDS)
-    for node in nodes:
-        await _lose_power(stage, node)
-        stage.kill(node)
+    async with stage.stopped(*nodes):
+        for node in nodes:
+            await _lose_power(stage, node)
 
 
 async def _lose_power(stage: Stage, node: int) -> None:
@@ -56,9 +52,8 @@ async def _torn_write(stage: Stage, event: Event) -> None:
     await stage.nodes.disks.set(node, cut_at_write=0)
     if not is_gone:
         raise Skipped("nothing was written")
-    stage.kill(node, down_seconds=KEPT_AWAY_SECONDS)
-    await _lose_power(stage, node)
-    stage.kill(node)
+    async with stage.stopped(node):
+        await _lose_power(stage, node)
 
 
 @once("sync-error")
@@ -104,9 +99,8 @@ async def _sync_lies(stage: Stage, event: Event) -> None:
     await stage.nodes.disks.set(node, is_lying=False)
     if not is_gone:
         raise Skipped("nothing was synced")
-    stage.kill(node, down_seconds=KEPT_AWAY_SECONDS)
-    stage.counts["bytes that syncs lied about"] += await stage.nodes.disks.evict(node)
-    stage.kill(node)
+    async with stage.stopped(node):
+        stage.counts["bytes that syncs lied about"] += await stage.nodes.disks.evict(node)
 
 
 @once("short-write")
@@ -187,8 +181,10 @@ async def _go_back(stage: Stage, event: Event) -> None:
     """
     node = stage.node_of(event)
     aside = stage.copies / f"node-{node}-{event.at_ms}"
-    data = stage.nodes.data(node)
-    await trio.to_thread.run_sync(damage.keep_copy, data, aside)
+    try:
+        await trio.to_thread.run_sync(damage.keep_copy, stage.nodes.data(node), aside)
+    except OSError as error:
+        raise Skipped("the files changed under the copy") from error
     await trio.sleep(stage.random.uniform(0.3, 2.0))
 
     def edit(data: Path, random: Random) -> str:
@@ -198,18 +194,18 @@ async def _go_back(stage: Stage, event: Event) -> None:
 
 
 async def _edit_stopped(stage: Stage, node: int, edit: _Edit, *, is_latent: bool) -> None:
-    stage.kill(node, down_seconds=KEPT_AWAY_SECONDS)
-    try:
+    await stage.need_health(node)
+    async with stage.stopped(node):
+        was_broken = node in stage.broken
         await stage.wait_intact_elsewhere(node, is_latent=is_latent)
         random = Random(stage.random.getrandbits(64))
         data = stage.nodes.data(node)
         done = await trio.to_thread.run_sync(partial(edit, data, random))
         if not done:
-            stage.broken.pop(node, None)
+            if not was_broken:
+                del stage.broken[node]
             raise Skipped("nothing to damage")
         stage.note(node, f"damaged: {done}")
-    finally:
-        stage.kill(node)
 
 
 @once("clone")
@@ -222,27 +218,32 @@ async def _clone(stage: Stage, event: Event) -> None:
     if {node, other} & stage.broken.keys():
         raise Skipped("a disk is damaged already")
     own, foreign = stage.copies / f"own-{event.at_ms}", stage.copies / f"other-{event.at_ms}"
-    stage.kill(node, down_seconds=KEPT_AWAY_SECONDS)
-    stage.kill(other, down_seconds=KEPT_AWAY_SECONDS)
     data, run = stage.nodes.data(node), trio.to_thread.run_sync
-    await run(damage.keep_copy, data, own)
-    await run(damage.keep_copy, stage.nodes.data(other), foreign)
-    stage.kill(other)
-    with trio.CancelScope(shield=True):
-        try:
+    async with stage.stopped(node, other):
+        await run(damage.keep_copy, data, own)
+        await run(damage.keep_copy, stage.nodes.data(other), foreign)
+        stage.held.discard(other)
+        # Half of a folder must not be left, however this ends.
+        with trio.CancelScope(shield=True):
             await run(damage.restore, foreign, data)
-            await stage.nodes.up(node)
-            status = await stage.nodes.wait_exit(node, timeout=20.0)
-            if status == 0 or "belongs to node" not in stage.nodes.last_words(node):
-                words = stage.nodes.last_words(node)
-                stage.complain("clone-refused-oddly", f"node {node} ended with {status}: {words}")
-        except TimeoutError:
-            text = f"node {node} runs on the files of node {other}"
-            stage.complain("clone-accepted", text)
-        finally:
-            stage.nodes.kill(node)
-            await run(damage.restore, own, data)
-            stage.kill(node)
+            try:
+                await _expect_refusal(stage, node, other)
+            finally:
+                stage.kill(node)
+                await run(damage.restore, own, data)
+
+
+async def _expect_refusal(stage: Stage, node: int, other: int) -> None:
+    """Start a node on another one's files: it must end, and say whose they are."""
+    await stage.nodes.up(node)
+    try:
+        status = await stage.nodes.wait_exit(node, timeout=20.0)
+    except TimeoutError:
+        stage.complain("clone-accepted", f"node {node} runs on the files of node {other}")
+        return
+    words = stage.nodes.last_words(node)
+    if status == 0 or "belongs to node" not in words:
+        stage.complain("clone-refused-oddly", f"node {node} ended with {status}: {words}")
 
 
 async def _wait_gone(stage: Stage, node: int, process: int) -> bool:

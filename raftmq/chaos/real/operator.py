@@ -48,7 +48,7 @@ class Operator:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            for node in sorted(self.stage.members - self.off):
+            for node in sorted(self.stage.members - self.off - self.stage.held):
                 if not self.stage.nodes.pid(node):
                     await self._start(node)
             await self._look_after_broken()

@@ -1,7 +1,7 @@
 """Faults around the cluster: nodes that come and go, and clients that behave badly."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
@@ -13,7 +13,7 @@ from .handlers import lasting, once
 from .rules import CLIENTS, Kind, isolate
 from .stage import Skipped, Stage
 
-MEMBERS_MAX, MEMBERS_MIN = 5, 3
+MEMBERS_MAX, MEMBERS_MIN = 4, 3
 CHANGE_SECONDS_MAX = 8.0
 
 Change = Callable[[raftmq.client.Admin], Awaitable[None]]
@@ -32,9 +32,13 @@ async def ask_change(stage: Stage, change: Change, *, timeout: float = CHANGE_SE
 
 
 async def new_node(stage: Stage) -> int:
-    """Start a node under a number that was never used."""
+    """Start a node under a number that was never used.
+
+    It counts as a member at once: whether the cluster took it in may be in doubt for long.
+    """
     node = max(stage.used) + 1
     stage.used.add(node)
+    stage.members.add(node)
     stage.nodes.add(node)
     await stage.nodes.up(node)
     stage.note(node, "joins")
@@ -48,10 +52,8 @@ async def add_voter(stage: Stage) -> None:
     async with stage.changing:
         node = await new_node(stage)
         port = stage.nodes.public_port(node)
-        if await ask_change(stage, lambda admin: admin.add_node(node, "127.0.0.1", port)):
-            stage.members.add(node)
-        else:
-            await give_up(stage, node)
+        if not await ask_change(stage, lambda admin: admin.add_node(node, "127.0.0.1", port)):
+            stage.counts["changes in doubt"] += 1
 
 
 async def remove_voter(stage: Stage, node: int) -> None:
@@ -77,20 +79,27 @@ async def replace(stage: Stage, node: int) -> bool:
             await admin.replace_node(node, new, "127.0.0.1", port)
 
         if not await ask_change(stage, change):
-            await give_up(stage, new)
+            stage.counts["changes in doubt"] += 1
             return False
         stage.members.discard(node)
         stage.broken.pop(node, None)
-        stage.members.add(new)
         stage.counts["replaced nodes"] += 1
         stage.nursery.start_soon(see_off, stage, node)
         return True
 
 
-async def give_up(stage: Stage, node: int) -> None:
-    """It is not known whether a node was taken in: so it has to be, in the end."""
-    stage.members.add(node)
-    stage.counts["changes in doubt"] += 1
+async def settle_changes(stage: Stage) -> None:
+    """End the nodes that the cluster does not know: changes that were in doubt were not made."""
+    async with stage.changing:
+        known: set[int] = set()
+        with suppress(RaftmqError):
+            async with raftmq.connect(stage.url, timeout=20.0) as mq:
+                known = {node.id for node in (await mq.admin.cluster(timeout=20.0)).nodes}
+        for node in sorted(stage.members - known) if known else []:
+            stage.members.discard(node)
+            stage.broken.pop(node, None)
+            stage.nodes.kill(node)
+            stage.note(node, "was never taken in")
 
 
 async def see_off(stage: Stage, node: int) -> None:

@@ -38,6 +38,7 @@ from .disks import disks, why_no_overlay
 from .nemesis import heal, play
 from .nodes import Nodes
 from .operator import Operator
+from .other_faults import settle_changes
 from .proxy import Proxy
 from .rules import Rules
 from .stage import Stage, are_reached, goals_of
@@ -153,6 +154,7 @@ async def _work(
                 await heal(stage)
                 if is_liveness:
                     await _demand_progress(stage, operator)
+                await settle_changes(stage)
                 await _demand_recovery(stage, operator)
                 await trio.sleep_until(stage.began + schedule.seconds)
                 workload.stop()

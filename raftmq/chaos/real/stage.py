@@ -1,6 +1,8 @@
 """What handlers of faults act upon: nodes, network, disks, clients, and a note of what they did."""
 
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -54,6 +56,10 @@ class Stage:
     """What was seen broken while the run went on."""
     coverage: Counter[Coverage] = field(default_factory=Counter)
     """In which situations faults struck."""
+    held: set[int] = field(default_factory=set)
+    """Nodes that stay down while somebody works on their files."""
+    files: trio.Lock = field(default_factory=trio.Lock)
+    """Held by who works on files."""
     changing: trio.Lock = field(default_factory=trio.Lock)
     """Held by who changes the members."""
     copies: Path = Path()
@@ -119,10 +125,30 @@ class Stage:
         self.down[node] = trio.current_time() + pause
         self.counts["crashes"] += 1
 
+    @asynccontextmanager
+    async def stopped(self, *nodes: int) -> AsyncIterator[None]:
+        """While it is open these nodes are down, and nobody else works on any node's files."""
+        async with self.files:
+            self.held |= set(nodes)
+            try:
+                for node in nodes:
+                    self.kill(node)
+                yield
+            finally:
+                self.held -= set(nodes)
+
     def need_overlay(self) -> None:
         """Raises `Skipped` if disks cannot fail here."""
         if not self.nodes.disks.can_fail:
             raise Skipped("no overlay")
+
+    async def need_health(self, victim: int) -> None:
+        """Raises `Skipped` if it is hopeless to wait for intact copies elsewhere."""
+        if self.broken.keys() - {victim}:
+            raise Skipped("another disk is damaged already")
+        others = self.members - {victim}
+        if not goals_of(await self.nodes.statuses(), others):
+            raise Skipped("the others are not well")
 
     async def wait_intact_elsewhere(
         self, victim: int, *, is_latent: bool, timeout: float = 6.0
@@ -133,8 +159,6 @@ class Stage:
         no broker could prevent. The others must be up, agree on terms and leaders, and have what
         their leader has. Raises `Skipped` if that does not come about.
         """
-        if self.broken.keys() - {victim}:
-            raise Skipped("another disk is damaged already")
         others = self.members - {victim}
         goals: dict[int, Goal] = {}
         with trio.move_on_after(timeout):

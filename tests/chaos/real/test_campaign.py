@@ -15,7 +15,7 @@ from raftmq.chaos.real import run
 SEEDS = (101, 102, 103, 104)
 SECONDS = 75.0
 MESSAGES_MIN = 100_000
-DRAWS = 4
+DRAWS = 2
 """A schedule is laid together from so many, so that more kinds meet than a seed draws."""
 
 
