@@ -8,9 +8,12 @@ acknowledged records without noticing, so such damage is done only where nothing
 | the copy after the damage | what is done |
 |---|---|
 | is refused | the damage, if fewer than half of the seats are damaged with it |
-| has lost no vote, and nothing committed | the damage |
-| has lost committed records that a majority of others still holds | the damage |
+| has lost no vote, and nothing committed | the same |
+| has lost committed records that a majority of others still holds | the same |
 | else | nothing: the damage is withheld, and counted |
+
+A leader that was told of what is now forgotten makes such a node stop on an assert; that is what it
+is for, and no violation.
 
 Each function makes one fault begin, and returns what ends it, if it lasts.
 """
@@ -157,9 +160,9 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     how(disk, stage.random)
     stage.counts["damage done"] += 1
     stage.watch.note(node, f"disk damaged: {verdict}")
-    if verdict == "noticed":
+    if verdict != "harmless":
         stage.damaged.add(node)
-    elif verdict == "forgets":
+    if verdict == "forgets":
         for group in before:
             stage.watch.rename(node, int(group))
     return True
