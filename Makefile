@@ -8,7 +8,7 @@ SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
 SOURCES := raftmq tests bench demo docs/generate.py
 
-.PHONY: help setup test demo check fix chaos bench docs clean
+.PHONY: help setup test demo check fix chaos mutants seeds bench docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,12 @@ chaos: setup  ## play seeds in both simulators, keep what fails in build/chaos (
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench
 	$(BIN)/python -m bench.run $(ARGS)
+
+mutants: setup  ## plant each known bug and hunt it, writes docs/chaos/mutants.* (ARGS="44 45")
+	$(BIN)/python -m raftmq.chaos.mutants $(ARGS)
+
+seeds: setup  ## clean seeds of the core simulator: no false alarm (ARGS="--seeds 10000")
+	$(BIN)/python -m bench.chaos_core $(ARGS)
 
 docs: setup  ## write the reference pages from the code, build the site into site/
 	$(BIN)/python docs/generate.py

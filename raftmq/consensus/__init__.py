@@ -47,7 +47,7 @@ bytes. A record's chain field holds the CRC of the one before it.
 **Errors.** A refused proposal raises `ProposalDropped`, an impossible membership change
 `InvalidChange`. Everything that cannot happen is an assert and stops the node.
 
-Invariants (checked at every step of the simulation in tests/consensus):
+Invariants (checked at every event of the simulation in `raftmq.chaos.core`):
 - Election safety, leader append-only, log matching, leader completeness, state machine safety
   (Raft figure 3).
 

@@ -175,6 +175,7 @@ class Environment:
             "step_down_on_removal": False,
             "disable_proposal_forwarding": False,
             "refuse_foreign_snapshots": True,
+            "votes_wait": False,
             "inflight_messages_max": 2**31 - 1,
             "inflight_bytes_max": UNLIMITED,
             "message_bytes_max": UNLIMITED,

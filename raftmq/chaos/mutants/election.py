@@ -205,6 +205,8 @@ MUTANTS = (
         what="A node gives two votes in one term.",
         killers=("R11", "R1", "R14"),
         plant=votes_twice,
+        kinds=("isolate-leader", "kill-leader", "loss", "delay", "kill-all"),
+        settings=_without_pre_vote,
     ),
     Mutant(
         number=4,
@@ -212,6 +214,8 @@ MUTANTS = (
         what="Logs are compared by their length, not by their last term [openraft a48a328].",
         killers=("R4", "R5"),
         plant=compares_logs_by_length,
+        kinds=("isolate-leader", "split-halves", "pause-leader", "kill"),
+        settings=lambda s: replace(s, check_quorum=False, proposals_per_second=20.0),
     ),
     Mutant(
         number=5,

@@ -1,0 +1,145 @@
+"""The core simulator: determinism, clean seeds, every fault, liveness, damage."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from raftmq.chaos import Verdict
+from raftmq.chaos.core import STEADY, Run, Settings, draw_schedule, draw_settings, run
+from raftmq.chaos.core.nemesis import HANDLERS
+from raftmq.chaos.faults import FAULTS, Aim, Event, Schedule, World, of_world
+
+CALM = Schedule(1, 8.0, ())
+
+
+def test_every_fault_of_this_world_has_a_handler_and_no_other() -> None:
+    assert set(HANDLERS) == {fault.name for fault in of_world(World.CORE)}
+
+
+def test_clean_seeds_keep_every_promise() -> None:
+    total: Counter[str] = Counter()
+    for seed in range(24):
+        outcome = run(draw_schedule(seed, seconds=12))
+        assert outcome.is_good, str(outcome)
+        total.update(outcome.counts)
+    assert total["elections"] > 24
+    assert total["acked"] > 24 * 10
+    assert total["crashes"] > 24
+
+
+def test_equal_seeds_give_equal_traces_in_two_processes() -> None:
+    program = (
+        "from raftmq.chaos.core import draw_schedule, run\n"
+        "for seed in range(40, 43):\n"
+        "    print(run(draw_schedule(seed, seconds=6)).trace_hash)\n"
+    )
+    traces = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert traces[0] == traces[1]
+    assert len(set(traces[0].split())) == 3
+
+
+def test_schedule_read_back_from_json_plays_the_same() -> None:
+    schedule = draw_schedule(3, seconds=10)
+    again = Schedule.from_json(schedule.to_json())
+    assert run(again).trace_hash == run(schedule).trace_hash
+
+
+def every_few_seconds(name: str) -> Schedule:
+    """The fault three times, on changing nodes, as a schedule of four nodes would have it."""
+    fault = FAULTS[name]
+    events = []
+    for number, at_ms in enumerate((1_500, 3_500, 5_500)):
+        order = [(number + place) % 4 + 1 for place in range(4)]
+        count = {Aim.PAIR: 2, Aim.ALL: 4, Aim.MAJORITY: 3, Aim.LEADER: 0}.get(fault.aim, 1)
+        level = fault.levels[number % len(fault.levels)] if fault.levels else 0.0
+        events.append(Event(at_ms, name, tuple(order[:count]), 900 * fault.lasts, level))
+    return Schedule(5, 12.0, tuple(events))
+
+
+FOUR = Settings(nodes=4, proposals_per_second=10.0, segment_bytes=4096, cache_bytes=4096)
+
+NEEDS_MORE = {
+    "rejoin": "remove-voter",
+}
+"""What has to happen before a fault can."""
+
+
+@pytest.mark.parametrize("name", sorted(HANDLERS))
+def test_fault_strikes_and_no_promise_breaks(name: str) -> None:
+    schedule = every_few_seconds(name)
+    if name in NEEDS_MORE:
+        first = Event(1_200, NEEDS_MORE[name], (4,))
+        schedule = schedule._replace(events=(first, *schedule.events))
+    outcome = run(schedule, FOUR)
+    assert outcome.is_good, str(outcome)
+    struck = outcome.counts.get(name, 0)
+    assert struck >= 1, [str(one) for one in outcome.timeline]
+    assert {situation.fault for situation in outcome.coverage} >= {name}
+
+
+def test_liveness_mode_progresses_with_a_quorum_only() -> None:
+    for seed in range(6):
+        settings = replace(draw_settings(seed), is_liveness=True, nodes=3)
+        run_ = Run(draw_schedule(seed, seconds=12)._replace(events=()), settings)
+        outcome = run_.play()
+        assert outcome.is_good, str(outcome)
+        assert sum(node.is_up for node in run_.cluster.nodes.values()) == 2
+
+
+def test_without_faults_nobody_is_elected_twice() -> None:
+    outcome = run(CALM, STEADY)
+    assert outcome.verdict is Verdict.VALID
+    assert outcome.counts["elections"] == 1
+    assert outcome.counts.get("crashes", 0) == 0
+
+
+def test_run_too_short_to_mean_anything_is_vacuous() -> None:
+    settings = replace(STEADY, proposals_per_second=0.001)
+    outcome = run(CALM, settings)
+    assert outcome.is_vacuous
+    assert outcome.verdict is Verdict.UNKNOWN
+
+
+def damaged(name: str, *nodes: int) -> Schedule:
+    events = tuple(
+        Event(at_ms, name, (node,)) for at_ms, node in zip((3000, 3500, 4000), nodes, strict=False)
+    )
+    return Schedule(2, 16.0, (*events, Event(5000, "kill-all", (1, 2, 3))))
+
+
+@pytest.mark.parametrize("name", ["wipe", "lost-hard-state", "bad-sector"])
+def test_damaged_node_is_replaced_and_nothing_is_lost(name: str) -> None:
+    settings = replace(STEADY, segment_bytes=4096)
+    outcome = run(damaged(name, 2), settings)
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["replaced"] >= 1
+    assert outcome.counts.get("refused to start", 0) <= 1
+
+
+def test_atlas_spares_the_last_quorum_of_intact_copies() -> None:
+    outcome = run(damaged("wipe", 2, 3), STEADY)
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["wipe"] == 1
+    assert outcome.counts["spared by the atlas"] == 1
+
+
+def test_violation_ends_the_run_and_names_the_line_that_replays_it() -> None:
+    world = Run(CALM, STEADY)
+    world.cluster.loop.at(3_000_000, world.cluster.safety.leaders.update, {1: 99, 2: 99})
+    world.cluster.loop.at(3_000_001, world.cluster.nodes[1].end)
+    outcome = world.play()
+    assert outcome.verdict is Verdict.INVALID
+    assert outcome.replay_line().startswith("raftmq chaos replay --world core")

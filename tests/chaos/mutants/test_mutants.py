@@ -1,0 +1,92 @@
+"""The test of the tests: planted bugs are noticed, by one of those who should.
+
+All that were cheap to kill when `make mutants` ran last are planted each time. Of the others a few
+are, chosen by the commit: the same for one commit, others for the next.
+"""
+
+import json
+import subprocess
+import zlib
+from pathlib import Path
+
+import pytest
+
+from raftmq.chaos.core import run
+from raftmq.chaos.mutants import MUTANTS, Mutant, hunt, planted
+from raftmq.chaos.mutants.campaign import SEEDS_MAX, schedule_of
+from raftmq.chaos.mutants.mutant import Patch
+from raftmq.consensus import election
+
+ROOT = Path(__file__).parent.parent.parent.parent
+FOUND = ROOT / "docs" / "chaos" / "mutants.json"
+CHEAP_CPU_SECONDS = 0.5
+SAMPLE = 4
+
+PLANTED = [mutant for mutant in MUTANTS if mutant.plant is not None]
+
+
+def found() -> dict[str, dict[str, float | str]]:
+    rows: dict[str, dict[str, float | str]] = json.loads(FOUND.read_text())
+    return rows
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    return done.stdout.strip() or "no repository"
+
+
+def is_cheap(mutant: Mutant) -> bool:
+    return float(found()[str(mutant.number)]["cpu_seconds"]) <= CHEAP_CPU_SECONDS
+
+
+def sample() -> list[Mutant]:
+    """The cheap ones, and a few of the others by turns."""
+    dear = [mutant for mutant in PLANTED if not is_cheap(mutant)]
+    start = zlib.crc32(commit().encode()) % max(len(dear), 1)
+    return [m for m in PLANTED if is_cheap(m)] + (dear + dear)[start : start + SAMPLE]
+
+
+@pytest.mark.parametrize("mutant", sample(), ids=lambda mutant: mutant.name)
+def test_mutant_is_killed_by_an_expected_promise(mutant: Mutant) -> None:
+    seed = int(found()[str(mutant.number)]["seed"])
+    # The seed that killed it last time; if the simulation has changed since, all from the first.
+    killed = hunt(mutant, first=seed, seeds_max=1)
+    if not killed.is_killed:
+        killed = hunt(mutant)
+    assert killed.is_as_expected, f"{killed.killer or 'nobody'}: {killed.text}"
+
+
+def test_every_mutant_was_killed_within_the_limits() -> None:
+    rows = found()
+    assert set(rows) == {str(mutant.number) for mutant in PLANTED}
+    for mutant in PLANTED:
+        row = rows[str(mutant.number)]
+        assert row["killer"] in mutant.killers, mutant.name
+        assert int(row["seeds"]) <= SEEDS_MAX, mutant.name
+
+
+def test_numbers_1_to_53_are_planted_or_have_a_reason() -> None:
+    numbers = [mutant.number for mutant in MUTANTS]
+    assert numbers[:53] == list(range(1, 54))
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_mutant_leaves_no_trace_in_the_code() -> None:
+    before = election.settle_term
+    mutant = next(mutant for mutant in PLANTED if mutant.name == "old-votes-count")
+    with planted(mutant):
+        assert election.settle_term is not before
+    assert election.settle_term is before
+    outcome = run(schedule_of(mutant, 0)._replace(seconds=10.0))
+    assert outcome.is_good, str(outcome)
+
+
+def test_handler_that_does_not_exist_is_not_patched() -> None:
+    from contextlib import ExitStack
+
+    from raftmq.consensus import MessageKind
+
+    with ExitStack() as stack, pytest.raises(AssertionError):
+        Patch(stack).handler(MessageKind.VOTE, election.on_propose, election.on_propose)
