@@ -89,6 +89,11 @@ class Config:
     place of `Ready.entries`, `hard_state`, `snapshot`, `committed` and `advance()`. Lets the next
     append start while the last one syncs."""
 
+    votes_wait: bool = True
+    """With asynchronous writes: a candidate's requests leave when its own term and vote are durable
+    (Raft figure 2). Else it could be elected by the others, crash, and be elected in the same term
+    once more, with another log. False only to replay etcd's data files: etcd does not wait."""
+
     announce_commit: bool = True
     """When the commit index moves and there are no records to send along, followers are told at
     once by an empty append, which they answer. False saves those messages: followers hear of it

@@ -92,7 +92,9 @@ def _ask(core: Core, kind: Campaign) -> None:
         request, response = MessageKind.VOTE, MessageKind.VOTE_RESPONSE
         term = core.term
     context = TRANSFER if kind is Campaign.TRANSFER else b""
-    log = core.log
+    log, config = core.log, core.config
+    waits = kind is not Campaign.PRE_ELECTION and config.async_storage_writes and config.votes_wait
+    requests = core.after_append if waits else core.messages
     for node in sorted(core.membership.voters):
         if node == core.id:
             # Our own vote counts once it is on our disk, like any other.
@@ -100,7 +102,7 @@ def _ask(core: Core, kind: Campaign) -> None:
             core.after_append.append(own)
             continue
         core.note(Event.VOTE_REQUESTED, log.last_term, log.last_index, request, node, core.term)
-        core.messages.append(
+        requests.append(
             Message(
                 request,
                 node,
