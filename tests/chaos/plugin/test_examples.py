@@ -18,11 +18,11 @@ def test_plain_queue_that_overwrites_is_found_when_its_consumer_hangs(
     pytester: pytest.Pytester,
 ) -> None:
     (pytester.path / "test_ring.py").write_text((EXAMPLES / "ring.py").read_text())
-    done = pytester.runpytest("--chaos-seeds", "0..1", "--chaos-artifacts=kept")
-    done.assert_outcomes(failed=2)
+    done = pytester.runpytest("--chaos-seed", "0", "--chaos-artifacts=kept")
+    done.assert_outcomes(failed=1)
     assert "lost-middle" in done.stdout.str()
     pages = list((pytester.path / "kept").glob("*/report.html"))
-    assert len(pages) == 2
+    assert len(pages) == 1
     assert all("consumer-hangs" in page.read_text() for page in pages)
 
 
@@ -53,8 +53,8 @@ def made_up(pytester: pytest.Pytester, before: str = "", after: str = "") -> Non
 
 def test_service_in_the_made_up_world_books_each_payment(pytester: pytest.Pytester) -> None:
     made_up(pytester)
-    done = pytester.runpytest_subprocess("--chaos-seeds", "0..2")
-    done.assert_outcomes(passed=3)
+    done = pytester.runpytest_subprocess("--chaos-seeds", "0..1")
+    done.assert_outcomes(passed=2)
 
 
 def test_service_that_commits_before_it_books_is_found_and_found_again(
@@ -66,7 +66,7 @@ def test_service_that_commits_before_it_books_is_found_and_found_again(
         "                for payment in payments:",
         "                await consumer.commit()\n                for payment in payments:",
     )
-    arguments = ("--chaos-seeds", "0..3", "--chaos-artifacts=kept", "-p", "no:randomly")
+    arguments = ("--chaos-seeds", "0..1", "--chaos-artifacts=kept")
     first = pytester.runpytest_subprocess(*arguments)
     text = first.stdout.str()
     assert "lost-middle" in text
