@@ -162,7 +162,6 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     stage.watch.note(node, f"disk damaged: {verdict}")
     if verdict != "harmless":
         stage.damaged.add(node)
-    if verdict == "forgets":
         for group in before:
             stage.watch.rename(node, int(group))
     return True

@@ -1,0 +1,381 @@
+"""The made-up world itself: time, pauses, deaths, links, and what disks do."""
+
+import errno
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from raftmq.chaos.world import (
+    Agenda,
+    Machine,
+    MadeUpWorld,
+    MemoryFiles,
+    Network,
+    PowerLoss,
+    Process,
+    run,
+)
+from raftmq.chaos.world.damage import cut_tail, drop_file, flip_bit, lose_write, travel, zero_sector
+from raftmq.chaos.world.network import WINDOW_BYTES, Pipe
+from raftmq.chaos.world.process import allow_freezing
+
+
+class Pair:
+    """Two machines, each with a process, on one network."""
+
+    def __init__(self) -> None:
+        allow_freezing()
+        self.agenda = Agenda.current()
+        self.network = Network(self.agenda, Random(1))
+        self.one, self.two = self.process("one"), self.process("two")
+
+    def process(self, name: str) -> Process:
+        machine = Machine(name, self.agenda, MemoryFiles())
+        return Process(machine, self.agenda, seed=1)
+
+    async def connected(self) -> tuple[trio.abc.Stream, trio.abc.Stream]:
+        """A stream from the first to the second, and its other end."""
+        listener = await self.network.listen(self.two, 1)
+        near = await self.network.connect(self.one, "two", 1)
+        far = await listener.accept()
+        await listener.aclose()
+        return near, far
+
+    def block(self) -> None:
+        self.network.block("one", "two")
+
+
+def in_pair(scenario: Callable[[Pair], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        return await scenario(Pair())
+
+    return run(main, seed=1)
+
+
+def test_calls_of_the_agenda_come_in_order_between_deadlines_of_tasks() -> None:
+    seen: list[object] = []
+
+    async def main() -> None:
+        agenda = Agenda.current()
+        for seconds in (3.0, 1.0, 2.0):
+            agenda.call_after(seconds, partial(seen.append, seconds))
+        await trio.sleep(2.5)
+        seen.append("slept")
+        await trio.sleep(1)
+        assert agenda.now == trio.current_time() == 3.5
+
+    run(main, seed=1)
+    assert seen == [1.0, 2.0, "slept", 3.0]
+
+
+def test_process_that_stands_still_does_nothing_until_it_goes_on() -> None:
+    async def scenario(pair: Pair) -> list[float]:
+        ticks: list[float] = []
+
+        async def tick() -> None:
+            for _ in range(4):
+                await trio.sleep(1)
+                ticks.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.one.run, tick)
+            await trio.sleep(1.5)
+            pair.one.freeze()
+            await trio.sleep(5)
+            pair.one.thaw()
+        return ticks
+
+    assert in_pair(scenario) == [1.0, 6.5, 7.5, 8.5]
+
+
+def test_bytes_for_a_process_that_stands_still_wait_in_its_socket() -> None:
+    async def scenario(pair: Pair) -> None:
+        near, far = await pair.connected()
+        got: list[bytes] = []
+
+        async def read() -> None:
+            got.append(bytes(await far.receive_some()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.two.run, read)
+            await trio.sleep(0.1)
+            pair.two.freeze()
+            await near.send_all(b"early")
+            await trio.sleep(3)
+            assert got == []
+            pair.two.thaw()
+        assert got == [b"early"]
+
+    in_pair(scenario)
+
+
+def test_blocked_bytes_arrive_in_order_after_the_block() -> None:
+    async def scenario(pair: Pair) -> None:
+        near, far = await pair.connected()
+        pair.block()
+        await near.send_all(b"one ")
+        await near.send_all(b"two")
+        with trio.move_on_after(10) as scope:
+            await far.receive_some()
+        assert scope.cancelled_caught
+        pair.network.unblock("one", "two")
+        got = b""
+        while got != b"one two":
+            got += bytes(await far.receive_some())
+        assert trio.current_time() < 10.5
+
+    in_pair(scenario)
+
+
+def test_connecting_waits_behind_a_block_and_is_refused_where_nobody_listens() -> None:
+    async def scenario(pair: Pair) -> None:
+        with pytest.raises(ConnectionRefusedError):
+            await pair.network.connect(pair.one, "two", 1)
+        pair.block()
+        with trio.move_on_after(30) as scope:
+            await pair.network.connect(pair.one, "two", 1)
+        assert scope.cancelled_caught
+
+    in_pair(scenario)
+
+
+def test_sender_waits_when_nobody_reads() -> None:
+    async def scenario(pair: Pair) -> None:
+        near, far = await pair.connected()
+        with trio.move_on_after(1) as scope:
+            await near.send_all(bytes(WINDOW_BYTES + 1))
+        assert scope.cancelled_caught
+        assert len(await far.receive_some()) <= WINDOW_BYTES
+
+    in_pair(scenario)
+
+
+def test_killed_process_ends_its_streams_and_a_machine_without_power_says_nothing() -> None:
+    async def scenario(pair: Pair, *, power: bool) -> bool:
+        _, far = await pair.connected()
+        pair.one.die()
+        if power:
+            pair.network.machine_went_dark(pair.one)
+        else:
+            pair.network.process_ended(pair.one)
+        with trio.move_on_after(5):
+            assert await far.receive_some() == b""
+            return True
+        pair.network.machine_came_back("one")
+        with pytest.raises(trio.BrokenResourceError):
+            await far.receive_some()
+        return False
+
+    assert in_pair(partial(scenario, power=False))
+    assert not in_pair(partial(scenario, power=True))
+
+
+def test_half_open_connection_takes_everything_and_breaks_in_the_end() -> None:
+    async def scenario(pair: Pair) -> None:
+        near, far = await pair.connected()
+        pair.network.swallow("one", "two")
+        await near.send_all(b"lost")
+        with trio.move_on_after(5) as scope:
+            await far.receive_some()
+        assert scope.cancelled_caught
+        pair.network.spit("one", "two")
+        with pytest.raises(trio.BrokenResourceError):
+            await near.send_all(b"more")
+
+    in_pair(scenario)
+
+
+def test_strike_changes_the_next_piece_only() -> None:
+    def shout(_: Pipe, data: bytes) -> bytes:
+        return data.upper()
+
+    async def scenario(pair: Pair) -> None:
+        near, far = await pair.connected()
+        pair.network.link("one", "two").strikes.append(shout)
+        for word in (b"a", b"b"):
+            await near.send_all(word)
+            await trio.sleep(1)
+        assert await far.receive_some() == b"Ab"
+
+    in_pair(scenario)
+
+
+@pytest.mark.parametrize(
+    ("change", "arrives"), [({"rate": 100.0}, 10.0), ({"delay_seconds": 0.5}, 0.05)]
+)
+def test_slow_and_far_links_take_time(change: dict[str, float], arrives: float) -> None:
+    async def scenario(pair: Pair) -> float:
+        near, far = await pair.connected()
+        began = trio.current_time()
+        for name, value in change.items():
+            setattr(pair.network.link("one", "two"), name, value)
+        await near.send_all(bytes(1000))
+        await far.receive_some()
+        return trio.current_time() - began
+
+    assert in_pair(scenario) >= arrives
+
+
+def test_lost_pieces_come_late_or_break_the_connection() -> None:
+    async def scenario(pair: Pair) -> tuple[int, int]:
+        late = broken = 0
+        for _ in range(40):
+            near, far = await pair.connected()
+            pair.network.link("one", "two").loss_share = 0.5
+            began = trio.current_time()
+            await near.send_all(b"x")
+            try:
+                await far.receive_some()
+                late += trio.current_time() - began > 0.1
+            except trio.BrokenResourceError:
+                broken += 1
+            pair.network.link("one", "two").heal()
+        return late, broken
+
+    late, broken = in_pair(scenario)
+    assert late > 5
+    assert 0 < broken < 10
+
+
+def test_worker_does_jobs_in_order_and_a_crash_point_ends_the_process() -> None:
+    async def scenario(pair: Pair) -> None:
+        world = MadeUpWorld(pair.network, pair.one)
+        disk = pair.one.machine.disk
+        disk.on_stop = pair.one.die
+        async with trio.open_nursery() as nursery:
+            worker = world.worker("disk", nursery)
+        done: list[object] = []
+
+        def note(result: object, error: BaseException | None) -> None:
+            done.append(error or result)
+
+        def write() -> None:
+            world.files.create("a.log").append([b"x"])
+
+        disk.crash_at_point("append log", after=True)
+        worker.submit(lambda: 1, note)
+        worker.submit(lambda: 1 // 0, note)
+        worker.submit(write, note)
+        worker.submit(lambda: 2, note)
+        await trio.sleep(1)
+        assert done[0] == 1
+        assert isinstance(done[1], ZeroDivisionError)
+        assert len(done) == 2
+        assert pair.one.is_dead
+        assert disk.bytes_of("a.log") == b"x"
+
+    in_pair(scenario)
+
+
+def test_mount_of_a_dead_process_is_of_no_use() -> None:
+    disk = MemoryFiles()
+    old = disk.mount()
+    lock = old.lock("")
+    disk.kill()
+    disk.mount().lock("")
+    lock.close()
+    assert disk.locked == {""}, "the lock is the next process's by now"
+    with pytest.raises(OSError, match="dead"):
+        old.create("x")
+
+
+def test_sync_that_lies_succeeds_the_second_time_and_has_lost_the_bytes() -> None:
+    disk = MemoryFiles(Random(1))
+    file = disk.create("x")
+    disk.sync_folder("")
+    file.append([b"kept"])
+    file.datasync()
+    file.append([b"lost"])
+    disk.lie_next()
+    with pytest.raises(OSError, match="Input/output"):
+        file.datasync()
+    file.datasync()
+    assert disk.bytes_of("x") == b"keptlost"
+    disk.power_loss()
+    assert disk.bytes_of("x") == b"kept" + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [({"space": 2}, errno.ENOSPC), ({"space": 2, "full_errno": errno.EDQUOT}, errno.EDQUOT),
+     ({"is_read_only": True}, errno.EROFS), ({"sync_error": errno.EIO}, errno.EIO)],
+)  # fmt: skip
+def test_disk_refuses_with_the_error_that_was_asked_for(change: dict[str, int], error: int) -> None:
+    disk = MemoryFiles()
+    file = disk.create("x")
+    for name, value in change.items():
+        setattr(disk, name, value)
+
+    def write() -> None:
+        file.append([b"four"])
+        file.datasync()
+
+    with pytest.raises(OSError, match="x") as refused:
+        write()
+    assert refused.value.errno == error
+    disk.calm()
+    write()
+
+
+def test_short_write_is_continued_and_another_fault_may_strike_between() -> None:
+    disk = MemoryFiles(Random(3))
+    file = disk.create("x")
+    disk.short_next()
+    file.append([b"whole", b"thing"])
+    assert disk.bytes_of("x") == b"wholething"
+    disk.short_next()
+    disk.crash_at(2)
+    with pytest.raises(PowerLoss):
+        file.append([b"whole", b"thing"])
+    assert disk.bytes_of("x").startswith(b"wholething")
+    assert len(disk.bytes_of("x")) < 20
+
+
+@pytest.mark.parametrize("how", [flip_bit, zero_sector, lose_write, travel, cut_tail, drop_file])
+def test_damage_is_durable_and_repeats_with_the_same_random(how: Any) -> None:
+    def damaged() -> dict[str, bytes]:
+        disk = MemoryFiles(Random(1))
+        disk.make_folder("/data/groups/00001")
+        file = disk.create("/data/groups/00001/00000000000000000002.log")
+        disk.sync_folder("/data/groups/00001")
+        for _ in range(3):
+            file.append([b"y" * 700])
+            file.datasync()
+        before = {path: disk.bytes_of(path) for path in disk.paths()}
+        assert how(disk, Random(7))
+        after = {path: disk.bytes_of(path) for path in disk.paths()}
+        assert before != after
+        disk.power_loss()
+        assert {path: disk.bytes_of(path) for path in disk.paths()} == after
+        return after
+
+    assert damaged() == damaged()
+    assert not how(MemoryFiles(), Random(1)), "there is nothing to damage"
+
+
+def test_wall_clocks_go_wrong_and_are_healed() -> None:
+    async def scenario(pair: Pair) -> None:
+        clock = pair.one.machine.clock
+        right = pair.two.machine.clock
+        clock.skew_ms += 500
+        assert clock.now_ms() - right.now_ms() == 500
+        clock.drift = 0.1
+        await trio.sleep(10)
+        assert clock.now_ms() - right.now_ms() == 1500
+        clock.drift = 0.0
+        await trio.sleep(10)
+        assert clock.now_ms() - right.now_ms() == 1500
+        clock.strobe_ms = 200
+        seen = set()
+        for _ in range(4):
+            seen.add(clock.now_ms() - right.now_ms())
+            await trio.sleep(0.1)
+        assert seen == {1500, 1700}
+        clock.heal()
+        assert clock.now_ms() == right.now_ms()
+
+    in_pair(scenario)
