@@ -228,7 +228,8 @@ function drawLatency(id, curve) {
   const width = data.end_ms / curve.ok.length;
   const known = curve.max_ms.filter((ms) => ms > 0).concat(curve.median_ms.filter((ms) => ms > 0));
   const low = Math.log10(Math.max(Math.min(...known, 1e4), 1e-3)), high = Math.log10(Math.max(...known, 1e-2) * 1.2);
-  const y = (ms) => height - 4 - (Math.log10(Math.max(ms, 1e-3)) - low) / Math.max(high - low, 0.3) * (height - 14);
+  const share = (ms) => (Math.log10(Math.max(ms, 1e-3)) - low) / Math.max(high - low, 0.3);
+  const y = (ms) => height - 4 - Math.max(share(ms), 0) * (height - 14);
   figure.axis(height);
   figure.shades(height);
   figure.label(13, curve.function, "title");

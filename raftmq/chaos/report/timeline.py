@@ -29,7 +29,7 @@ import msgspec
 from raftmq.chaos.faults import FAULTS, Aim, Schedule
 from raftmq.chaos.outcome import Happening
 
-ROLES = ("leader", "follower", "candidate", "pre-candidate", "learner")
+ROLES = ("leader", "follower", "candidate", "pre-candidate", "pre_candidate", "learner")
 UP, DEAD = "up", "dead"
 
 LATE_MS_MAX = 2_000
@@ -104,7 +104,8 @@ def spans(timeline: Sequence[Happening], end_ms: int) -> list[Span]:
             for place in {(node, group), (node, -1)} & current.keys():
                 if place == (node, group) or current[place][0] in (UP, DEAD):
                     close(place, at_ms)
-            current[node, group] = match["role"], int(match["term"] or 0), at_ms
+            role = match["role"].replace("_", "-")
+            current[node, group] = role, int(match["term"] or 0), at_ms
         elif node and (_DEATH.match(what) or _BIRTH.match(what)):
             for place in [place for place in current if place[0] == node]:
                 close(place, at_ms)

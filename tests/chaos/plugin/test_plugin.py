@@ -371,7 +371,7 @@ def test_test_that_times_out_leaves_its_history(pytester: pytest.Pytester) -> No
         + """
     import time
 
-    @pytest.mark.timeout(1, method="signal")
+    @pytest.mark.timeout(1, method="signal", func_only=True)
     def test_queue(history):
         work(history)
         time.sleep(30)

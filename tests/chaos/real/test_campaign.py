@@ -1,4 +1,5 @@
 """The campaign of CI: five minutes of faults on real processes, 100,000 messages, nothing lost.
+And one short run in which something must be lost, or nothing of this means anything.
 
 Four runs, each with a schedule of its own seed; the seeds are fixed, so that a failure is one that
 can be had again. `raftmq chaos run --world real` plays others.
@@ -7,10 +8,13 @@ can be had again. `raftmq chaos run --world real` plays others.
 from pathlib import Path
 
 import pytest
+import trio
 
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Event, Schedule, World, draw, of_world
-from raftmq.chaos.real import run
+from raftmq.chaos.real import run, why_no_overlay
+from raftmq.chaos.real.handlers import ONCE
+from raftmq.chaos.real.stage import Stage
 
 SEEDS = (101, 102, 103, 104)
 SECONDS = 75.0
@@ -40,3 +44,24 @@ def test_five_minutes_of_faults_lose_none_of_100_000_messages(tmp_path: Path) ->
         struck |= {name for name in outcome.counts if name.startswith("fault ")}
     assert acked >= MESSAGES_MIN
     assert len(struck) >= 25, sorted(struck)
+
+
+@pytest.mark.process
+@pytest.mark.campaign
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(bool(why_no_overlay()), reason=why_no_overlay())
+def test_disks_that_ignore_syncs_are_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_power = ONCE["power-loss-all"]
+
+    async def spoil_first(stage: Stage, event: Event) -> None:
+        for node in stage.nodes_of(event):
+            await stage.nodes.disks.set(node, ignores_syncs=True)
+        await trio.sleep(3.0)
+        await lose_power(stage, event)
+
+    monkeypatch.setitem(ONCE, "power-loss-all", spoil_first)
+    everyone = Event(500, "power-loss-all", (1, 2, 3))
+    outcome = run(Schedule(1, 8.0, (everyone,)), folder=tmp_path)
+    assert outcome.verdict is Verdict.INVALID, dict(outcome.counts)

@@ -143,6 +143,17 @@ def test_read_only_disk_changes_nothing() -> None:
             change()
 
 
+def test_disk_that_ignores_syncs_keeps_nothing_of_them() -> None:
+    lefts = set()
+    for seed in range(20):
+        disk = Disk(seed)
+        disk.faults.ignores_syncs = True
+        disk.append(b"u" * 3000)
+        disk.model.sync(disk.file)
+        lefts.add(disk.after_power_loss())
+    assert len(lefts) > 5
+
+
 def test_sync_that_lies_fails_once_and_its_bytes_are_gone_with_the_cache() -> None:
     disk = Disk()
     disk.append(b"kept")

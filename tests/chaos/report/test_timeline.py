@@ -99,6 +99,7 @@ def test_sentences_of_all_worlds_are_understood() -> None:
             (5, 1, "leader, term 2"),
             (9, 1, "is killed"),
             (20, 2, "serves"),
+            (25, 2, "pre_candidate of group 3, term 7"),
             (30, 2, "group 3: candidate, term 8"),
             (40, 2, "gives up: RotFound at 7"),
         ]
@@ -106,8 +107,9 @@ def test_sentences_of_all_worlds_are_understood() -> None:
         (1, -1, UP, 0, 0, 5),
         (1, -1, "leader", 2, 5, 9),
         (1, -1, DEAD, 0, 9, 10_000),
-        (2, -1, UP, 0, 20, 30),
+        (2, -1, UP, 0, 20, 25),
         (2, -1, DEAD, 0, 40, 10_000),
+        (2, 3, "pre-candidate", 7, 25, 30),
         (2, 3, "candidate", 8, 30, 40),
     ]
     timeline = [
