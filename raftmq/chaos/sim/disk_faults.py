@@ -161,10 +161,15 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     stage.counts["damage done"] += 1
     stage.watch.note(node, f"disk damaged: {verdict}")
     if verdict != "harmless":
-        stage.damaged.add(node)
-        for group in before:
-            stage.watch.rename(node, int(group))
+        _note_damage(stage, node)
     return True
+
+
+def _note_damage(stage: Stage, node: int) -> None:
+    """What a node's disk held before does not bind it any more."""
+    stage.damaged.add(node)
+    for group in stage.watch.moments:
+        stage.watch.rename(node, group)
 
 
 def _judge(
@@ -208,7 +213,7 @@ def wipe(stage: Stage, event: Event) -> None:
         if not stage.may_damage(node):
             stage.counts["damage withheld"] += 1
             continue
-        stage.damaged.add(node)
+        _note_damage(stage, node)
         stage.hold_down(node)
         stage.kill(node)
         stage.cluster.wipe(node)
@@ -221,7 +226,7 @@ def clone(stage: Stage, event: Event) -> None:
     if not stage.may_damage(node):
         stage.counts["damage withheld"] += 1
         return
-    stage.damaged.add(node)
+    _note_damage(stage, node)
     stage.hold_down(node)
     stage.kill(node)
     twin = stage.cluster.machines[source].disk.copy()
