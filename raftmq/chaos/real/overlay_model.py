@@ -40,6 +40,8 @@ class Faults:
     """Call (`write`, `fsync`, `read`) → errno of its next one; a refused write does a part."""
     is_lying: bool = False
     """The next sync fails and what it should have kept will be gone, though later ones succeed."""
+    ignores_syncs: bool = False
+    """Syncs succeed and keep nothing: no fault a broker could survive, but a test of the tests."""
     space_bytes: int | None = None
     """How much more fits; None: no bound."""
     quota_bytes: int | None = None
@@ -210,7 +212,8 @@ class OverlayModel:
             self._keep(inode)
             raise refusal(errno.EIO)
         self._refuse(faults, "fsync")
-        self._keep(inode)
+        if not faults.ignores_syncs:
+            self._keep(inode)
 
     def read(self, number: int, offset: int, size: int) -> bytes:
         """Bytes of a file."""

@@ -53,7 +53,7 @@ class Workload:
         *,
         seed: int,
         complain: Complain,
-        batch_messages: int = 10,
+        batch_messages: int = 20,
         pause_seconds: float = 0.02,
     ) -> None:
         self.acked = 0

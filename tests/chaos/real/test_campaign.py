@@ -12,7 +12,7 @@ import trio
 
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Event, Schedule, World, draw, of_world
-from raftmq.chaos.real import run, why_no_overlay
+from raftmq.chaos.real import play, run, why_no_overlay
 from raftmq.chaos.real.handlers import ONCE
 from raftmq.chaos.real.stage import Stage
 
@@ -62,6 +62,9 @@ def test_disks_that_ignore_syncs_are_found_out(
         await lose_power(stage, event)
 
     monkeypatch.setitem(ONCE, "power-loss-all", spoil_first)
+    # What is lost does not come back, however long one waits.
+    monkeypatch.setattr(play, "RECOVERY_SECONDS_MAX", 8.0)
+    monkeypatch.setattr(play, "DRAIN_SECONDS_MAX", 8.0)
     everyone = Event(500, "power-loss-all", (1, 2, 3))
     outcome = run(Schedule(1, 8.0, (everyone,)), folder=tmp_path)
     assert outcome.verdict is Verdict.INVALID, dict(outcome.counts)
