@@ -2,17 +2,17 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import trio
-import trio.lowlevel
 
 import raftmq
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World
 from raftmq.chaos.outcome import Outcome
-from raftmq.chaos.real import run
+from raftmq.chaos.real import play, run
 from raftmq.chaos.real.disks import why_no_overlay
+from raftmq.chaos.real.stage import Stage
 from raftmq.testing import cluster
 
 pytestmark = pytest.mark.process
@@ -112,16 +112,23 @@ def test_node_with_a_flipped_bit_is_replaced(tmp_path: Path) -> None:
     assert outcome.counts["replaced nodes"] == 1
 
 
-def test_run_without_work_is_vacuous_and_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    from raftmq.chaos.real.workload import Workload
-
-    async def idle(self: Workload) -> None:
-        await trio.lowlevel.checkpoint()
-
-    monkeypatch.setattr(Workload, "produce", idle)
-    outcome = run(schedule(1), is_overlay_wanted=False)
-    assert outcome.verdict is Verdict.UNKNOWN
-    assert "0 messages" in outcome.vacuous
+@pytest.mark.parametrize(
+    ("acked", "polled", "struck", "why"),
+    [
+        (99, 500, {"kill": 1}, "only 99 messages"),
+        (500, 0, {"kill": 1}, "no consumer group"),
+        (500, 500, {}, "no fault could be made"),
+        (500, 500, {"kill": 1}, ""),
+    ],
+)
+def test_run_that_could_show_nothing_is_vacuous(
+    acked: int, polled: int, struck: dict[str, int], why: str
+) -> None:
+    work = SimpleNamespace(acked=acked, polled=polled)
+    stage: Stage = SimpleNamespace(workload=work, struck=struck, counts={})  # type: ignore[assignment]
+    found = play._vacuous(stage, schedule(1, (0.1, "kill", (1,), 0, 0)))
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
 
 
 def test_workload_that_is_not_known_is_refused() -> None:
