@@ -213,9 +213,9 @@ def wipe(stage: Stage, event: Event) -> None:
         if not stage.may_damage(node):
             stage.counts["damage withheld"] += 1
             continue
-        _note_damage(stage, node)
         stage.hold_down(node)
         stage.kill(node)
+        _note_damage(stage, node)
         stage.cluster.wipe(node)
         stage.let_up(node)
 
@@ -226,9 +226,9 @@ def clone(stage: Stage, event: Event) -> None:
     if not stage.may_damage(node):
         stage.counts["damage withheld"] += 1
         return
-    _note_damage(stage, node)
     stage.hold_down(node)
     stage.kill(node)
+    _note_damage(stage, node)
     twin = stage.cluster.machines[source].disk.copy()
     stage.cluster.machines[node].disk.become(twin)
     stage.let_up(node)

@@ -38,7 +38,7 @@ RESTART_SECONDS = (0.1, 2.0)
 """A process that died comes back after a time between these."""
 
 GIVES_UP_MAX = 4
-"""A node that gave up so often without serving in between is broken for good."""
+"""A node that gives up so often after the heal, without serving in between, is broken for good."""
 
 FORGETFUL = "was the log lost?"
 """What the assert says that a node stops on if a leader knows it to have held more."""
@@ -238,7 +238,9 @@ class Stage:
             return True
         if stopped is None:
             return False
-        return str(stopped).startswith(DISK_FAULTS) or self._failures[node] >= GIVES_UP_MAX
+        # Before the heal, a disk that refuses may work again later.
+        is_hopeless = self.is_healing and self._failures[node] >= GIVES_UP_MAX
+        return str(stopped).startswith(DISK_FAULTS) or is_hopeless
 
     def _changed(self, node: int, what: str) -> None:
         if what == "starts":
@@ -253,7 +255,7 @@ class Stage:
             self.violations.append(Violation("bug", self.watch.now_ms, f"node {node}: {text}"))
         elif what.startswith("gives up"):
             self.counts["nodes that gave up"] += 1
-            self._failures[node] += 1
+            self._failures[node] += self.is_healing
             if self.is_spoilt(node):
                 self.damaged.add(node)
         self.restart_soon(node)
