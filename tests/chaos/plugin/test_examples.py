@@ -82,3 +82,31 @@ def test_service_that_commits_before_it_books_is_found_and_found_again(
     }
     assert {line.split()[1] for line in second.outlines if line.startswith("seed ")} == seeds
     assert again == pages, "the same seeds leave the same pages, byte for byte"
+
+
+@pytest.mark.process
+def test_failure_on_a_real_cluster_keeps_what_its_nodes_said(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import raftmq
+
+        @pytest.fixture
+        def raftmq_settings():
+            return {"raft": {"tick_ms": 40}}
+
+        @pytest.mark.chaos(nodes=1)
+        def test_it(raftmq_cluster, history):
+            history.expect()
+            assert raftmq_cluster.nodes == [1]
+            assert "tick_ms = 40" in raftmq_cluster.config(1).read_text()
+            with raftmq.blocking.connect(raftmq_cluster.url) as mq:
+                mq.admin.create_topic("t")
+            assert False, "for its nodes' last words"
+        """
+    )
+    done = pytester.runpytest_subprocess("--chaos-artifacts=kept")
+    done.assert_outcomes(failed=1)
+    assert "for its nodes' last words" in done.stdout.str()
+    (log,) = pytester.path.glob("kept/*/node-1.log")
+    assert "serv" in log.read_text()
