@@ -233,6 +233,8 @@ class Totals:
     cpu_seconds: float = 0.0
     bad: list[Result] = field(default_factory=list)
     """Those that are not good, by seed."""
+    is_interrupted: bool = False
+    """Somebody wanted no more."""
 
     @property
     def seeds(self) -> int:

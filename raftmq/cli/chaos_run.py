@@ -112,6 +112,7 @@ def _play(
                 totals.add(result)
                 meter.advance(1, _progress(plan, totals))
         except KeyboardInterrupt:
+            totals.is_interrupted = True
             note("interrupted: what was run until now is judged")
     return totals
 
@@ -127,6 +128,8 @@ def _progress(plan: "Plan", totals: "Totals") -> str:
 def _exit_code(totals: "Totals") -> int:
     if totals.is_violated:
         return ExitCode.VIOLATION
+    if totals.is_interrupted:
+        return ExitCode.INTERRUPTED
     return ExitCode.FAILED if totals.bad or not totals.seeds else ExitCode.OK
 
 

@@ -151,7 +151,16 @@ class Meter:
     def _line(self) -> str:
         rate = self._done / max(1e-9, time.monotonic() - self._started)
         of = f" of {self._total:,.0f}" if self._total else ""
-        return f"{self._what}: {self._done:,.0f}{of} {self._unit}, {rate:,.0f}/s"
+        return f"{self._what}: {self._done:,.0f}{of} {self._unit}, {_rate_text(rate)}/s"
+
+
+def _rate_text(rate: float) -> str:
+    """A rate; slow ones with a decimal, or they would all be 0.
+
+    >>> _rate_text(12_345.6), _rate_text(0.37)
+    ('12,346', '0.4')
+    """
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 def _bar(console: "Console", unit: str) -> "Progress":
@@ -171,7 +180,7 @@ def _bar(console: "Console", unit: str) -> "Progress":
         """How many a second."""
 
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed or 0:,.0f} {unit}/s")
+            return Text(f"{_rate_text(task.speed or 0)} {unit}/s")
 
     # Where time itself is counted, its rate says nothing.
     counts = [] if unit == "s" else [TextColumn("{task.completed:,.0f}"), Rate()]

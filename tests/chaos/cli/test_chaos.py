@@ -2,6 +2,8 @@
 
 import json
 import shlex
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,11 @@ import pytest
 from raftmq.chaos import INVARIANTS, Recorder, write_parquet
 from raftmq.chaos.campaign import WORKLOADS, Plan
 from raftmq.chaos.checkers import ANOMALIES
-from raftmq.chaos.faults import FAULTS, World, of_world
+from raftmq.chaos.faults import FAULTS, Schedule, World, of_world
+from raftmq.chaos.outcome import Outcome
 from raftmq.cli import chaos_run
 from raftmq.cli.exits import ExitCode
+from tests.chaos.cli.made_up_world import play
 from tests.chaos.report.made_up import history
 from tests.cli.command_line import CommandLine
 
@@ -115,17 +119,10 @@ def test_replay_of_many_times_compares_traces(
     assert same.code == ExitCode.OK
     assert len(same.json["trace_hashes"]) == 1
 
-    from dataclasses import replace
-    from itertools import count
-
-    from tests.chaos.cli import conftest
-
     numbers = count()
     monkeypatch.setattr(
         "raftmq.chaos.campaign._player",
-        lambda plan, mutant: (
-            lambda *given: replace(conftest.play(*given), trace_hash=str(next(numbers)))
-        ),
+        lambda plan, mutant: lambda *given: replace(play(*given), trace_hash=str(next(numbers))),
     )
     other = raftmq("chaos", "replay", schedule, "--times", "3")
     assert other.code == ExitCode.FAILED
@@ -162,6 +159,23 @@ def test_seeds_without_end_stop_when_the_budget_is_used_up(raftmq: CommandLine) 
     ended = raftmq(*PAUSES, "--seeds", "1..", "--budget", "200ms", "-o", "json")
     assert ended.json["seeds"] > 0
     assert not ended.json["verdicts"].get("invalid")
+
+
+def test_interrupted_run_prints_what_it_has_and_ends_with_130(
+    raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plays = iter(range(3))
+
+    def interrupted(schedule: Schedule) -> Outcome:
+        if next(plays) == 2:
+            raise KeyboardInterrupt
+        return play(schedule)
+
+    monkeypatch.setattr("raftmq.chaos.campaign._player", lambda plan, mutant: interrupted)
+    ended = raftmq(*PAUSES, "--seeds", "1..9", "-o", "json")
+    assert ended.code == ExitCode.INTERRUPTED
+    assert ended.json["seeds"] == 2
+    assert "interrupted" in ended.stderr
 
 
 # check
