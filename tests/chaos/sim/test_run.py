@@ -10,6 +10,11 @@ from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Event, Fault, Schedule, World, draw, of_world
 from raftmq.chaos.sim.nemesis import HANDLERS
 from raftmq.chaos.sim.run import WorkloadName, run
+from raftmq.chaos.world.disk import MemoryFile
+from raftmq.log.record import Record
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.producers import Producers
+from raftmq.pop.results import Result
 
 SIM = of_world(World.SIM)
 
@@ -80,3 +85,37 @@ def test_a_quorum_goes_on_when_the_rest_stays_dead(seed: int) -> None:
     outcome = run(schedule, is_liveness=True)
     assert outcome.is_good, str(outcome)
     assert any("stays dead" in happening.what for happening in outcome.timeline)
+
+
+def test_broker_that_answers_before_it_syncs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryFile, "datasync", lambda self: None)
+    dark = Event(4000, "power-loss-all", (1, 2, 3))
+    outcome = run(Schedule(5, 10, (dark,)))
+    assert outcome.verdict is Verdict.INVALID
+    names = {violation.name for violation in outcome.violations}
+    assert names & {"lost-write", "lost-middle", "lost-prefix", "lost-postfix", "V1", "V3"}, names
+    assert "raftmq chaos replay --world sim" in str(outcome)
+
+
+def test_machine_that_differs_between_nodes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = PartitionMachine.apply
+    count = 0
+
+    def differing(self: PartitionMachine, record: Record) -> list[Result]:
+        nonlocal count
+        count += 1
+        results = apply(self, record)
+        self.digest ^= count
+        return results
+
+    monkeypatch.setattr(PartitionMachine, "apply", differing)
+    outcome = run(Schedule(5, 6, ()))
+    assert "R21" in {violation.name for violation in outcome.violations}
+
+
+def test_broker_that_forgets_producers_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is sent again is stored again."""
+    monkeypatch.setattr(Producers, "admit", lambda *_, **__: None)
+    again = tuple(Event(at, "client-resend") for at in range(2000, 6000, 500))
+    outcome = run(Schedule(5, 8, again))
+    assert "duplicate" in {violation.name for violation in outcome.violations}
