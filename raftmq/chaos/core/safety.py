@@ -193,6 +193,10 @@ class Safety(Recovering):
         other = self.leaders.setdefault(term, number)
         if other != number:
             _broken("R1", f"nodes {other} and {number} both lead in term {term}")
+        durable = replica.node.durable.hard_state
+        if durable.term < term:
+            # It could crash, and be elected in this term once more with another log.
+            _broken("R14", f"node {number} leads in term {term}, synced is {durable}")
         conf = replica.conf_state
         if number not in conf.voters and number not in conf.voters_outgoing:
             _broken("R18", f"node {number} leads without a vote of its own: {conf}")

@@ -2,8 +2,8 @@
 
     python -m raftmq.chaos.mutants [NUMBER ...]
 
-Without numbers all are hunted, and docs/chaos/mutants.md and its .json are written anew. The exit
-status is 1 if one survives, or is killed by nobody expected.
+Writes docs/chaos/mutants.md and its .json: without numbers anew, with numbers their rows only. The
+exit status is 1 if one survives, or is killed by nobody expected.
 """
 
 import argparse
@@ -20,6 +20,9 @@ from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX
 
 DOCS = Path("docs/chaos")
 
+Rows = dict[str, dict[str, int | float | str]]
+"""By number: what is kept of a hunt."""
+
 KILLERS = {
     "V1": "a leader soon after everything has healed",
     "V3": "all agree in the end",
@@ -34,13 +37,12 @@ KILLERS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hunt, print, and write."""
     parser = argparse.ArgumentParser(prog="python -m raftmq.chaos.mutants")
-    parser.add_argument("numbers", nargs="*", type=int, help="hunt these only, write nothing")
+    parser.add_argument("numbers", nargs="*", type=int, help="hunt these only")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder for the table")
     options = parser.parse_args(arguments)
     chosen = [m for m in MUTANTS if not options.numbers or m.number in options.numbers]
     hunts = _hunt_with_progress([mutant for mutant in chosen if mutant.plant is not None])
-    if not options.numbers:
-        write(hunts, options.docs)
+    write(hunts, options.docs, keep=bool(options.numbers))
     bad = [found for found in hunts if not found.is_as_expected]
     return 1 if bad else 0
 
@@ -73,26 +75,27 @@ def line(found: Hunt) -> str:
     return f"{name} {cost}  seed {found.seed}: {who}: {found.text[:80]}"
 
 
-def write(hunts: Iterable[Hunt], folder: Path) -> None:
-    """The page, and the same as JSON for the tests."""
-    found = list(hunts)
-    rows = {
-        str(one.mutant.number): {
+def write(hunts: Iterable[Hunt], folder: Path, *, keep: bool) -> None:
+    """The page, and the same as JSON for the tests; `keep` the rows that were not hunted."""
+    path = folder / "mutants.json"
+    rows: Rows = json.loads(path.read_text()) if keep and path.exists() else {}
+    for one in hunts:
+        rows[str(one.mutant.number)] = {
             "seed": one.seed,
             "killer": one.killer,
             "seeds": one.seeds,
             "cpu_seconds": round(one.cpu_seconds, 1),
+            "at_seconds": one.at_ms / 1000,
         }
-        for one in found
-    }
+    rows = {number: rows[number] for number in sorted(rows, key=int)}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "mutants.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (folder / "mutants.md").write_text(page(found))
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+    (folder / "mutants.md").write_text(page(rows))
 
 
-def page(hunts: Sequence[Hunt]) -> str:
+def page(rows: Rows) -> str:
     """docs/chaos/mutants.md."""
-    killed = [one for one in hunts if one.is_killed]
+    killed = [row for row in rows.values() if row["killer"]]
     lines = [
         "# Mutants",
         "",
@@ -101,33 +104,30 @@ def page(hunts: Sequence[Hunt]) -> str:
         "The numbers up to 53 are those of the list that this project was planned with;",
         "from 101 on they are our own.",
         "",
-        f"{len(killed)} of {len(hunts)} are killed; a hunt ends after {SEEDS_MAX} seeds or",
+        f"{len(killed)} of {len(rows)} are killed; a hunt ends after {SEEDS_MAX} seeds or",
         f"{CPU_SECONDS_MAX:.0f} CPU-seconds.",
         "Written by `make mutants` (`python -m raftmq.chaos.mutants`); times are CPU-seconds of",
-        "the machine it ran on.",
-        "To see one: `raftmq chaos run --world core --mutant NAME --seeds SEED`.",
+        "the machine it ran on, *at* is the simulated time at which it showed.",
+        "To see one: `raftmq chaos run --world core --mutant NAME --seed SEED`.",
         "",
         "| no. | name | what is wrong | killed by | seed | seeds tried | CPU-s | at |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for one in hunts:
-        mutant = one.mutant
-        killer = f"{one.killer} {_meaning(one.killer)}" if one.is_killed else "**nobody**"
-        lines.append(
-            f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {killer} | {one.seed} "
-            f"| {one.seeds} | {one.cpu_seconds:.1f} | {one.at_ms / 1000:.1f} s |"
-        )
-    lines += [
-        "",
-        "## Not planted",
-        "",
-        "| no. | name | what is wrong | why not |",
-        "|---|---|---|---|",
-    ]
+    for mutant in MUTANTS:
+        row = rows.get(str(mutant.number))
+        if row is not None:
+            name = str(row["killer"])
+            killer = f"{name} {_meaning(name)}" if name else "**nobody**"
+            lines.append(
+                f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {killer} | {row['seed']} "
+                f"| {row['seeds']} | {row['cpu_seconds']} | {row['at_seconds']} s |"
+            )
+    lines += ["", "## Not planted", "", "| no. | name | what is wrong | why not |"]
+    lines += ["|---|---|---|---|"]
     for mutant in MUTANTS:
         if mutant.reason:
-            row = f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {mutant.reason} |"
-            lines.append(row)
+            row_text = f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {mutant.reason} |"
+            lines.append(row_text)
     return "\n".join(lines) + "\n"
 
 

@@ -5,12 +5,13 @@ implementations as named.
 """
 
 from dataclasses import replace
+from functools import partial
 
-from raftmq.chaos.core import Settings, nemesis
+from raftmq.chaos.core import Settings, nemesis, replica
 from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.stage import Stage
 from raftmq.chaos.mutants.mutant import Mutant, Patch
-from raftmq.consensus import ConfState, Message, MessageKind, Role, election, leader, raft
+from raftmq.consensus import Config, ConfState, Message, MessageKind, Role, election, leader, raft
 from raftmq.consensus.core import Core
 from raftmq.consensus.log import RaftLog
 from raftmq.consensus.quorum import VoteResult
@@ -172,6 +173,11 @@ def votes_for_shorter_logs(patch: Patch) -> None:
     patch.set(RaftLog, "is_up_to_date", lambda log, index, term: True)
 
 
+def asks_before_its_own_vote_is_durable(patch: Patch) -> None:
+    """109"""
+    patch.set(replica, "Config", partial(Config, votes_wait=False))
+
+
 def _with_quorum_checks(settings: Settings) -> Settings:
     return replace(settings, check_quorum=True)
 
@@ -181,7 +187,7 @@ def _without_pre_vote(settings: Settings) -> Settings:
 
 
 def _of_five(settings: Settings) -> Settings:
-    return replace(settings, nodes=5, is_liveness=False)
+    return replace(settings, nodes=5, pre_vote=False)
 
 
 MUTANTS = (
@@ -239,7 +245,7 @@ MUTANTS = (
         what="A vote that arrives twice counts twice.",
         killers=("R1",),
         plant=counts_a_vote_each_time_it_arrives,
-        kinds=("duplicate", "kill-leader", "isolate-leader", "loss"),
+        kinds=("duplicate", "split-halves", "split-minority-third"),
         settings=_of_five,
     ),
     Mutant(
@@ -294,5 +300,13 @@ MUTANTS = (
         what="Logs are not compared before a vote.",
         killers=("R4", "R5"),
         plant=votes_for_shorter_logs,
+    ),
+    Mutant(
+        number=109,
+        name="asks-too-early",
+        what="A candidate asks for votes before its own is durable [ours, until f1311d0].",
+        killers=("R14", "R3"),
+        plant=asks_before_its_own_vote_is_durable,
+        kinds=("slow-disk", "kill-leader", "isolate-leader"),
     ),
 )
