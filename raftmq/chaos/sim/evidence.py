@@ -22,7 +22,10 @@ def gather(stage: Stage, watch: Watch) -> dict[int, Evidence]:
             if isinstance(logs, dict) and group in logs and is_member:
                 nodes.append(_node_log(stage, watch, node, group, logs[group]))
         found[group] = Evidence(
-            nodes=tuple(nodes), timeline=tuple(moments), progress=tuple(watch.progress[group])
+            nodes=tuple(nodes),
+            timeline=tuple(moments),
+            progress=tuple(watch.progress[group]),
+            recoveries=tuple(stage.recoveries[group]),
         )
     return found
 

@@ -18,7 +18,7 @@ Invariants:
 Sources: TigerBeetle's fault atlas.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
@@ -27,10 +27,12 @@ from typing import Any
 import trio
 
 from raftmq.broker.hosting import GONE
+from raftmq.chaos.checkers import Recovery
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.watch import Watch
 from raftmq.chaos.world.network import Connection
 
@@ -94,6 +96,8 @@ class Stage:
         """Kinds of consensus messages that are lost between nodes now."""
         self.final_members: dict[int, set[int]] = {}
         """By partition group: its voters in the end."""
+        self.recoveries: dict[int, list[Recovery]] = defaultdict(list)
+        """By partition group: what recovering copies of disks before a start gave."""
         self.is_healing = False
         """True from the heal on: nothing is broken any more."""
         self._nursery = nursery
@@ -218,7 +222,23 @@ class Stage:
         # After a refused sync an operator restarts the machine: its memory may show what is lost.
         self.cluster.machines[node].disk.drop_caches()
         self.counts["restarts"] += 1
+        self._try_recovery(node)
         self.cluster.start_soon(node)
+
+    def _try_recovery(self, node: int) -> None:
+        """Recover a copy of a disk, twice: what was synced must be there, and nothing change."""
+        if node in self.damaged:
+            return
+        trial = self.cluster.machines[node].disk.copy()
+        held = held_logs(trial, node)
+        once = trial.digest()
+        held_logs(trial, node)
+        again = trial.digest()
+        if isinstance(held, str):
+            return
+        for group, log in held.items():
+            durable = self.watch.durable.get((node, group), 0)
+            self.recoveries[group].append(Recovery(node, durable, log.last, once, again))
 
     def leave_dead(self, node: int) -> None:
         """End a node for good, without anybody being told."""

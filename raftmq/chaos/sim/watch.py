@@ -60,6 +60,8 @@ class Watch:
         """By partition group: digest of a node's machine, by (node, index)."""
         self.commits: dict[int, int] = defaultdict(int)
         """By partition group: the highest commit index seen."""
+        self.durable: dict[tuple[int, int], int] = {}
+        """The last record on disk of a (node, partition group), as it was when last looked at."""
         self.timeline: list[Happening] = []
         """For the report."""
         self.elections = 0
@@ -93,6 +95,7 @@ class Watch:
     def rename(self, node: int, group: int) -> None:
         """A node's replica forgets, as it may: it is another one from now on."""
         self._names[node, group] += 1
+        self.durable.pop((node, group), None)
 
     def _changed(self, node: int, what: str) -> None:
         self.note(node, what)
@@ -119,7 +122,7 @@ class Watch:
             self._offices[key] = office
             self.elections += is_leader
             self.note(number, f"group {group.number}: {kind}, term {raft.term}")
-        durable = group.cache.last_index()
+        durable = self.durable[key] = group.cache.last_index()
         last = raft.last_index if is_leader else durable
         commit = min(raft.commit, durable)
         state = group.store.hard_state
@@ -143,8 +146,15 @@ class Watch:
     def _look_at_progress(self, name: int, group: Group) -> None:
         raft, office = group.raft, (name, group.number)
         progress = raft.status().progress
-        for peer in self._peers.get(office, set()) - set(progress):
-            # Who left and comes back is another one to its leader.
+        gone = self._peers.get(office, set()) - set(progress)
+        # Who left and came back between two looks is a learner that begins anew.
+        gone |= {
+            peer
+            for peer, seen in progress.items()
+            if seen.is_learner and seen.match < self._match(name, group, peer)
+        }
+        for peer in sorted(gone):
+            # It is another one to its leader.
             self._returns[name, group.number, peer] += 1
         self._peers[office] = set(progress)
         for peer, seen in progress.items():
@@ -155,6 +165,10 @@ class Watch:
                 self.progress[group.number].append(
                     ProgressAt(self.now_ms, name, raft.term, seat, seen.match, seen.next)
                 )
+
+    def _match(self, name: int, group: Group, peer: int) -> int:
+        term, match, _ = self._progress.get((name, group.number, peer), (0, 0, 0))
+        return match if term == group.raft.term else 0
 
     def cover(self, node: int, fault: str) -> None:
         """A fault strikes a node: in which situation is each of its replicas?"""

@@ -36,6 +36,7 @@ Applications Recover from fsync Failures?" (ATC '20) for the lie.
 
 import errno
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -367,6 +368,13 @@ class MemoryFiles:
         inode = self.inode(path)
         inode.data[bit // 8] ^= 1 << bit % 8
         inode.sync()
+
+    def digest(self) -> int:
+        """Of all names and bytes."""
+        total = 0
+        for path in self.paths():
+            total = zlib.crc32(self.inode(path).data, zlib.crc32(path.encode(), total))
+        return total
 
     def copy(self) -> "MemoryFiles":
         """The same disk with nothing pending on files, for trying something on it."""

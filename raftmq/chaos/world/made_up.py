@@ -9,7 +9,6 @@ Invariants:
   small one may be done at once instead, as on a real machine with a quick disk.
 """
 
-import errno
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
