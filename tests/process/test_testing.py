@@ -92,3 +92,15 @@ def test_nodes_die_with_a_process_that_is_killed() -> None:
         assert time.monotonic() < until, f"process {pid} is still there"
         time.sleep(0.05)
     shutil.rmtree(folder)
+
+
+@pytest.mark.anyio
+async def test_node_that_joins_is_made_a_member() -> None:
+    async with cluster() as nodes, raftmq.connect(nodes.url) as mq:
+        nodes.add(4)
+        nodes.start(4)
+        await mq.admin.add_node(4, "127.0.0.1", nodes.public_port(4))
+        await nodes.wait_serving(4)
+        with anyio.fail_after(30.0):
+            while not any(4 in group.voters for group in (await mq.admin.cluster()).groups):
+                await anyio.sleep(0.1)
