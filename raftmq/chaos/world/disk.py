@@ -38,14 +38,14 @@ import errno
 import os
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import NoReturn
 
+from raftmq.chaos.world.inode import SECTOR_BYTES, Folder, Inode
 from raftmq.log.faults import FolderLocked
 
-SECTOR_BYTES = 512
+__all__ = ["POINTS", "SECTOR_BYTES", "Inode", "MemoryFile", "MemoryFiles", "Mount", "PowerLoss"]
 
 POINTS = tuple(
     f"{operation} {kind}"
@@ -64,76 +64,6 @@ POINTS = tuple(
 
 class PowerLoss(BaseException):
     """The machine stops inside a call; not an `Exception`, so that nothing below handles it."""
-
-
-@dataclass(slots=True)
-class Inode:
-    """A file's content: what the system shows, and what the disk holds for sure."""
-
-    data: bytearray = field(default_factory=bytearray)
-    low: int = 0
-    """All before it is durable as `data` has it: the shortest the file was since the last sync."""
-    durable: bytes | None = None
-    """What was durable before an unsynced truncation; None: there was none."""
-    synced: list[int] = field(default_factory=list[int])
-    """Sizes after the last few syncs, for travel in time."""
-    lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Ranges that the disk dropped and the system shows; a power loss takes them."""
-
-    @classmethod
-    def of(cls, data: bytes) -> "Inode":
-        """A file that holds this for sure."""
-        return cls(bytearray(data), len(data))
-
-    def sync(self) -> None:
-        """All of it is durable now."""
-        self.low, self.durable = len(self.data), None
-        self.synced = [*self.synced[-31:], self.low]
-
-    def cut(self, size: int) -> None:
-        """Truncate; not durable before a sync."""
-        if size < self.low:
-            if self.durable is None:
-                self.durable = bytes(memoryview(self.data)[: self.low])
-            self.low = size
-        del self.data[size:]
-
-    def lose_power(self, random: Random) -> None:
-        """Become what may be left of it."""
-        for start, stop in self.lost:
-            self.data[start:stop] = bytes(max(min(stop, len(self.data)) - start, 0))
-        self.lost = []
-        if self.low == len(self.data) and self.durable is None:
-            return
-        if self.durable is not None and random.random() < 0.3:
-            self.data = bytearray(self.durable)  # neither the truncation nor what followed it
-        else:
-            size = random.choice([len(self.data), random.randint(self.low, len(self.data))])
-            del self.data[size:]
-            for start, stop in _sectors(self.low, size):
-                if (fate := random.random()) < 0.5:
-                    size = stop - start
-                    self.data[start:stop] = bytes(size) if fate < 0.3 else random.randbytes(size)
-        self.low, self.durable = len(self.data), None
-
-
-def _sectors(start: int, stop: int) -> list[tuple[int, int]]:
-    """The pieces of [start, stop) between multiples of the sector size."""
-    pieces = []
-    while start < stop:
-        end = min(stop, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
-        pieces.append((start, end))
-        start = end
-    return pieces
-
-
-@dataclass(slots=True)
-class Folder:
-    """Names: those on the disk for sure, and changes since the last sync, each done as a whole."""
-
-    durable: dict[str, Inode] = field(default_factory=dict[str, Inode])
-    names: dict[str, Inode] = field(default_factory=dict[str, Inode])
-    pending: list[dict[str, Inode | None]] = field(default_factory=list[dict[str, Inode | None]])
 
 
 class MemoryFile:
