@@ -42,9 +42,13 @@ class Operator:
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
+        self.is_active = True
+        """False: no changes any more, whatever was wished."""
 
     def ask(self, wish: Wish, tries: int = TRIES_MAX) -> None:
         """Bring a wish to the leader, now and again."""
+        if not self.is_active:
+            return
         if tries <= 0:
             self._cluster.counts["wishes given up"] += 1
             return

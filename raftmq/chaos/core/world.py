@@ -127,7 +127,9 @@ class Run:
                 node.start()
 
     def _choose(self) -> None:
-        """A random quorum that comes back; none if damage leaves no choice."""
+        """A random quorum that comes back; none if damage, or a change under way, forbids it."""
+        if atlas.is_change_pending(self.cluster):
+            return
         random = Random(f"liveness {self.schedule.seed}")
         intact = [n for n in self.cluster.members() if not n.is_damaged and not n.refusal]
         random.shuffle(intact)
@@ -135,6 +137,7 @@ class Run:
             chosen = {node.id for node in intact[:count]}
             if atlas.quorums_agree(self.cluster, chosen):
                 self._chosen = chosen
+                self.cluster.operator.is_active = False
                 self.cluster.tell(0, f"only {sorted(chosen)} come back")
                 return
 
