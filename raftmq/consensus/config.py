@@ -55,6 +55,11 @@ class Config:
     are handed out by `ready`; too low a value hands out some again. 0 means: what the storage's
     first index implies."""
 
+    abstains: bool = False
+    """This member lost a part of its log, and its storage says a term above all in which it can
+    have voted or acknowledged: it follows without campaigning or voting until `end_abstention`
+    (see `raftmq.consensus.abstaining`)."""
+
     pre_vote: bool = True
     """Ask whether an election could be won before starting one (thesis §9.6), so that a node that
     comes back from a partition does not unseat a working leader."""

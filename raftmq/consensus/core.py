@@ -48,12 +48,14 @@ class Core:
     """All that a node remembers. It is state: the role modules change it."""
 
     __slots__ = (
+        "abstains",
         "after_append",
         "config",
         "election_elapsed",
         "election_timeout",
         "fetches",
         "fetching",
+        "has_lost",
         "heartbeat_elapsed",
         "id",
         "incoming",
@@ -89,6 +91,10 @@ class Core:
             measure=config.measure,
             note=self.note,
         )
+        self.abstains = config.abstains
+        """Whether it neither votes nor campaigns, as it lost a part of its log."""
+        self.has_lost = False
+        """Whether a leader counts records as ours that are not here."""
         self.term = 0
         """currentTerm of figure 2."""
         self.vote = NONE
@@ -165,7 +171,10 @@ class Core:
 
     @property
     def is_promotable(self) -> bool:
-        """Whether it may become leader: a voter that is not in the middle of a snapshot."""
+        """Whether it may become leader: a voter that is not in the middle of a snapshot, and holds
+        all that it ever acknowledged."""
+        if self.abstains:
+            return False
         progress = self.members.get(self.id)
         if progress is None or progress.is_learner:
             return False

@@ -11,7 +11,7 @@ it raises the term (thesis §9.6), and who hears from a leader does not listen t
 
 Invariants:
 - At most one vote a term, durable before it is sent (Raft §5.2, §5.4.1).
-- Only a log at least as up-to-date as ours gets our vote (Raft §5.4.1).
+- Only a log at least as up-to-date as ours gets our vote (Raft §5.4.1); while we abstain, none.
 
 Sources: Raft §5.1, §5.2, §5.4.1; thesis §3.10, §4.2.3, §9.6; etcd-io/raft.
 """
@@ -186,7 +186,8 @@ def on_vote_request(core: Core, message: Message) -> None:
         or (is_pre_vote and message.term > core.term)
     )
     response = MessageKind.PRE_VOTE_RESPONSE if is_pre_vote else MessageKind.VOTE_RESPONSE
-    if may_vote and core.log.is_up_to_date(message.index, message.log_term):
+    # A log that lost records cannot tell who is as up-to-date as it was.
+    if may_vote and not core.abstains and core.log.is_up_to_date(message.index, message.log_term):
         _note_vote(core, Event.VOTE_CAST, message)
         # The request's term, not ours: after a pre-vote ours is lower and would be ignored.
         core.after_append.append(

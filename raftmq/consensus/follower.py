@@ -65,6 +65,11 @@ def on_heartbeat(core: Core, message: Message) -> None:
     """The leader lives, and says what is committed of what we surely have."""
     core.election_elapsed = 0
     core.leader = message.sender
+    if message.commit > core.log.last_index:
+        # It is never above what we acknowledged to this leader: a disk lost what it had synced. An
+        # answer would count for a log that is not there.
+        core.has_lost = True
+        return
     core.log.commit_to(message.commit)
     core.messages.append(
         Message(

@@ -8,7 +8,7 @@ Sources: Raft; etcd-io/raft's RawNode.
 
 from collections.abc import Callable, Sequence
 
-from raftmq.consensus import applying, election, follower, leader, reconfigure
+from raftmq.consensus import abstaining, applying, election, follower, leader, reconfigure
 from raftmq.consensus.changes import MembershipChange, encode_change
 from raftmq.consensus.config import Config
 from raftmq.consensus.core import Core
@@ -218,6 +218,25 @@ class Raft:
         """
         assert context, "a read needs a context to be recognised by"
         self._step(Message(MessageKind.READ_INDEX, self._core.id, context=context))
+
+    @property
+    def abstains(self) -> bool:
+        """Whether this member neither votes nor campaigns, as it lost a part of its log."""
+        return self._core.abstains
+
+    @property
+    def may_count_again(self) -> bool:
+        """Whether an abstaining member holds all again; `end_abstention` once that is noted."""
+        return abstaining.may_count_again(self._core)
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether this member was found to lack what it acknowledged: it must abstain."""
+        return self._core.has_lost
+
+    def end_abstention(self) -> None:
+        """Vote and campaign again. What `may_count_again` once said stays true."""
+        self._core.abstains = False
 
     def forget_leader(self) -> None:
         """Follower: listen to candidates at once, though the leader was heard from recently."""
