@@ -6,6 +6,7 @@
 | `FsyncFailed` | nothing since the last sync is known to be durable | stop the process |
 | `WriteFailed` | nothing since the last sync is known to be durable | stop the process |
 | `RotFound` | bytes that were durable no longer check out | repair from peers; never cut |
+| `RecordsLost` | synced records are gone without a trace | start again: the member abstains |
 | `FolderLocked` | nothing was touched | stop the other process |
 | `WrongLog` | nothing was touched | give the right folder |
 | `UnsupportedFormat` | nothing was touched | upgrade |
@@ -46,6 +47,10 @@ class RotFound(LogFault):
         """Byte at which the first damaged frame starts."""
 
 
+class RecordsLost(LogFault):
+    """What was synced and acknowledged is not here any more. A note in the folder says so."""
+
+
 class FolderLocked(LogFault):
     """Another process (or another store of this one) holds the folder."""
 
@@ -63,5 +68,7 @@ class Dropped(LogFault):
 
     def __init__(self, index: int, *, first_index: int) -> None:
         super().__init__(f"record {index} is no longer kept; the log starts at {first_index}")
+        self.index = index
+        """A record that is gone."""
         self.first_index = first_index
         """The first record that is kept."""

@@ -25,6 +25,9 @@ Steps, in order:
 Invariants:
 - Only step 4 ever shortens a segment, and only the last one, and never below what a mark vouches
   for. `RotFound` leaves the folder as it was, apart from steps 1 and 2.
+- With `mends`, a segment with a sound index file is let in whatever its own file is like: the
+  index knows what belongs there, so it can be rewritten (`raftmq.log.rewrite`). Nothing of it is
+  believed before a read has checked it.
 - Recovery is idempotent: a crash inside it, or running it twice, changes nothing of the outcome.
 
 Left out: rot in the last write before a crash, after which no mark stood, is taken for a torn end
@@ -80,10 +83,22 @@ class Found(NamedTuple):
     torn_bytes_cut: int
     is_marked: bool
     """Whether a mark at the log's end vouches for all before it."""
+    rotten: list[RotFound]
+    """Sealed segments whose files are missing or damaged, as far as that shows from outside."""
 
 
-def recover(files: FileSystem, folder: str, identity: Identity) -> Found:
+def recover(
+    files: FileSystem,
+    folder: str,
+    identity: Identity,
+    *,
+    mends: bool = False,
+    abstains: bool = False,
+) -> Found:
     """Bring a folder into order and say what it holds.
+
+    With `mends`, damaged segments that can be rewritten are let in; a log that `abstains` may end
+    before what it knew to be committed.
 
     Raises:
         RotFound: bytes that were durable do not check out.
@@ -91,7 +106,8 @@ def recover(files: FileSystem, folder: str, identity: Identity) -> Found:
         OSError: the disk refused to read, cut or sync.
     """
     names = files.list(folder)
-    headers = _headers(files, folder, names, identity)
+    rotten: list[RotFound] = []
+    headers = _headers(files, folder, names, identity, rotten if mends else None)
     markers = [name for name in names if parse_name(name, VOID_SUFFIX) is not None]
     removed = [name for name in names if name.endswith(NEW_SUFFIX)]
     removed += _void(headers, names)
@@ -101,13 +117,15 @@ def recover(files: FileSystem, folder: str, identity: Identity) -> Found:
     if not headers:
         return _without_segments(folder, names)
     _check_sequences(folder, headers)
-    segments, last, torn = _segments(files, folder, headers, set(names))
+    segments, last, torn = _segments(files, folder, headers, set(names), rotten if mends else None)
     segments = _stitch(folder, segments)
     hard_state = last.hard_state
     assert hard_state is not None
     snapshots = _snapshots(files, folder, names, segments, identity)
     start = _check_start(folder, segments, snapshots)
     end = _end(segments, start)
+    if abstains:
+        hard_state = hard_state._replace(commit=min(hard_state.commit, end.index))
     if end.index < hard_state.commit:
         active = segments[-1]
         assert isinstance(active, Unsealed)
@@ -117,11 +135,15 @@ def recover(files: FileSystem, folder: str, identity: Identity) -> Found:
             position=active.end,
         )
     _remove_orphans(files, folder, names, segments, snapshots)
-    return Found(segments, hard_state, start, end, snapshots, torn, last.is_marked)
+    return Found(segments, hard_state, start, end, snapshots, torn, last.is_marked, rotten)
 
 
 def _headers(
-    files: FileSystem, folder: str, names: list[str], identity: Identity
+    files: FileSystem,
+    folder: str,
+    names: list[str],
+    identity: Identity,
+    rotten: list[RotFound] | None,
 ) -> dict[int, Header]:
     """The header of each segment by its name."""
     headers = {}
@@ -130,17 +152,69 @@ def _headers(
         if first is None:
             continue
         path = f"{folder}/{name}"
-        file = files.open(path)
-        header = decode_header(file.pread(HEADER_BYTES, 0))
-        file.close()
-        if header is None:
-            raise RotFound("the segment's header fails its CRC-32C", file=path, position=0)
-        check_identity(header.identity, identity, path)
-        if header.first != first:
-            message = f"the header says that the file is named {header.first}: it was renamed"
-            raise RotFound(message, file=path, position=16)
-        headers[first] = header
+        try:
+            headers[first] = _header(files, path, first, identity)
+        except RotFound:
+            header = None if rotten is None else _header_by_index(files, folder, first, identity)
+            if header is None:
+                raise
+            headers[first] = header
+    if rotten is not None:
+        _add_missing(files, folder, names, identity, headers)
     return headers
+
+
+def _header(files: FileSystem, path: str, first: int, identity: Identity) -> Header:
+    file = files.open(path)
+    header = decode_header(file.pread(HEADER_BYTES, 0))
+    file.close()
+    if header is None:
+        raise RotFound("the segment's header fails its CRC-32C", file=path, position=0)
+    check_identity(header.identity, identity, path)
+    if header.first != first:
+        message = f"the header says that the file is named {header.first}: it was renamed"
+        raise RotFound(message, file=path, position=16)
+    return header
+
+
+def _add_missing(
+    files: FileSystem,
+    folder: str,
+    names: list[str],
+    identity: Identity,
+    headers: dict[int, Header],
+) -> None:
+    """Headers for the index files that stand between segments and have none themselves."""
+    for name in names:
+        first = parse_name(name, INDEX_SUFFIX)
+        if first is None or first in headers or first > max(headers, default=0):
+            continue
+        header = _header_by_index(files, folder, first, identity)
+        if header is not None:
+            headers[first] = header
+
+
+def _header_by_index(
+    files: FileSystem, folder: str, first: int, identity: Identity
+) -> Header | None:
+    """What a sealed segment's header said, as far as it matters, by its index file."""
+    try:
+        file = files.open(f"{folder}/{file_name(first, INDEX_SUFFIX)}")
+    except FileNotFoundError:
+        return None
+    try:
+        index = open_index(file)
+        index.verify(keys=False)
+    except IndexDamaged:
+        return None
+    finally:
+        file.close()
+    if index.name != first:
+        return None
+    # Whether the log began here with a snapshot matters no more: a segment is sealed long after
+    # those before it were removed.
+    owner = (identity.cluster_hash(), identity.node, identity.group)
+    return Header(index.sequence, first, owner, 0, 0, False, index.seed)
 
 
 def _void(headers: dict[int, Header], names: list[str]) -> list[str]:
@@ -169,7 +243,7 @@ def _without_segments(folder: str, names: list[str]) -> Found:
         if parse_name(name, SNAPSHOT_SUFFIX) is not None:
             message = "a snapshot stands here without any segment: the log was removed"
             raise RotFound(message, file=f"{folder}/{name}", position=0)
-    return Found([], HardState(), Link(), Link(), [], 0, False)
+    return Found([], HardState(), Link(), Link(), [], 0, False, [])
 
 
 def _check_sequences(folder: str, headers: dict[int, Header]) -> None:
@@ -186,7 +260,11 @@ def _check_sequences(folder: str, headers: dict[int, Header]) -> None:
 
 
 def _segments(
-    files: FileSystem, folder: str, headers: dict[int, Header], names: set[str]
+    files: FileSystem,
+    folder: str,
+    headers: dict[int, Header],
+    names: set[str],
+    rotten: list[RotFound] | None,
 ) -> tuple[list[Segment], Scan, int]:
     """Map or scan each segment; cut the last one's torn end."""
     segments: list[Segment] = []
@@ -196,7 +274,7 @@ def _segments(
         index_name = file_name(header.first, INDEX_SUFFIX)
         index = None
         if index_name in names:
-            index = _mapped(files, f"{folder}/{index_name}", path, header)
+            index = _mapped(files, f"{folder}/{index_name}", path, header, rotten)
         if index is not None:
             segments.append(index)
             continue
@@ -209,7 +287,13 @@ def _segments(
     return [*segments, last.segment], last, torn
 
 
-def _mapped(files: FileSystem, index_path: str, path: str, header: Header) -> SegmentIndex | None:
+def _mapped(
+    files: FileSystem,
+    index_path: str,
+    path: str,
+    header: Header,
+    rotten: list[RotFound] | None,
+) -> SegmentIndex | None:
     """The segment's index if it checks out and fits the segment; otherwise it is built anew."""
     index_file = files.open(index_path)
     try:
@@ -221,13 +305,29 @@ def _mapped(files: FileSystem, index_path: str, path: str, header: Header) -> Se
         index_file.close()
     if (index.name, index.sequence, index.seed) != (header.first, header.sequence, header.crc):
         return None
-    file = files.open(path)
-    size = file.size()
+    fault = outer_damage(files, path, index)
+    if fault is not None:
+        if rotten is None or not index.count:
+            raise fault
+        rotten.append(fault)
+    return index
+
+
+def outer_damage(files: FileSystem, path: str, index: SegmentIndex) -> RotFound | None:
+    """What shows of a sealed segment's damage without reading all of it."""
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return RotFound("the file is missing, its index is there", file=path, position=0)
+    size, header = file.size(), decode_header(file.pread(HEADER_BYTES, 0))
     file.close()
     if size != index.segment_bytes:
         message = f"the file has {size} bytes, its index says {index.segment_bytes}"
-        raise RotFound(message, file=path, position=min(size, index.segment_bytes))
-    return index
+        return RotFound(message, file=path, position=min(size, index.segment_bytes))
+    if header is None or header.crc != index.seed:
+        message = "the segment's header is not the one that its index knows"
+        return RotFound(message, file=path, position=0)
+    return None
 
 
 def _last(files: FileSystem, path: str, header: Header) -> tuple[Scan, int]:
@@ -261,7 +361,9 @@ def _find_proof(segment: Unsealed, position: int) -> int | None:
         data = file.pread(CHUNK_BYTES, start)
         at = data.find(MARK_MAGIC)
         while 0 <= at <= len(data) - MARK_BYTES:
-            mark = decode_mark(data, at, seed=segment.seed, position=start + at)
+            # Where a piece is missing before it, a mark stands too early and is true nonetheless. A
+            # copy inside of a payload is older than what it was copied into, and vouches for less.
+            mark = decode_mark(data, at, seed=segment.seed, position=None)
             if mark is not None and mark.durable > position:
                 return start + at
             at = data.find(MARK_MAGIC, at + 1)

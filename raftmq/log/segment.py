@@ -45,7 +45,8 @@ Invariants:
 - A name ending in `.log` is given (by rename) only after header and first mark are durable.
 - A new segment's name is above all other names of the log, so names sort as sequences do, except
   while a snapshot is replacing the log; the sequence decides then.
-- A mark holds only in its own place: its crc is seeded by the header, and it names its position.
+- A mark holds only in its own file and place: its crc is seeded by the header, and it names its
+  position. In another place it is evidence that bytes before it are missing.
 
 Left out: preallocation. An extending `fdatasync` costs a journal commit either way on ext4.
 
@@ -245,12 +246,16 @@ def encode_mark(*, seed: int, position: int, durable: int, state: HardState, las
     return _MARK_START.pack(MARK_MAGIC, google_crc32c.extend(seed, body)) + body
 
 
-def decode_mark(data: bytes, offset: int, *, seed: int, position: int) -> Mark | None:
-    """The mark at `data[offset:]`, which stands at `position` of its file; None if it is none."""
+def decode_mark(data: bytes, offset: int, *, seed: int, position: int | None) -> Mark | None:
+    """The mark at `data[offset:]`, which stands at `position` of its file; None if it is none.
+
+    With `position` None, one that stands elsewhere than where it was written counts as well: its
+    crc says that it was written for this file, so what it vouched for was so.
+    """
     if len(data) - offset < MARK_BYTES:
         return None
     magic, crc, version, found, durable, term, vote, commit, last = _MARK.unpack_from(data, offset)
-    if magic != MARK_MAGIC or found != position or durable > position:
+    if magic != MARK_MAGIC or durable > found or position not in (None, found):
         return None
     if google_crc32c.extend(seed, data[offset + 12 : offset + MARK_BYTES]) != crc:
         return None
@@ -258,4 +263,4 @@ def decode_mark(data: bytes, offset: int, *, seed: int, position: int) -> Mark |
         raise UnsupportedFormat(
             f"sync mark format {version}; this software reads up to {FORMAT_VERSION}: upgrade it"
         )
-    return Mark(position, durable, HardState(term, vote, commit), last)
+    return Mark(found, durable, HardState(term, vote, commit), last)

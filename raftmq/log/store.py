@@ -34,12 +34,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raftmq.log.builder import SegmentBuilder
-from raftmq.log.faults import WriteFailed
+from raftmq.log.cutting import NOTE_NAME, Note, cut, read_note, remove_note, write_note
+from raftmq.log.faults import Dropped, RotFound, WriteFailed
 from raftmq.log.files import FileSystem, Lock, publish
 from raftmq.log.index_file import SegmentIndex, encode_index, open_index
-from raftmq.log.reading import read_range, read_scattered
+from raftmq.log.reading import path_of, read_range, read_scattered
 from raftmq.log.record import Record
-from raftmq.log.recovery import Found, Segment, recover
+from raftmq.log.recovery import Found, Segment, last_link, outer_damage, recover
+from raftmq.log.rewrite import Rewrite
 from raftmq.log.segment import (
     INDEX_SUFFIX,
     PARTIAL_SUFFIX,
@@ -58,6 +60,9 @@ from raftmq.log.writer import LogSettings, LogWriter
 
 __all__ = ["LogSettings", "LogStore", "Recovered", "SegmentSize", "Statistics"]
 
+_CUTS_MAX = 1000
+"""Each cut takes a file away or lets the log end where it ends, so a few are enough."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -75,6 +80,10 @@ class Recovered:
     """Oldest first. One may be newer than `hard_state.commit`."""
     torn_bytes_cut: int
     """Bytes of an unfinished write that were cut off the end."""
+    rotten: list[RotFound]
+    """Sealed segments that are missing or damaged: to be rewritten. Empty unless asked to mend."""
+    abstains: str
+    """Why this member's vote must not count: what was cut off its log. Empty: it counts."""
 
     @property
     def first_index(self) -> int:
@@ -128,9 +137,19 @@ class LogStore(LogWriter):
 
     @classmethod
     def open(
-        cls, files: FileSystem, folder: str, settings: LogSettings, identity: Identity
+        cls,
+        files: FileSystem,
+        folder: str,
+        settings: LogSettings,
+        identity: Identity,
+        *,
+        mends: bool = False,
     ) -> tuple["LogStore", Recovered]:
         """Open a group's folder, or begin a log in an empty or missing one.
+
+        With `mends`, rot is no reason to refuse: damaged segments that can be rewritten are named
+        in `Recovered.rotten`, and before other rot the log is cut (`raftmq.log.cutting`). Without
+        it, a log that was cut must not be opened.
 
         Raises:
             FolderLocked: another store has it open.
@@ -143,15 +162,17 @@ class LogStore(LogWriter):
         lock = files.lock(folder)
         try:
             store = cls(files, folder, settings, identity, lock)
-            found = recover(files, folder, identity)
+            found, note = _recovered(files, folder, identity, mends=mends)
             store._adopt(found)
+            if note is not None:
+                store._abstain(note)
         except OSError as error:
             lock.close()
             raise WriteFailed(f"opening {folder} failed: {error}") from error
         except BaseException:
             lock.close()
             raise
-        return store, store._recovered(found)
+        return store, store._recovered(found, "" if note is None else note.why)
 
     def _adopt(self, found: Found) -> None:
         self._hard_state = found.hard_state
@@ -164,18 +185,28 @@ class LogStore(LogWriter):
         self._synced, self._is_marked = self._active.end, found.is_marked
         self.mark_idle()
 
-    def _recovered(self, found: Found) -> Recovered:
+    def _abstain(self, note: Note) -> None:
+        """Be in a term in which this member has never said anything."""
+        if self._hard_state.term < note.term:
+            self.append((), HardState(note.term, 0, self._hard_state.commit))
+            self.sync()
+        if note.is_cutting:
+            write_note(self._files, self._folder, note._replace(is_cutting=False))
+
+    def _recovered(self, found: Found, abstains: str) -> Recovered:
         terms: list[tuple[int, int]] = []
         for segment in self._view.segments:
             runs = segment.terms() if isinstance(segment, SegmentIndex) else segment.runs
             terms += [run for run in runs if not terms or run[1] != terms[-1][1]]
         return Recovered(
-            hard_state=found.hard_state,
+            hard_state=self._hard_state,
             start=found.start,
             end=found.end,
             terms=terms,
             snapshots=list(found.snapshots),
             torn_bytes_cut=found.torn_bytes_cut,
+            rotten=found.rotten,
+            abstains=abstains,
         )
 
     def close(self) -> None:
@@ -226,14 +257,31 @@ class LogStore(LogWriter):
             OSError: the disk refused to read.
         """
         view = self._view
-        return read_range(self._files, self._folder, view, low=low, high=high, bytes_max=bytes_max)
+        try:
+            return read_range(
+                self._files, self._folder, view, low=low, high=high, bytes_max=bytes_max
+            )
+        except Dropped as dropped:
+            self._refuse_if_lost(dropped)
+            raise
 
     def read_at(self, indexes: Iterable[int], bytes_max: int) -> list[Record]:
         """The records at rising `indexes`, as many of them as fit in `bytes_max`, at least one.
 
         Neighbours less than 32 KiB apart are read by one call. Otherwise as `read`.
         """
-        return read_scattered(self._files, self._folder, self._view, indexes, bytes_max)
+        try:
+            return read_scattered(self._files, self._folder, self._view, indexes, bytes_max)
+        except Dropped as dropped:
+            self._refuse_if_lost(dropped)
+            raise
+
+    def _refuse_if_lost(self, dropped: Dropped) -> None:
+        """A segment's file was missing: retention took it, or somebody else."""
+        for segment in self._view.segments:
+            if segment.base <= dropped.index <= segment.last:
+                message = f"the file with record {dropped.index} is missing"
+                raise RotFound(message, file=self.path_of(segment), position=0)
 
     def segments(self) -> list[SegmentSize]:
         """All segments, oldest first, for deciding what to drop."""
@@ -247,6 +295,38 @@ class LogStore(LogWriter):
             sizes.append(SegmentSize(segment.base, segment.last, size, stamp))
         return sizes
 
+    def path_of(self, segment: Segment) -> str:
+        """The path of a segment's file."""
+        return path_of(self._folder, segment)
+
+    def check_outside(self, segment: SegmentIndex) -> None:
+        """Check a sealed segment's size and header; any thread.
+
+        Raises:
+            Dropped: it is no longer kept.
+            RotFound: they are not what its index says.
+        """
+        fault = outer_damage(self._files, self.path_of(segment), segment)
+        if fault is not None:
+            if segment not in self.sealed:
+                raise Dropped(segment.base, first_index=segment.last + 1)
+            raise fault
+
+    def rewrite(self, name: int, *, keeps_sound: bool = True) -> Rewrite | None:
+        """Begin a sound copy of a sealed segment; None if there is none of that name.
+
+        Any thread. Raises as `Rewrite`.
+        """
+        segments = self._view.segments
+        at = next((i for i, segment in enumerate(segments) if segment.name == name), None)
+        segment = None if at is None else segments[at]
+        if at is None or not isinstance(segment, SegmentIndex):
+            return None
+        before = last_link(list(segments[:at])) or self._start
+        return Rewrite(
+            self._files, self._folder, self._identity, segment, before, keeps_sound=keeps_sound
+        )
+
     def statistics(self) -> Statistics:
         """Counters since the log was opened."""
         sizes = self.segments()
@@ -258,7 +338,42 @@ class LogStore(LogWriter):
             syncs=self._syncs,
         )
 
-    # Sealing, snapshots, retention.
+    # Mending, sealing, snapshots, retention.
+
+    def replace(self, rewrite: Rewrite) -> bool:
+        """Put a finished copy in a damaged segment's place; False if that is gone meanwhile.
+
+        Durable on return. Readers need not know: all records are where they were.
+
+        Raises:
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        if rewrite.segment not in self.sealed:
+            rewrite.discard()
+            return False
+        name = file_name(rewrite.segment.name, SEGMENT_SUFFIX)
+        self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
+        return True
+
+    def note_loss(self, why: str) -> None:
+        """Synced records are found to be gone: from the next start on this member abstains.
+
+        Raises:
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        note = Note(self._hard_state.term + 1, why, is_cutting=False)
+        self._final("writing the note", lambda: write_note(self._files, self._folder, note))
+
+    def end_abstention(self) -> None:
+        """This member holds again all that it may have held: its vote counts.
+
+        Raises:
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        self._final("removing the note", lambda: remove_note(self._files, self._folder))
 
     def seal(self, builder: SegmentBuilder) -> SegmentIndex:
         """Write the index file of the closed segment that `builder` was made for.
@@ -361,12 +476,20 @@ class LogStore(LogWriter):
         # then on the others may vanish in any order.
         oldest, first_kept = file_name(gone[0].name, SEGMENT_SUFFIX), self._view.segments[0]
         marker = file_name(first_kept.sequence, VOID_SUFFIX)
-        self._final(f"renaming {oldest}", lambda: self._rename(oldest, marker))
+        self._final(f"renaming {oldest}", lambda: self._mark_void(oldest, marker))
         names = [file_name(segment.name, SEGMENT_SUFFIX) for segment in gone[1:]]
         names += [file_name(s.name, INDEX_SUFFIX) for s in gone if isinstance(s, SegmentIndex)]
         self._unlink(names + [file_name(kept.index, SNAPSHOT_SUFFIX) for kept in stale])
         self._unlink([marker])
         return self._start
+
+    def _mark_void(self, oldest: str, marker: str) -> None:
+        try:
+            self._rename(oldest, marker)
+        except FileNotFoundError:
+            # It was lost, and not rewritten yet.
+            self._create(marker, []).close()
+            publish(self._files, self._folder, marker)
 
     def install_snapshot(self, index: int, hard_state: tuple[int, int, int]) -> SnapshotMeta:
         """Replace the whole log by the snapshot at `index`, which a `SnapshotReceiver` finished.
@@ -401,3 +524,22 @@ class LogStore(LogWriter):
             ]
         )
         return meta
+
+
+def _recovered(
+    files: FileSystem, folder: str, identity: Identity, *, mends: bool
+) -> tuple[Found, Note | None]:
+    """Recover a folder, cutting its log before rot if it is to be mended."""
+    note = read_note(files, folder)
+    if note is not None and not mends:
+        message = f"this replica was cut and abstains: {note.why}"
+        raise RotFound(message, file=f"{folder}/{NOTE_NAME}", position=0)
+    for _ in range(_CUTS_MAX):
+        try:
+            return recover(files, folder, identity, mends=mends, abstains=note is not None), note
+        except RotFound as fault:
+            if not mends:
+                raise
+            cut(files, folder, fault)
+            note = read_note(files, folder)
+    raise RotFound("the log cannot be brought into order", file=folder, position=0)

@@ -74,6 +74,7 @@ class LogWriter:
         """Bytes of the active segment that are durable."""
         self._is_dirty = False
         self._is_marked = False
+        self._must_roll = False
         self._writes = self._bytes_written = self._syncs = 0
         self.layout: tuple[SegmentInfo, ...] = ()
         """The segments without an index file, oldest first, the active one last. A new tuple
@@ -100,7 +101,7 @@ class LogWriter:
         lowest = min([self._view.last + 1, *[run[0].index for run in runs]])
         if runs:
             self._check_follows(runs)
-            if self._active.end >= self._settings.segment_bytes:
+            if self._must_roll or self._active.end >= self._settings.segment_bytes:
                 self._roll(lowest)
         active = self._active
         position = active.end + MARK_BYTES
@@ -155,6 +156,10 @@ class LogWriter:
         self._view = self._view._replace(end=active.end)
         self._is_marked = True
         return True
+
+    def roll_soon(self) -> None:
+        """Begin a new segment with the next append, so that this one is sealed; any thread."""
+        self._must_roll = True
 
     def link(self, index: int) -> Link:
         """What the successor of the record at `index` depends on; reads the disk if it must.
@@ -255,6 +260,7 @@ class LogWriter:
         segment = self._begin(self.link(first - 1), self._hard_state, active.sequence + 1)
         self._publish([*self._view.segments, segment])
         self._synced = segment.end
+        self._must_roll = False
 
     def _begin(
         self, previous: Link, state: HardState, sequence: int, *, snapshot: str | None = None

@@ -1,0 +1,226 @@
+"""Cutting a log before rot that nothing here can mend, and the note that says so: `ABSTAIN`.
+
+Rot in the last segment, or in one without an index file, cannot be mended in place: what stood
+there may never have been committed, so there is nothing to prove a peer's records by. The log is
+cut before it, and the leader sends the rest again. But this member may have acknowledged what is
+cut, or voted by it. So from then on it *abstains*: it follows, and its vote counts for nothing,
+until it holds again what it may have held (`raftmq.consensus.abstaining` says when that is, and
+`docs/decisions/0011-repair.md` why that suffices).
+
+The note in the folder, JSON, is what makes it so across restarts:
+
+| field | meaning |
+|---|---|
+| `term` | above every term in which this member can have voted or acknowledged anything |
+| `why` | what was found, for people |
+| `is_cutting` | true until the log is in order again |
+
+Steps, in order; a crash between any two of them leaves a log that the next start cuts further, or
+that is in order:
+
+1. the note is written, synced and named;
+2. the sound part of the damaged segment is copied to a `.new` file;
+3. the damaged file and all segments after it are renamed, the newest first: `*.rotten-<n>`;
+4. the copy gets the damaged file's name.
+
+Invariants:
+- No log is shorter than it was, or without a file that it had, unless the note was durable before.
+- The term of the note is at least the highest of any mark in the newest segment, plus one; without
+  a mark there that can be read, nothing is cut and the node stops.
+- At most `ASIDE_MAX` damaged files are kept.
+
+Sources: Protocol-Aware Recovery (FAST '18) §3.3 (a node that lost entries must not elect);
+"Viewstamped Replication Revisited" (2012) §4.3 (recovery without a vote).
+"""
+
+import json
+from contextlib import suppress
+from typing import NamedTuple
+
+from raftmq.log.faults import RotFound
+from raftmq.log.files import NEW_SUFFIX, File, FileSystem, prepare, publish
+from raftmq.log.segment import (
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    MARK_BYTES,
+    MARK_MAGIC,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    Header,
+    decode_header,
+    decode_mark,
+    file_name,
+    parse_name,
+)
+from raftmq.log.unsealed import CHUNK_BYTES, scan
+
+NOTE_NAME = "ABSTAIN"
+ASIDE_SUFFIX = ".rotten-"
+ASIDE_MAX = 8
+"""Damaged files that are kept for people; the oldest go first."""
+
+
+class Note(NamedTuple):
+    """What the note says; see the heading."""
+
+    term: int
+    why: str
+    is_cutting: bool
+
+
+def read_note(files: FileSystem, folder: str) -> Note | None:
+    """The folder's note, if there is one.
+
+    Raises:
+        RotFound: it cannot be read.
+    """
+    path = f"{folder}/{NOTE_NAME}"
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return None
+    text = file.pread(file.size(), 0)
+    file.close()
+    try:
+        fields = json.loads(text)
+        return Note(int(fields["term"]), str(fields["why"]), bool(fields["is_cutting"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RotFound(f"the note cannot be read: {error}", file=path, position=0) from error
+
+
+def write_note(files: FileSystem, folder: str, note: Note) -> None:
+    """Write the note; durable on return."""
+    prepare(files, folder, NOTE_NAME, [json.dumps(note._asdict()).encode() + b"\n"]).close()
+    publish(files, folder, NOTE_NAME)
+
+
+def remove_note(files: FileSystem, folder: str) -> None:
+    """The member counts again; durable on return."""
+    with suppress(FileNotFoundError):
+        files.unlink(f"{folder}/{NOTE_NAME}")
+    files.sync_folder(folder)
+
+
+def cut(files: FileSystem, folder: str, fault: RotFound) -> None:
+    """Take what is damaged, and all after it, out of a log.
+
+    Raises:
+        RotFound: which term the member was in cannot be told; nothing was touched.
+        OSError: the disk refused.
+    """
+    name = fault.file.rpartition("/")[2]
+    names = files.list(folder)
+    segments = sorted(
+        first for each in names if (first := parse_name(each, SEGMENT_SUFFIX)) is not None
+    )
+    _write_cutting(files, folder, segments, fault)
+    damaged = parse_name(name, SEGMENT_SUFFIX)
+    if damaged is None:
+        gone = [file_name(first, SEGMENT_SUFFIX) for first in segments] or [
+            each for each in names if parse_name(each, SNAPSHOT_SUFFIX) is not None
+        ]
+    else:
+        gone = [file_name(first, SEGMENT_SUFFIX) for first in segments if first >= damaged]
+    kept = 0 if damaged is None or name not in names else _sound_bytes(files, folder, name, fault)
+    if kept:
+        _copy(files, f"{folder}/{name}", kept)
+    # An index without its segment would ask for that segment.
+    indexes = [file_name(i, INDEX_SUFFIX) for i in _indexes_from(names, damaged or 0)]
+    for each in indexes:
+        files.unlink(f"{folder}/{each}")
+    _put_aside(files, folder, names, sorted(gone, reverse=True))
+    if kept:
+        publish(files, folder, name)
+
+
+def _write_cutting(files: FileSystem, folder: str, segments: list[int], fault: RotFound) -> None:
+    note = read_note(files, folder)
+    term = 0
+    if segments:
+        newest = f"{folder}/{file_name(segments[-1], SEGMENT_SUFFIX)}"
+        highest = _highest_term(files, newest)
+        if highest is None and (note is None or not note.is_cutting):
+            raise RotFound(
+                f"{fault}; and in which term it voted cannot be told, as the newest segment has no "
+                "mark that can be read: this node's replica cannot be mended here. Replace the "
+                "node (`raftmq cluster replace`), or give it back its disk",
+                file=newest,
+                position=0,
+            ) from fault
+        term = 0 if highest is None else highest + 1
+    if note is not None:
+        term = max(term, note.term)
+    write_note(files, folder, Note(term, str(fault), is_cutting=True))
+
+
+def _highest_term(files: FileSystem, path: str) -> int | None:
+    """The highest term in any mark of a segment, damaged or not; None if none can be read."""
+    file = files.open(path)
+    header = decode_header(file.pread(HEADER_BYTES, 0))
+    if header is None:
+        return None
+    highest, size, start = None, file.size(), 0
+    while start < size:
+        data = file.pread(CHUNK_BYTES, start)
+        at = data.find(MARK_MAGIC)
+        while at >= 0:
+            mark = decode_mark(data, at, seed=header.crc, position=None)
+            if mark is not None:
+                highest = max(highest or 0, mark.hard_state.term)
+            at = data.find(MARK_MAGIC, at + 1)
+        if start + len(data) >= size:
+            break
+        start += len(data) - MARK_BYTES + 1
+    return highest
+
+
+def _sound_bytes(files: FileSystem, folder: str, name: str, fault: RotFound) -> int:
+    """How many bytes of a damaged segment are sound; 0: nothing that could be kept."""
+    path = f"{folder}/{name}"
+    file = files.open(path)
+    header: Header | None = decode_header(file.pread(HEADER_BYTES, 0))
+    if header is None or header.first != parse_name(name, SEGMENT_SUFFIX):
+        return 0
+    found = scan(file, path, header)
+    if found.hard_state is None or fault.position != found.segment.end:
+        # The file is well and does not belong here.
+        return 0
+    return found.segment.end
+
+
+def _copy(files: FileSystem, path: str, size: int) -> None:
+    source, target = files.open(path), files.create(path + NEW_SUFFIX)
+    _copy_bytes(source, target, size)
+    target.datasync()
+    target.close()
+    source.close()
+
+
+def _copy_bytes(source: File, target: File, size: int) -> None:
+    for start in range(0, size, CHUNK_BYTES):
+        target.append([source.pread(min(CHUNK_BYTES, size - start), start)])
+
+
+def _indexes_from(names: list[str], first: int) -> list[int]:
+    found = (parse_name(name, INDEX_SUFFIX) for name in names)
+    return [index for index in found if index is not None and index >= first]
+
+
+def _put_aside(files: FileSystem, folder: str, names: list[str], gone: list[str]) -> None:
+    """Rename what is damaged, in this order, and remove the oldest of what lies there already."""
+    aside = {name: _number(name) for name in names if ASIDE_SUFFIX in name}
+    number = max(aside.values(), default=0)
+    for name in gone:
+        if name not in names:
+            continue
+        number += 1
+        files.rename(f"{folder}/{name}", f"{folder}/{name}{ASIDE_SUFFIX}{number}")
+        aside[f"{name}{ASIDE_SUFFIX}{number}"] = number
+    files.sync_folder(folder)
+    for name in sorted(aside, key=lambda each: aside[each])[:-ASIDE_MAX]:
+        files.unlink(f"{folder}/{name}")
+
+
+def _number(name: str) -> int:
+    digits = name.rpartition(ASIDE_SUFFIX)[2]
+    return int(digits) if digits.isdigit() else 0
