@@ -80,6 +80,7 @@ class Duties:
             self._wake = trio.Event()
             self._node.mark_idle()
             self._node.check_space()
+            self._node.repairs.scrub()
             self._node.links.prune()
             self._node.retire_replicas()
             led = [group for group in self._node.groups.values() if group.is_leader]

@@ -18,7 +18,6 @@ from typing import NamedTuple, Protocol
 
 from raftmq.batch import BATCH_BYTES_MAX
 from raftmq.log.builder import Placement
-from raftmq.log.faults import Dropped
 from raftmq.log.record import HEADER_BYTES, Record
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -87,13 +86,13 @@ class Fetches:
         timers: Timers,
         reader: Worker,
         limits: Limits,
-        on_fault: Callable[[BaseException], None],
+        on_error: Callable[[BaseException], ErrorReply],
     ) -> None:
         self._catalogue = catalogue
         self._timers = timers
         self._reader = reader
         self._limits = limits
-        self._on_fault = on_fault
+        self._on_error = on_error
         # In the order in which they came: a set's would change from run to run.
         self._parked: dict[int, dict[_Pending, None]] = {}
         # The same ones by who asked, and under which correlation.
@@ -218,12 +217,7 @@ class Fetches:
             pending.answer(*result)
             return
         assert error is not None
-        if not isinstance(error, Dropped | OSError):
-            # Rot is never served: the node stops and says where it is.
-            self._on_fault(error)
-            return
-        message = f"the log cannot be read here: {error}"
-        reply = ErrorReply("unavailable", message, retry_ms=200)
+        reply = self._on_error(error)
         pending.answer([_failed(found.queue, reply) for found in cold], [])
 
 

@@ -89,6 +89,12 @@ class Host(Protocol):
     def led(self, group: "Group", is_leader: bool) -> None:
         """The group won or lost the leadership."""
 
+    def lost_records(self, group: "Group") -> None:
+        """A leader counts records as this replica's that are not here."""
+
+    def holds_all_again(self, group: "Group") -> None:
+        """The replica was cut, and holds again all that it ever acknowledged."""
+
 
 class Machine(Protocol):
     """The replicated machine of a group; see `raftmq.pop`."""
@@ -118,6 +124,7 @@ class Parts:
     index: LogIndex
     machine: Machine
     conf_state: ConfState
+    abstains: str = ""
 
 
 class Group:
@@ -140,6 +147,8 @@ class Group:
         """The replicated state."""
         self.conf_state = parts.conf_state
         """The membership after the last applied record."""
+        self.abstains = parts.abstains
+        """Why this member neither votes nor leads: what was cut off its log; empty: it does."""
         self._host = host
         self._waiting: list[tuple[int, bytes, Ticket]] = []
         self._tickets: dict[int, tuple[int, Ticket]] = {}
@@ -345,6 +354,10 @@ class Group:
                 self._granted.append((state.index, int.from_bytes(state.context)))
         if self._granted:
             self._answer_reads()
+        if raft.has_lost:
+            self._host.lost_records(self)
+        if self.abstains and raft.may_count_again:
+            self._host.holds_all_again(self)
         office = raft.term if self.is_leader else 0
         if office != self._office:
             self._change_office(office)

@@ -11,6 +11,8 @@ consensus hands out again what was committed after it, read from disk: the same 
 code as when it was new.
 
 Invariants:
+- Rot does not keep a replica from being opened: what can be mended will be, and a log that had to
+  be cut makes its member abstain (`repair`).
 - A replica whose folder holds nothing and which is not a founder has no members, so it never
   campaigns; it waits for a leader that was told to add it.
 """
@@ -98,12 +100,15 @@ class GroupOpener:
         identity = log_identity(node, number)
         settings = LogSettings(segment_bytes=node.settings.log.segment_bytes)
         folder = group_folder(node, number)
-        store, recovered = LogStore.open(node.world.files, folder, settings, identity)
+        files = node.world.files
+        store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
+        for fault in recovered.rotten:
+            node.repairs.found(fault)
         is_new = bool(founders) and recovered.last_index == 0
         if is_new:
             _found(node, store, identity, founders)
             store.close()
-            store, recovered = LogStore.open(node.world.files, folder, settings, identity)
+            store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
         machine, conf_state = _restored(number, store)
         group = self._assemble(number, store, recovered, machine, conf_state)
         if is_new and founders[0] == node.id:
@@ -141,6 +146,7 @@ class GroupOpener:
                 uncommitted_bytes_max=pace.uncommitted_bytes_max,
                 committed_bytes_max=pace.committed_bytes_max,
                 async_storage_writes=True,
+                abstains=bool(recovered.abstains),
                 # Every node routes by the catalog, so that is told at once.
                 announce_commit=number == SYSTEM_GROUP,
                 draw=node.world.random.randrange,
@@ -156,6 +162,7 @@ class GroupOpener:
             index=index,
             machine=machine,
             conf_state=conf_state,
+            abstains=recovered.abstains,
         )
         return Group(number, parts, node)
 

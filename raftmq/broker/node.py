@@ -15,8 +15,8 @@ Invariants:
 - A data folder is locked by one process, and belongs to one node of one cluster.
 - A blank folder takes part in nothing before every founding peer has said that it never knew this
   node under another incarnation: a wiped disk must not vote again.
-- A fault that could make replicas differ (a failed fsync, rot, a record of a newer version) ends
-  the node with `NodeStopped`, which says why and what to do.
+- A fault that could make replicas differ (a failed fsync, a record of a newer version) ends
+  the node with `NodeStopped`, which says why and what to do; rot is mended (`repair`).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,7 +30,7 @@ import trio
 from raftmq import __version__
 from raftmq.consensus import Message, MessageKind, Snapshot
 from raftmq.errors import Reason, Unavailable
-from raftmq.log.faults import Dropped, LogFault
+from raftmq.log.faults import Dropped, LogFault, RotFound
 from raftmq.log.record import Kind, Record
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, PutGroup
 from raftmq.pop.commands import encode_commands
@@ -68,6 +68,7 @@ from .leaving import hand_over
 from .links import Links
 from .pages import topics_page
 from .peers import PeerLink
+from .repair import Repairs
 from .requests import Requests
 from .retiring import Retiring
 from .settings import Settings
@@ -253,6 +254,14 @@ class Node:
         """Look at the duties soon: something changed."""
         self._duties.think()
 
+    def read_failed(self, error: BaseException) -> ErrorReply:
+        """Records could not be read here: what to say to who asked. Rot is mended, never served."""
+        if isinstance(error, RotFound):
+            return self.repairs.found(error)
+        if not isinstance(error, Dropped | OSError):
+            self.fail(error)
+        return ErrorReply("unavailable", f"the log cannot be read here: {error}", retry_ms=200)
+
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""
         self._nursery.start_soon(task, *args)
@@ -291,8 +300,11 @@ class Node:
         budget = self.settings.raft.message_bytes_max * 4
 
         def done(records: list[Record] | None, error: BaseException | None) -> None:
+            if isinstance(error, RotFound):
+                self.repairs.found(error)
+                self.repairs.read_again(group, peer)
+                return
             if error is not None and not isinstance(error, Dropped | OSError):
-                # Rot is never served: the node stops and says where it is.
                 self.fail(error)
                 return
             group.fetched(peer, records or [])
@@ -320,6 +332,14 @@ class Node:
             number = group.number
             self._fetches.refuse(lambda queue: self.catalog.group_of(queue) == number)
         self._duties.think()
+
+    def lost_records(self, group: Group) -> None:
+        """A leader counts records as this replica's that are not here."""
+        self.repairs.note_loss(group)
+
+    def holds_all_again(self, group: Group) -> None:
+        """A replica that was cut holds again all that it ever acknowledged."""
+        self.repairs.end_abstention(group)
 
     # What connections ask (`connection.Handler`)
 
@@ -353,6 +373,8 @@ class Node:
                 self._answer_probe(connection, frame)
             case FrameKind.SNAPSHOT if connection.from_node:
                 self._snapshots.receive(connection, frame, unpack(SnapshotChunk, frame.header))
+            case FrameKind.REPAIR if connection.from_node and self.is_serving:
+                self.repairs.answer(connection, frame)
             case _ if self.is_serving:
                 self._requests.handle(connection, frame)
             case _:
@@ -460,10 +482,12 @@ class Node:
         self.links = Links(self, nursery)
         """Connections to the other nodes."""
         self._fetches = Fetches(
-            self, timers=self.timers, reader=self._reader, limits=limits, on_fault=self.fail
+            self, timers=self.timers, reader=self._reader, limits=limits, on_error=self.read_failed
         )
         self._requests = Requests(self, fetches=self._fetches, reader=self._reader, limits=limits)
         self._snapshots = Snapshots(self, self._disk_worker)
+        self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
+        """What is damaged on its disk."""
         self._opener = GroupOpener(self)
         self._retiring = Retiring(self, self._disk_worker, self._opener)
         self._duties = Duties(self)

@@ -87,6 +87,9 @@ class Service(Protocol):
     def status(self, *, after: int) -> dict[str, Any]:
         """A page of this node's picture of itself."""
 
+    def read_failed(self, error: BaseException) -> ErrorReply:
+        """Records could not be read: what to say to who asked."""
+
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""
 
@@ -318,8 +321,8 @@ class Requests:
 
         def done(records: list[Record] | None, error: BaseException | None) -> None:
             if records is None:
-                reply = ErrorReply("unavailable", f"the log cannot be read here: {error}")
-                connection.refuse(frame.correlation, reply)
+                assert error is not None
+                connection.refuse(frame.correlation, self._service.read_failed(error))
                 return
             batches, body = _describe_found(group, records)
             connection.reply(frame.kind, frame.correlation, pack(FoundKey(batches)), body)

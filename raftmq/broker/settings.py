@@ -57,6 +57,9 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Segments whose newest record is older are dropped; 0 keeps them for ever."""
     retention_bytes: Annotated[int, Meta(ge=0)] = 0
     """The oldest segments of a group are dropped above this size; 0 sets no bound."""
+    scrub_bytes_per_second: Annotated[int, Meta(ge=0)] = 1 * MIB
+    """How fast sealed segments are read and checked in the background, so that rot is found while
+    other copies are sound; 0: never."""
     cache_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
     """Recent records each group keeps in memory for followers and readers near the end."""
     reserve_bytes: Annotated[int, Meta(ge=0)] = 64 * MIB

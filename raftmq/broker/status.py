@@ -7,6 +7,7 @@
 | `uptime_ms`, `connections`, `request_bytes`, `disk_passes` | how it is |
 | `leads` | numbers of the partition groups it leads |
 | `groups` | one map for each replica: see `_group_status` |
+| `scrub` | rounds done, bytes read, and where the scrub of the sealed segments is |
 | `links` | one map for each other node |
 | `next` | only if more replicas follow: ask again with `Status.after` set to it |
 """
@@ -41,7 +42,8 @@ def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
         "request_bytes": node.load.request_bytes,
         "disk_passes": node.disk_passes,
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),
-        "groups": [_group_status(node.groups[number]) for number in page],
+        "groups": [_group_status(node, node.groups[number]) for number in page],
+        "scrub": node.repairs.scrub_status(),
         "links": {
             str(link.peer.id): {"connected": link.is_connected, "last_error": link.last_error}
             for link in node.links.all()
@@ -49,7 +51,7 @@ def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
     }
 
 
-def _group_status(group: Group) -> dict[str, Any]:
+def _group_status(node: "Node", group: Group) -> dict[str, Any]:
     status = group.raft.status()
     return {
         "group": group.number,
@@ -64,6 +66,8 @@ def _group_status(group: Group) -> dict[str, Any]:
         "voters": list(group.conf_state.voters),
         "learners": list(group.conf_state.learners),
         "refusal": group.refusal,
+        "abstains": group.abstains,
+        "rotten": node.repairs.status(group.number),
         "cache_bytes": group.cache.memory_bytes(),
         "progress": {
             str(member): {"match": progress.match, "state": progress.state.name.lower()}

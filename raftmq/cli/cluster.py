@@ -210,7 +210,21 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
         for replica in found
         if replica.get("refusal")
     ]
+    problems += _damages(told)
     return {"cluster": view.cluster, "nodes": nodes, "groups": groups, "problems": problems}
+
+
+def _damages(told: "dict[int, dict[str, Any] | str]") -> list[str]:
+    """What the nodes say is rotten on their disks."""
+    problems = []
+    for node, answer in sorted(told.items()):
+        for replica in answer["groups"] if isinstance(answer, dict) else ():
+            where = f"node {node}, group {replica['group']}"
+            rotten = replica.get("rotten", ())
+            problems += [f"{where}: {found['found']}; {found['state']}" for found in rotten]
+            if replica.get("abstains"):
+                problems.append(f"{where} abstains until it holds all again: {replica['abstains']}")
+    return problems
 
 
 def _node(node: "NodeView", answer: dict[str, Any] | str) -> dict[str, Any]:

@@ -183,6 +183,7 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
     import trio
 
     led: list[int] = []
+    damaged: set[str] = set()
     reached: dict[int, bool] = {}
     while True:
         now_led = sorted(number for number, group in node.groups.items() if group.is_leader)
@@ -190,6 +191,7 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
             led = now_led
             log.info("leads", groups=led)
             notify(f"STATUS={leads_text(led)}")
+        damaged = _tell_damage(node, log, damaged)
         for link in node.links.all():
             peer = link.peer.id
             if reached.get(peer) != link.is_connected:
@@ -198,6 +200,25 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
         if parent and os.getppid() != parent:
             node.stop()
         await trio.sleep(WATCH_SECONDS)
+
+
+def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) -> set[str]:
+    """Say what is newly found to be rotten, how that goes on, and when it is over."""
+    now = {
+        f"group {number}: {found['found']}; {found['state']}"
+        for number in list(node.groups)
+        for found in node.repairs.status(number)
+    }
+    now |= {
+        f"group {number} abstains: {group.abstains}"
+        for number, group in node.groups.items()
+        if group.abstains
+    }
+    for text in sorted(now - before):
+        log.error("damaged", what=text)
+    if before and not now:
+        log.info("nothing is damaged any more", segments_mended=node.repairs.mended)
+    return now
 
 
 def leads_text(groups: list[int]) -> str:

@@ -23,6 +23,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
+| REPAIR | `RepairRange`, `RepairedRange` | - | records, one after the other |
 
 Lists that may outgrow a header come in pages: the answer says so, and the same request with
 `after` set to its last entry gets the next one.
@@ -66,6 +67,7 @@ class FrameKind(IntEnum):
     RAFT = 32
     SNAPSHOT = 33
     PROBE = 34
+    REPAIR = 35
     ERROR = 0x7F
 
 
@@ -493,3 +495,22 @@ class ProbeReply(_Wire, frozen=True):
     """True if the peer has a log of the system group, so the cluster exists."""
     may_lead: bool = False
     """True if the peer would become a leader now: it is not stopping, and its disk has room."""
+
+
+class RepairRange(_Wire, frozen=True):
+    """A node asks a peer for applied records of a group that are damaged on its own disk."""
+
+    group: int
+    """The partition group."""
+    low: int
+    """Index of the first record wanted."""
+    high: int
+    """One past the last record wanted."""
+
+
+class RepairedRange(_Wire, frozen=True):
+    """Some of those records, from the first one on; the body holds them as they stand in the log,
+    each checked by who sends it."""
+
+    count: int
+    """How many; the same question with a higher `low` gets more."""

@@ -88,43 +88,6 @@ def test_failed_fsync_stops_the_node_with_a_message_and_the_others_go_on() -> No
     in_cluster(scenario)
 
 
-def test_flipped_bit_in_the_middle_of_a_log_stops_the_node_and_names_the_file() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        group, victim = await killed_follower(cluster)
-        path = segment_path(group)
-        cluster.files[victim].flip(path, 8 * 3000)
-        await cluster.start(victim)
-        message = str(cluster.stopped.pop(victim))
-        assert "RotFound" in message
-        assert path in message
-
-    in_cluster(scenario)
-
-
-def test_bit_that_flips_while_the_node_runs_is_found_by_a_cold_read_and_never_served() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.found("t", 1)
-        leader = cluster.leader_of(QUEUE)
-        async with cluster.client(leader) as client:
-            for n in range(400):
-                await client.produce(QUEUE, [b"x" * 4000], n)
-        group = cluster.nodes[leader].catalog.group_of(QUEUE)
-        assert group is not None
-        assert cluster.nodes[leader].groups[group].cache.get(5) is None
-        path = segment_path(group)
-        cluster.files[leader].flip(path, 8 * 3000)
-        async with cluster.client(leader) as client:
-            with pytest.raises(trio.TooSlowError), trio.fail_after(5):
-                await client.fetch(QUEUE, 0)
-        message = str(cluster.stopped.pop(leader))
-        assert "RotFound" in message
-        assert path in message
-        await cluster.wait_led(group)
-        assert len(await bodies(cluster, QUEUE)) == 400
-
-    in_cluster(scenario)
-
-
 def test_torn_tail_is_cut_and_the_node_goes_on() -> None:
     async def scenario(cluster: Cluster) -> None:
         group, victim = await killed_follower(cluster)

@@ -1,0 +1,338 @@
+"""Rot, and what becomes of it: found, never served, mended from peers, reported until it is.
+
+| who meets it | how |
+|---|---|
+| a consumer's or a peer's read | the records fail their checks |
+| the scrub | sealed segments are read slowly, round after round |
+| the start of a replica | a file is missing, or has another size or header than its index says |
+
+Whoever asked for such a record is told to try again, a leader hands over, and the segment is
+rewritten beside the damaged file (`raftmq.log.rewrite`): sound records are taken from it, the rest
+from any peer that has applied them and whose own checks they pass. If no peer can give them the
+segment stays as it is: its sound records are served, the others are not, and the node's status says
+which and why, until one can.
+
+A replica whose log was cut before rot (`raftmq.log.cutting`) abstains; here its note is removed
+when consensus says that it holds all again. One that lost synced records without a trace, so that
+its log looked torn, learns of it from a leader that counts on them; the node notes it and stops.
+
+Invariants:
+- No record is served or sent that has not passed its CRC and stood in its place.
+- Nothing is skipped: a finding goes only when the segment was replaced by a proven copy, or when
+  retention or a snapshot took it.
+- One segment at a time is mended on a node.
+
+Left out: rot in a snapshot's file; a member that is sent it refuses it, and the next one kept by
+retention takes its place.
+
+Sources: Protocol-Aware Recovery (FAST '18) §3; the scrubbers of ZFS and TigerBeetle.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from raftmq.errors import CorruptRecord, Unavailable
+from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost, RotFound
+from raftmq.log.record import Record, decode_many
+from raftmq.log.rewrite import PIECE_BYTES, NotProven, Rewrite
+from raftmq.log.segment import SEGMENT_SUFFIX, parse_name
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FrameKind, RepairedRange, RepairRange
+
+from .connection import Connection
+from .group import Group
+from .peers import PeerLink
+from .scrub import Scrub
+from .space import heirs
+from .world import Worker
+
+if TYPE_CHECKING:
+    from .node import Node
+
+T = TypeVar("T")
+
+ASK_SECONDS_MAX = 10.0
+"""A peer that does not answer for so long is passed over."""
+
+PAUSE_SECONDS_MIN = 0.5
+PAUSE_SECONDS_MAX = 30.0
+"""What cannot be mended is tried again after the first, then ever later up to the second."""
+
+READ_AGAIN_SECONDS = 0.5
+"""A member that lacks a rotten record is served again so much later."""
+
+
+class NobodyHas(Exception):
+    """No peer could give the records."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """One damaged segment of one replica. It is state."""
+
+    group: int
+    """The partition group."""
+    name: int
+    """The segment, by the index in its file's name."""
+    file: str
+    """Its path."""
+    why: str
+    """What was found first."""
+    state: str = "is being mended"
+    """How it stands, for people."""
+    attempts: int = 0
+    """How often it was tried."""
+
+    def described(self) -> dict[str, Any]:
+        """As the node's status shows it."""
+        return {"file": self.file, "found": self.why, "state": self.state}
+
+
+class Repairs:
+    """The damaged segments of one node."""
+
+    def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
+        self._node = node
+        self._reader = reader
+        self._disk = disk
+        self._findings: dict[tuple[int, int], Finding] = {}
+        self._is_mending = False
+        self._returning: set[Group] = set()
+        self._scrub = Scrub(node, reader, on_rot=self.found)
+        self.mended = 0
+        """Segments that were replaced by a sound copy since the start."""
+
+    # Found
+
+    def found(self, fault: RotFound) -> ErrorReply:
+        """Rot was met in a segment: mend it. What to say to who wanted to read there."""
+        path = PurePosixPath(fault.file)
+        number, name = int(path.parent.name), parse_name(path.name, SEGMENT_SUFFIX)
+        assert name is not None, f"{fault.file} is no segment"
+        if (number, name) not in self._findings:
+            self._findings[number, name] = Finding(number, name, fault.file, str(fault))
+            self._hand_over(self._node.group(number))
+            if not self._is_mending:
+                self._is_mending = True
+                self._node.start_soon(self._mend)
+        message = f"records here are damaged and are being mended from other nodes: {path.name}"
+        return ErrorReply("unavailable", message, retry_ms=200)
+
+    def _hand_over(self, group: Group | None) -> None:
+        """Let a member lead that has what is damaged here, once for each finding."""
+        if group is not None and group.is_leader and not group.raft.status().transferee:
+            heir = next(iter(heirs(group)), 0)
+            if heir:
+                group.transfer(heir)
+
+    def read_again(self, group: Group, peer: int) -> None:
+        """A member lacks a record that is damaged here: look again a little later."""
+        self._node.timers.call_after(READ_AGAIN_SECONDS, partial(group.fetched, peer, []))
+
+    def status(self, number: int) -> list[dict[str, Any]]:
+        """The findings of a group."""
+        return [f.described() for f in self._findings.values() if f.group == number]
+
+    def scrub(self) -> None:
+        """Read a little more of what lies on the disk."""
+        self._scrub.go_on(self._findings.keys())
+
+    def scrub_status(self) -> dict[str, Any]:
+        """How far the scrub is."""
+        return self._scrub.status()
+
+    # Mended
+
+    async def _mend(self) -> None:
+        """Mend until nothing is left; what cannot be mended is tried again and again."""
+        pause = PAUSE_SECONDS_MIN
+        try:
+            while self._findings:
+                before = len(self._findings)
+                for key, finding in list(self._findings.items()):
+                    if await self._try(finding):
+                        self._findings.pop(key, None)
+                if len(self._findings) < before:
+                    pause = PAUSE_SECONDS_MIN
+                if self._findings:
+                    await trio.sleep(pause)
+                    pause = min(2 * pause, PAUSE_SECONDS_MAX)
+        finally:
+            self._is_mending = False
+
+    async def _try(self, finding: Finding) -> bool:
+        """Whether the finding is over."""
+        # The replica may be about to be entered into the node's groups.
+        await trio.lowlevel.checkpoint()
+        group = self._node.group(finding.group)
+        if group is None:
+            return True
+        if all(segment.name != finding.name for segment in group.store.sealed):
+            if all(info.name != finding.name for info in group.store.layout):
+                return True
+            finding.state = "waits for the segment to be sealed"
+            group.store.roll_soon()
+            return False
+        try:
+            await self._rewrite(group, finding)
+        except (NotProven, NobodyHas, OSError, DiskFull) as error:
+            finding.state = f"cannot be mended now: {error}"
+            return False
+        except LogFault as error:
+            if not group.is_retired:
+                self._node.fail(error)
+        return True
+
+    async def _rewrite(self, group: Group, finding: Finding) -> None:
+        # What is kept of the damaged file may be what does not fit: every other time all is asked
+        # for.
+        keeps_sound = finding.attempts % 2 == 0
+        finding.attempts += 1
+        begin = partial(group.store.rewrite, finding.name, keeps_sound=keeps_sound)
+        rewrite = await _on(self._reader, begin)
+        if rewrite is None:
+            return
+        try:
+            await self._fill(group, rewrite, finding)
+        except (NotProven, NobodyHas, OSError):
+            await _on(self._reader, rewrite.discard)
+            raise
+        if await _on(self._disk, partial(group.store.replace, rewrite)):
+            self.mended += 1
+
+    async def _fill(self, group: Group, rewrite: Rewrite, finding: Finding) -> None:
+        while (wanted := await _on(self._reader, rewrite.lacks)) is not None:
+            low, high = wanted
+            records = await self._ask(group.number, low, high, start=finding.attempts)
+            await _on(self._reader, partial(rewrite.add, records))
+        await _on(self._reader, rewrite.finish)
+
+    async def _ask(self, number: int, low: int, high: int, *, start: int) -> list[Record]:
+        """Some of the records [low, high) from `low` on, from the first peer that has them."""
+        links = self._node.links.all()
+        shift = start % max(1, len(links))
+        told = []
+        for link in links[shift:] + links[:shift]:
+            try:
+                return await _ask_peer(link, number, low, high)
+            except NobodyHas as error:
+                told.append(f"node {link.peer.id}: {error}")
+        whom = "; ".join(told) or "there is no other node"
+        raise NobodyHas(f"nobody has sound records {low} to {high - 1} ({whom})")
+
+    # Asked by a peer
+
+    def answer(self, connection: Connection, frame: Frame) -> None:
+        """Give a peer records that are applied here, each checked."""
+        request = unpack(RepairRange, frame.header)
+        group = self._node.group(request.group)
+        high = min(request.high, group.machine.applied + 1) if group is not None else 0
+        if group is None or not 0 < request.low < high:
+            message = f"this node has not applied record {request.low} of group {request.group}"
+            connection.refuse(frame.correlation, ErrorReply("unavailable", message))
+            return
+
+        def done(records: list[Record] | None, error: BaseException | None) -> None:
+            if records is None:
+                reply = ErrorReply("unavailable", f"it cannot be read here either: {error}")
+                if isinstance(error, RotFound):
+                    self.found(error)
+                elif not isinstance(error, Dropped | OSError):
+                    assert error is not None
+                    self._node.fail(error)
+                connection.refuse(frame.correlation, reply)
+                return
+            header = pack(RepairedRange(len(records)))
+            body = [record.encoded for record in records]
+            connection.reply(frame.kind, frame.correlation, header, body)
+
+        connection.expect(frame.correlation, PIECE_BYTES)
+        self._reader.submit(partial(_sound, group, request.low, high), done)
+
+    # Abstaining
+
+    def note_loss(self, group: Group) -> None:
+        """A replica lacks what it acknowledged: note that, and stop, to abstain from then on."""
+        if group in self._returning:
+            return
+        self._returning.add(group)
+        why = (
+            f"records after {group.store.last_index} of partition group {group.number} were "
+            "acknowledged here and are gone: the disk lost what it had synced"
+        )
+
+        def done(_: object, error: BaseException | None) -> None:
+            again = "start the node again: its replica abstains until it holds them again"
+            self._node.fail(error or RecordsLost(f"{why}; {again}"))
+
+        self._disk.submit(partial(group.store.note_loss, why), done)
+
+    def end_abstention(self, group: Group) -> None:
+        """A replica that was cut holds all again: its vote counts, once the note is gone."""
+        if group in self._returning:
+            return
+        self._returning.add(group)
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._returning.discard(group)
+            if error is None:
+                group.raft.end_abstention()
+                group.abstains = ""
+                self._node.mark(group)
+            elif not group.is_retired:
+                self._node.fail(error)
+
+        self._disk.submit(group.store.end_abstention, done)
+
+
+def _sound(group: Group, low: int, high: int) -> list[Record]:
+    """On the reading thread: what is sound of a range from its start on, a piece at the most."""
+    try:
+        return group.store.read(low, high, PIECE_BYTES)
+    except RotFound:
+        # Another record of the range may be the rotten one.
+        return group.store.read(low, low + 1, 1)
+
+
+async def _ask_peer(link: PeerLink, number: int, low: int, high: int) -> list[Record]:
+    """What one peer gives. Raises `NobodyHas` with its reason. Cancelling drops the answer."""
+    header = pack(RepairRange(number, low, high))
+    try:
+        with trio.fail_after(ASK_SECONDS_MAX):
+            frame = await link.request(FrameKind.REPAIR, header)
+    except Unavailable as error:
+        raise NobodyHas(str(error)) from error
+    except trio.TooSlowError as error:
+        raise NobodyHas("no answer") from error
+    if frame.kind == FrameKind.ERROR:
+        raise NobodyHas(unpack(ErrorReply, frame.header).message)
+    try:
+        records = decode_many(frame.body)
+    except CorruptRecord as error:
+        raise NobodyHas(f"its answer was damaged: {error}") from error
+    if not records or records[0].index != low or len(records) > high - low:
+        raise NobodyHas("its answer was for other records")
+    return records
+
+
+async def _on(worker: Worker, job: Callable[[], T]) -> T:
+    """Run a job on a worker and wait for its result; cancelling leaves it to finish unseen."""
+    ended = trio.Event()
+    outcome: list[tuple[T | None, BaseException | None]] = []
+
+    def done(result: T | None, error: BaseException | None) -> None:
+        outcome.append((result, error))
+        ended.set()
+
+    worker.submit(job, done)
+    await ended.wait()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # without an error there is a result, maybe None
