@@ -24,11 +24,13 @@ import cbor2
 
 from raftmq.consensus import Config, ConfState, HardState, Raft, Snapshot
 from raftmq.consensus import SnapshotMeta as ConsensusMeta
+from raftmq.errors import CorruptRecord
 from raftmq.log.cache import LogCache
-from raftmq.log.faults import LogFault
+from raftmq.log.cutting import cut
+from raftmq.log.faults import LogFault, RotFound
 from raftmq.log.files import LOCK_NAME
 from raftmq.log.index import LogIndex, replay_from
-from raftmq.log.segment import Identity
+from raftmq.log.segment import SNAPSHOT_SUFFIX, Identity, file_name
 from raftmq.log.snapshot import SnapshotMeta, SnapshotReceiver, encode_snapshot
 from raftmq.log.store import LogSettings, LogStore, Recovered
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
@@ -109,7 +111,13 @@ class GroupOpener:
             _found(node, store, identity, founders)
             store.close()
             store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
-        machine, conf_state = _restored(number, store)
+        try:
+            machine, conf_state = _restored(number, store)
+        except RotFound as fault:
+            store.close()
+            cut(files, folder, fault)
+            store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
+            machine, conf_state = _restored(number, store)
         group = self._assemble(number, store, recovered, machine, conf_state)
         if is_new and founders[0] == node.id:
             # Nobody leads yet and one is as good as another: no need to wait for a timeout.
@@ -245,6 +253,19 @@ def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
         return machine, ConfState()
     # What stands in segments without an index file must be applied again, to be placed again.
     low = replay_from(store.layout)
-    newest = max(meta for meta in store.snapshots if meta.index < low)
-    state = store.open_snapshot(newest.index).state()
-    return restore_machine(number, state), decode_conf_state(newest.conf_state)
+    damaged: RotFound | None = None
+    for meta in reversed(store.snapshots):
+        if meta.index >= low:
+            continue
+        try:
+            state = store.open_snapshot(meta.index).state()
+        except CorruptRecord as error:
+            # An older one does as well: more is applied again.
+            name = file_name(meta.index, SNAPSHOT_SUFFIX)
+            damaged = RotFound(str(error), file=name, position=error.position)
+            if meta.index != store.first_index - 1:
+                store.drop_snapshot(meta.index)
+            continue
+        return restore_machine(number, state), decode_conf_state(meta.conf_state)
+    assert damaged is not None, f"no snapshot before record {low}"
+    raise damaged

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from raftmq.consensus import Message, Snapshot
-from raftmq.errors import Unavailable
+from raftmq.errors import CorruptRecord, Unavailable
 from raftmq.log.faults import DiskFull
 from raftmq.log.record import Record
 from raftmq.log.snapshot import SnapshotReceiver
@@ -94,6 +94,10 @@ class Snapshots:
                 data = file.chunk(received, CHUNK_BYTES)
                 chunk = SnapshotChunk(group.number, index, received, file.bytes)
                 received = await _offer(link, chunk, data)
+        except CorruptRecord as error:
+            # At the next start it is left out, or the log is cut to nothing and filled again.
+            self._node.fail(error)
+            return False
         except (Unavailable, OSError):
             # The link broke, or retention took the file: consensus asks again.
             return False

@@ -334,6 +334,44 @@ def test_acked_records_survive_when_the_only_other_holder_dies_after_rot() -> No
     in_cluster(scenario, log=COLD)
 
 
+@pytest.mark.parametrize("is_oldest", [True, False])
+def test_rotten_snapshot_is_passed_over_or_the_replica_is_filled_anew(is_oldest: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        group = await stored(cluster)
+        victim = cluster.leader(group) % 3 + 1
+        cluster.kill(victim)
+        files = cluster.files[victim]
+        snapshots = [p for p in files.paths() if p.startswith(folder(group)) and "snapshot" in p]
+        assert len(snapshots) > 2
+        for path in snapshots if is_oldest else snapshots[1:]:
+            files.flip(path, 8 * len(files.bytes_of(path)) - 4)
+        await cluster.start(victim)
+        assert abstaining(cluster, group) == ([victim] if is_oldest else [])
+        await wait_mended(cluster, group)
+        await check_copies(cluster, group, BATCHES)
+
+    in_cluster(scenario, log=COLD)
+
+
+def test_scrub_reads_no_faster_than_it_is_told() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await stored(cluster)
+        node = cluster.nodes[1]
+        before = node.status()["scrub"]["bytes"]
+        await trio.sleep(20)
+        # A read gives one record at least, and they are larger than the pace here.
+        read = node.status()["scrub"]["bytes"] - before
+        assert 0 < read <= 22 * (BATCH_BYTES + 200)
+
+    in_cluster(
+        scenario,
+        log=Log(
+            segment_bytes=128 * 1024, cache_bytes=1 << 20, reserve_bytes=0,
+            scrub_bytes_per_second=10_000,
+        ),
+    )  # fmt: skip
+
+
 def test_two_of_three_that_abstain_elect_nobody_and_lose_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
         group = await stored(cluster, 20, 500)
