@@ -142,11 +142,12 @@ class Progress:
     def rejected(self, index: int, hint: int) -> bool:
         """The follower refused an append after `index`; its log may agree up to `hint`.
 
-        False if the rejection is stale: reordered, or answered twice.
+        False if the rejection is stale: reordered, or answered twice; or if the follower lost what
+        it had acknowledged. Then another append would be refused likewise, for ever and at once.
         """
+        if index <= self.match:
+            return False
         if self.state is REPLICATE:
-            if index <= self.match:
-                return False
             self.next = self.match + 1
             self.sent_commit = min(self.sent_commit, self.next - 1)
             return True
