@@ -209,13 +209,21 @@ class RealFiles:
         return sorted(os.listdir(folder))
 
     def make_folder(self, path: str) -> None:
-        """`mkdir -p`, each new name made durable in the folder above it."""
+        """`mkdir -p`, each new name made durable in the folder above it.
+
+        The name of a folder that is there already too: who made it a moment ago may not have, and
+        a power loss would take it with all that was synced inside.
+        """
         parent = os.path.dirname(os.path.abspath(path))
+        if os.path.isdir(path):
+            # A folder above that we may not read is not ours to answer for.
+            with suppress(PermissionError):
+                self.sync_folder(parent)
+            return
         if not os.path.isdir(parent):
             self.make_folder(parent)
-        if not os.path.isdir(path):
-            os.mkdir(path, 0o750)
-            self.sync_folder(parent)
+        os.mkdir(path, 0o750)
+        self.sync_folder(parent)
 
     def rename(self, old: str, new: str) -> None:
         """Atomic replacement."""

@@ -110,3 +110,16 @@ def test_faults_strike_the_call_they_were_set_for() -> None:
     with pytest.raises(OSError, match="No space"):
         file.append([bytes(11)])
     assert file.size() == 10, "what fits is written, as the system does"
+
+
+def test_folder_that_somebody_else_made_is_made_durable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss took a data folder whose name had not been synced, and the node came back as a
+    stranger that its peers refused (real world, seed 102)."""
+    synced: list[str] = []
+    monkeypatch.setattr(RealFiles, "sync_folder", lambda self, folder: synced.append(folder))
+    (tmp_path / "data").mkdir()
+    RealFiles().make_folder(f"{tmp_path}/data")
+    RealFiles().make_folder(f"{tmp_path}/data/groups/1")
+    assert synced == [f"{tmp_path}", f"{tmp_path}/data", f"{tmp_path}/data/groups"]
