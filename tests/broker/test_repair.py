@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from raftmq.broker import scrub
+from raftmq.broker.node import Node
 from raftmq.broker.settings import Log
 from raftmq.log.cutting import NOTE_NAME
 from raftmq.log.store import LogSettings, LogStore
@@ -82,11 +83,19 @@ def findings(cluster: Cluster, group: int) -> list[Any]:
     return [f for node in cluster.nodes.values() for f in node.repairs.status(group)]
 
 
+async def wait_scrubbed(node: Node, cluster: Cluster) -> None:
+    """Wait until all has been read twice."""
+    rounds = node.status()["scrub"]["rounds"]
+    await cluster.wait_until(lambda: node.status()["scrub"]["rounds"] >= rounds + 2, 3000)
+
+
 def abstaining(cluster: Cluster, group: int) -> list[int]:
     """The nodes whose replica abstains."""
-    replicas = {n: node.groups.get(group) for n, node in cluster.nodes.items()}
-    replicas = {n: replica for n, replica in replicas.items() if replica is not None}
-    return sorted(n for n, replica in replicas.items() if replica.raft.abstains)
+    return sorted(
+        number
+        for number, node in cluster.nodes.items()
+        if (replica := node.groups.get(group)) is not None and replica.raft.abstains
+    )
 
 
 async def wait_mended(cluster: Cluster, group: int) -> None:
@@ -443,11 +452,7 @@ def test_seeded_damage_to_one_node_again_and_again_loses_nothing(seed: int) -> N
                 assert "RecordsLost" in str(cluster.stopped[victim])
                 await cluster.start(victim)
             await read_patiently(cluster)
-            node = cluster.nodes[victim]
-            rounds = node.status()["scrub"]["rounds"]
-            await cluster.wait_until(
-                lambda n=node, r=rounds: n.status()["scrub"]["rounds"] >= r + 2, 3000
-            )
+            await wait_scrubbed(cluster.nodes[victim], cluster)
             await wait_mended(cluster, group)
             await check_copies(cluster, group, count)
 

@@ -1,6 +1,7 @@
 """A member that lost a part of its log follows, and elects nobody before it holds all again."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def return_if_due(cluster: Cluster) -> None:
             node.settings["abstains"] = False
 
 
-def filled(**settings: object) -> Cluster:
+def filled(**settings: Any) -> Cluster:
     """A cluster led by 1 whose members all hold two messages."""
     cluster = Cluster(3, **settings)
     cluster.elect(1)

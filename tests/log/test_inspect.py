@@ -22,9 +22,9 @@ ACTIVE = f"{FOLDER}/{1:020d}.log"
 
 def test_a_sound_folder_is_listed_frame_by_frame_in_log_order() -> None:
     files, chain = sealed_log()
-    calls = len(files.trace)
+    calls = files.calls
     items = list(inspect_folder(files, FOLDER))
-    assert len(files.trace) == calls, "nothing is written"
+    assert files.calls == calls, "nothing is written"
     records = [item.record for item in items if isinstance(item, RecordItem)]
     assert records == chain.upto(22)[5:]
     marks = [item.mark for item in items if isinstance(item, MarkItem)]
