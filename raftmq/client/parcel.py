@@ -9,6 +9,7 @@ As a draft it gathers entries, and entries can be taken back. It gets its sequen
 is first written, so what was never written leaves no gap.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import anyio
@@ -25,7 +26,7 @@ __all__ = ["Entry", "Parcel", "PendingMany", "PendingPart", "PendingSend"]
 Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | None] | None]
 
 
-class Entry:
+class Entry(ABC):
     """What somebody waits for: settled or failed once, then for ever."""
 
     __slots__ = (
@@ -58,17 +59,17 @@ class Entry:
         self.is_heard = False
         """True once somebody waits for it; an error that nobody hears is raised by `flush`."""
 
+    @abstractmethod
     def append_to(self, builder: BatchBuilder) -> None:
         """Add what it has to a batch.
 
         Raises:
             Rejected: it cannot be encoded, or does not fit in; the builder is as before.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def drop_content(self) -> None:
         """The batch holds it now."""
-        raise NotImplementedError
 
     def settle(self, base_offset: int | None, timestamp: int, is_duplicate: bool) -> None:
         """It is stored."""
