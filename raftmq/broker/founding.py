@@ -97,13 +97,17 @@ class Acquaintances:
 
 
 async def wait_allowed(node: "Node") -> None:
-    """Wait until every founding peer has said that it does not know this node otherwise.
+    """Wait until every founding peer has said that it does not know this node otherwise; of the
+    nodes that one joins, a majority.
 
     Cancelling leaves nothing behind. Raises:
         KnownOtherwise: this folder must not take the node's place.
     """
-    waiting = {peer.id for peer in node.settings.node.peers if peer.id != node.id}
-    while waiting:
+    own = node.settings.node
+    peers = {peer.id for peer in own.peers or own.join if peer.id != node.id}
+    missing_max = 0 if own.peers or not peers else (len(peers) - 1) // 2
+    waiting = set(peers)
+    while len(waiting) > missing_max:
         for peer in sorted(waiting):
             known = await _ask(node, peer)
             if known is None:
@@ -115,7 +119,7 @@ async def wait_allowed(node: "Node") -> None:
                     "from the cluster and add it under a new number"
                 )
             waiting.discard(peer)
-        if waiting:
+        if len(waiting) > missing_max:
             await trio.sleep(ASK_SECONDS)
 
 

@@ -452,7 +452,7 @@ class Node:
                 listener = await self.world.listen(own.host, own.port)
                 nursery.start_soon(self._accept, listener)
                 self.links.connect()
-                if is_blank and own.peers:
+                if is_blank:
                     await wait_allowed(self)
                 if is_blank:
                     save(files, own.data, identity)

@@ -253,3 +253,18 @@ def test_replica_has_left_when_all_who_know_the_newest_term_say_so(
     views: list[ClusterView], has: bool
 ) -> None:
     assert has_left(3, 7, views, term=2) == has
+
+
+def test_wiped_node_that_had_joined_does_not_come_back_as_its_old_self() -> None:
+    async def scenario(cluster: Cluster) -> str:
+        await cluster.found("t", 1)
+        await cluster.start(4)
+        await cluster.change("add", 4, host="node4", port=7400)
+        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        cluster.kill(4)
+        cluster.wipe(4)
+        await cluster.start(4)
+        await cluster.wait_until(lambda: 4 in cluster.stopped)
+        return str(cluster.stopped.pop(4))
+
+    assert "its disk was wiped or swapped" in in_cluster(scenario)
