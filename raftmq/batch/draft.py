@@ -29,7 +29,7 @@ class Draft:
     Raises:
         Rejected: as `encode`.
 
-    >>> draft = Draft([b"one", b"two"], keys=["k", None])
+    >>> draft = Draft([b"one", b"two"], keys=["k", None], limits=Limits())
     >>> len(draft), draft.keys
     (2, [b'k', None])
     """
