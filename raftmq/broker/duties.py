@@ -3,6 +3,7 @@
 | duty | who | when |
 |---|---|---|
 | found the cluster | leader of the system group | the catalog is empty |
+| name the nodes' data folders | leader of the system group | a node is up that has no name yet |
 | spread the leadership | leader of any group | the group's first member is well and does not lead |
 | give the leadership away | leader of any group | the disk is full here and not elsewhere |
 | retention | leader of a data group | sealed segments are too old or too many |
@@ -21,7 +22,7 @@ import trio
 from raftmq.consensus import ProgressState
 from raftmq.log.record import Kind
 from raftmq.log.store import SegmentSize
-from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, RemoveNode
+from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, NameNode, RemoveNode
 from raftmq.pop.catalog import Node as CatalogNode
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
@@ -100,6 +101,7 @@ class Duties:
     def _do(self, group: Group) -> None:
         if group.number == SYSTEM_GROUP:
             self._found()
+            self._name()
             self._forget_left()
         else:
             self._retain(group)
@@ -130,6 +132,20 @@ class Duties:
         command = Bootstrap(nodes, own.groups, own.replicas)
         self._propose("found", self._node.groups[SYSTEM_GROUP], encode_commands([command]))
 
+    def _name(self) -> None:
+        """Note which data folder each node has: groups take in nobody before that is known."""
+        unnamed = [node.id for node in self._node.catalog.nodes.values() if not node.incarnation]
+        seen = {number: self._incarnation_of(number) for number in unnamed}
+        names = [NameNode(number, name) for number, name in seen.items() if name]
+        if names:
+            self._propose("name", self._node.groups[SYSTEM_GROUP], encode_commands(names))
+
+    def _incarnation_of(self, number: int) -> str:
+        if number == self._node.id:
+            return self._node.incarnation
+        link = self._node.links.get(number)
+        return self._node.incarnation_of(number) or (link.incarnation if link else "")
+
     def _change_members(self, group: Group) -> bool:
         """Take a step towards the members that the catalog wants; True if there is one."""
         wanted = self._node.catalog.groups.get(group.number)
@@ -139,6 +155,8 @@ class Duties:
         members = wanted.members
         if group.number == SYSTEM_GROUP:
             members = members + self._staying(group)
+        if not self._are_named(members, group):
+            return False
         step = next_step(group, members)
         if isinstance(step, int):
             group.transfer(step)
@@ -153,6 +171,12 @@ class Duties:
                 ),
             )
         return bool(step)
+
+    def _are_named(self, members: list[int], group: Group) -> bool:
+        """Whether it is known which data folder each node has that is to come."""
+        nodes, conf = self._node.catalog.nodes, group.conf_state
+        present = {*conf.voters, *conf.learners}
+        return all(number in present or nodes[number].incarnation for number in members)
 
     def _staying(self, group: Group) -> list[int]:
         """Members that are to leave the system group, but not before all others."""

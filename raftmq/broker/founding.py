@@ -6,16 +6,22 @@ committed record could be missing from every majority. So each data folder has a
 *incarnation*, and each node durably remembers the name under which it first took a consensus
 message from another node.
 
-A blank folder asks all founding peers before it takes part:
+A blank folder asks before it takes part: a founding node all other founders, a node that joins
+later everybody it has a link to.
 
 | answers | meaning | what follows |
 |---|---|---|
-| all: "never seen" | the cluster is being founded, or this node never spoke | it founds with them |
+| all founders: "never seen" | the cluster is being founded, or this node never spoke | it founds |
+| the system group's leader: "never seen" | nothing counts on this node yet | it joins |
 | one: "known under another name" | this disk was wiped, or swapped | it stops and says so |
-| some are missing | cannot be told apart | it waits |
+| others are missing | cannot be told apart | it waits |
+
+The leader's word is enough because the catalog names each node's folder, and a group takes a node
+in only after that. The nodes that the settings of one that joins name may be gone for good.
 
 Invariants:
 - A node's name is durable at a peer before that peer takes the first consensus message from it.
+- A blank folder's name is durable before anybody hears it: a restart while it waits keeps it.
 
 Left out: a wiped node that re-enters as a learner by itself.
 
@@ -24,6 +30,7 @@ lose their disks.
 """
 
 import json
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -33,10 +40,13 @@ import trio
 from raftmq.errors import Reason, Unavailable
 from raftmq.log.faults import LogFault
 from raftmq.log.files import FileSystem
+from raftmq.pop.catalog import SYSTEM_GROUP
 from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind, Hello, Probe, ProbeReply
 
-from .connection import Refusal
+from .connection import Connection, Refusal
+from .peers import PeerLink
 
 if TYPE_CHECKING:
     from .node import Node
@@ -45,6 +55,9 @@ FILE = "peers.json"
 
 ASK_SECONDS = 0.1
 """Pause between two rounds of asking."""
+
+ANSWER_SECONDS_MAX = 2.0
+"""A peer that has not answered after so long is asked again in the next round."""
 
 
 class KnownOtherwise(LogFault):
@@ -97,41 +110,51 @@ class Acquaintances:
 
 
 async def wait_allowed(node: "Node") -> None:
-    """Wait until every founding peer has said that it does not know this node otherwise; of the
-    nodes that one joins, a majority.
+    """Wait until this blank folder may take part.
 
     Cancelling leaves nothing behind. Raises:
         KnownOtherwise: this folder must not take the node's place.
     """
-    own = node.settings.node
-    peers = {peer.id for peer in own.peers or own.join if peer.id != node.id}
-    missing_max = 0 if own.peers or not peers else (len(peers) - 1) // 2
-    waiting = set(peers)
-    while len(waiting) > missing_max:
-        for peer in sorted(waiting):
-            known = await _ask(node, peer)
-            if known is None:
+    founders = {peer.id for peer in node.settings.node.peers}
+    waiting = founders - {node.id}
+    while waiting or not founders:
+        for link in node.links.all():
+            reply = await _ask(node, link, joins=not founders)
+            if reply is None:
                 continue
-            if known not in ("", node.incarnation):
+            if reply.known_incarnation not in ("", node.incarnation):
                 raise KnownOtherwise(
-                    f"node {peer} knew node {node.id} as {known}, but this data folder is new: its "
-                    f"disk was wiped or swapped. Give node {node.id} its old folder, or remove it "
-                    "from the cluster and add it under a new number"
+                    f"node {link.peer.id} knew node {node.id} as {reply.known_incarnation}, but "
+                    f"this data folder is new: its disk was wiped or swapped. Give node {node.id} "
+                    "its old folder, or remove it from the cluster and add it under a new number"
                 )
-            waiting.discard(peer)
-        if len(waiting) > missing_max:
+            if reply.is_latest:
+                return
+            waiting.discard(link.peer.id)
+        if waiting or not founders:
             await trio.sleep(ASK_SECONDS)
 
 
-async def _ask(node: "Node", peer: int) -> str | None:
-    """What a peer knows of us; None if it cannot be asked now."""
-    header = pack(Probe(node.id, node.incarnation))
-    try:
-        link = node.links.get(peer)
-        assert link is not None, f"no link to founding peer {peer}"
-        frame = await link.request(FrameKind.PROBE, header)
-    except Unavailable:
-        return None
-    if frame.kind == FrameKind.ERROR:
-        return None
-    return unpack(ProbeReply, frame.header).known_incarnation
+def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
+    """Say what is known here of the node that asks."""
+    probe = unpack(Probe, frame.header)
+
+    def answer(*, is_latest: bool) -> None:
+        header = pack(ProbeReply(node.incarnation_of(probe.node), is_latest, node.may_lead))
+        connection.reply(frame.kind, frame.correlation, header)
+
+    if probe.joins and node.is_serving:
+        node.groups[SYSTEM_GROUP].read(lambda error: answer(is_latest=error is None))
+    else:
+        answer(is_latest=False)
+
+
+async def _ask(node: "Node", link: PeerLink, *, joins: bool) -> ProbeReply | None:
+    """What a peer knows of us; None if it does not say."""
+    header = pack(Probe(node.id, node.incarnation, joins))
+    with trio.move_on_after(ANSWER_SECONDS_MAX):
+        with suppress(Unavailable):
+            frame = await link.request(FrameKind.PROBE, header)
+            if frame.kind != FrameKind.ERROR:
+                return unpack(ProbeReply, frame.header)
+    return None

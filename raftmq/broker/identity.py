@@ -1,8 +1,9 @@
 """Who a data folder belongs to: cluster, node, and the folder's own random name.
 
-`node.json` in the data folder is written once, when the folder is first used. The *incarnation* is
-a random name of the folder: if a disk is wiped, the node comes back with another one, and the rest
-of the cluster can tell that this is not the member whose votes and acks it counted.
+`node.json` is written when the folder is first used, and again when the cluster has let the node
+take part (`founding`). The *incarnation* is a random name of the folder: if a disk is wiped, the
+node comes back with another one, and the rest of the cluster can tell that this is not the member
+whose votes and acks it counted.
 """
 
 import json
@@ -30,6 +31,8 @@ class Identity(msgspec.Struct, frozen=True):
     """The node's number."""
     incarnation: str
     """Random name of this folder."""
+    is_admitted: bool = True
+    """False until the cluster has let this folder take part."""
 
 
 class WrongFolder(LogFault):
@@ -38,7 +41,7 @@ class WrongFolder(LogFault):
 
 def new_identity(cluster: str, node: int, random: Random) -> Identity:
     """An identity for a blank folder; nothing is written yet."""
-    return Identity(FORMAT, cluster, node, f"{random.getrandbits(64):016x}")
+    return Identity(FORMAT, cluster, node, f"{random.getrandbits(64):016x}", is_admitted=False)
 
 
 def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity | None:
@@ -65,7 +68,7 @@ def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity
 
 
 def save(files: FileSystem, folder: str, identity: Identity) -> None:
-    """Write the identity of a folder that was blank; durable on return."""
+    """Write the identity of a folder; durable on return."""
     path = _path(folder)
     file = files.create(path + ".new")
     try:

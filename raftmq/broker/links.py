@@ -133,6 +133,7 @@ class Links:
 
     def _opened(self, peer: int) -> None:
         """A link is open: if nobody leads a group, this may be the first chance to elect."""
+        self._node.think()
         for group in self._node.groups.values():
             if not group.leader and peer in map(node_of, group.conf_state.voters):
                 pause = TURN_SECONDS * (self._turn(group) + self._node.world.random.random() / 2)

@@ -13,8 +13,8 @@ All of them run on one trio loop; the only other threads are the disk worker and
 
 Invariants:
 - A data folder is locked by one process, and belongs to one node of one cluster.
-- A blank folder takes part in nothing before every founding peer has said that it never knew this
-  node under another incarnation: a wiped disk must not vote again.
+- A blank folder takes part in nothing before it is certain that this node was never known under
+  another incarnation: a wiped disk must not vote again (`founding`).
 - A fault that could make replicas differ (a failed fsync, a record of a newer version) ends
   the node with `NodeStopped`, which says why and what to do; rot is mended (`repair`).
 """
@@ -49,8 +49,6 @@ from raftmq.wire.messages import (
     Hello,
     Metadata,
     NodeView,
-    Probe,
-    ProbeReply,
     SnapshotChunk,
     Welcome,
 )
@@ -59,7 +57,7 @@ from .connection import Connection, Load, Refusal
 from .disk import DiskLoop
 from .duties import Duties
 from .fetches import Fetches, Source
-from .founding import Acquaintances, wait_allowed
+from .founding import Acquaintances, answer_probe, wait_allowed
 from .group import Group, node_of
 from .hosting import GroupOpener
 from .housekeeping import Housekeeping
@@ -146,6 +144,11 @@ class Node:
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
         return self.groups.get(number)
+
+    def incarnation_of(self, node: int) -> str:
+        """The data folder that a node is known by here; empty: it never took part."""
+        listed = self.catalog.nodes.get(node)
+        return self._acquaintances.known(node) or (listed.incarnation if listed else "")
 
     def source(self, queue: int) -> Source | ErrorReply:
         """Where a queue is read on this node, or why it is not."""
@@ -370,7 +373,7 @@ class Node:
             case FrameKind.RAFT:
                 self._take_raft(connection, frame)
             case FrameKind.PROBE:
-                self._answer_probe(connection, frame)
+                answer_probe(self, connection, frame)
             case FrameKind.SNAPSHOT if connection.from_node:
                 self._snapshots.receive(connection, frame, unpack(SnapshotChunk, frame.header))
             case FrameKind.REPAIR if connection.from_node and self.is_serving:
@@ -395,20 +398,14 @@ class Node:
             return
         assert connection.hello is not None
         self._acquaintances.admit(connection.hello)
-        if message.kind is MessageKind.TIMEOUT_NOW and not self._may_lead:
+        if message.kind is MessageKind.TIMEOUT_NOW and not self.may_lead:
             return
         if self.space.refuses(message):
             return
         group.step(message)
 
-    def _answer_probe(self, connection: Connection, frame: Frame) -> None:
-        probe = unpack(Probe, frame.header)
-        known = self._acquaintances.known(probe.node)
-        header = pack(ProbeReply(known, bool(self.groups), self._may_lead))
-        connection.reply(frame.kind, frame.correlation, header)
-
     @property
-    def _may_lead(self) -> bool:
+    def may_lead(self) -> bool:
         """False if this node must not be made a leader: it is stopping, or its disk is full."""
         return not self._stop.is_set() and not self.space.is_low
 
@@ -440,9 +437,9 @@ class Node:
         files.make_folder(own.data)
         lock = files.lock(own.data)
         identity = load(files, own.data, cluster=own.cluster, node=own.id)
-        is_blank = identity is None
         if identity is None:
             identity = new_identity(own.cluster, own.id, self.world.random)
+            save(files, own.data, identity)
         self.incarnation = identity.incarnation
         self._acquaintances = Acquaintances(files, own.data)
         try:
@@ -452,10 +449,9 @@ class Node:
                 listener = await self.world.listen(own.host, own.port)
                 nursery.start_soon(self._accept, listener)
                 self.links.connect()
-                if is_blank:
+                if not identity.is_admitted:
                     await wait_allowed(self)
-                if is_blank:
-                    save(files, own.data, identity)
+                    save(files, own.data, msgspec.structs.replace(identity, is_admitted=True))
                 self._open_groups()
                 self._serve(nursery)
                 task_status.started()

@@ -60,6 +60,8 @@ class PeerLink:
         self._waiting: dict[int, Callable[[Frame | None], None]] = {}
         self._correlation = 0
         self._scope = trio.CancelScope()
+        self.incarnation = ""
+        """The random name of the other node's data folder; empty while not connected."""
         self.last_error = ""
         """Why the last attempt to connect failed, for people; empty while connected."""
 
@@ -145,7 +147,8 @@ class PeerLink:
         try:
             async with stream:
                 with trio.fail_after(CONNECT_SECONDS_MAX):
-                    await self._greet(stream, parser)
+                    welcome = await self._greet(stream, parser)
+                self.incarnation = welcome.incarnation
                 welcomed = True
                 self._outbox = Outbox(stream, self._step)
                 self.last_error = ""
@@ -164,12 +167,12 @@ class PeerLink:
         except (OSError, ProtocolError, trio.TooSlowError, trio.BrokenResourceError) as error:
             self.last_error = f"{type(error).__name__}: {error}"
         finally:
-            self._outbox = None
+            self._outbox, self.incarnation = None, ""
             for answer in list(self._waiting.values()):
                 answer(None)
         return welcomed
 
-    async def _greet(self, stream: trio.abc.Stream, parser: FrameParser) -> None:
+    async def _greet(self, stream: trio.abc.Stream, parser: FrameParser) -> Welcome:
         parts = encode_frame(FrameKind.HELLO, 0, pack(self._hello()))
         await stream.send_all(b"".join(parts))
         while True:
@@ -180,8 +183,7 @@ class PeerLink:
             for frame in parser.frames():
                 if frame.kind == FrameKind.ERROR:
                     raise ProtocolError(unpack(ErrorReply, frame.header).message)
-                unpack(Welcome, frame.header)
-                return
+                return unpack(Welcome, frame.header)
 
     async def _write(self, outbox: Outbox, scope: trio.CancelScope) -> None:
         try:

@@ -6,6 +6,7 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 |---|---|---|
 | `Bootstrap` | names the founding nodes and spreads data groups over them; once | - |
 | `PutNode` | adds a node or moves its address | - |
+| `NameNode` | notes which data folder is a node's, once | - |
 | `RemoveNode` | forgets a node that no group uses any more | - |
 | `PutGroup` | the members that a partition group shall have | - |
 | `CreateTopic` | a topic with queues, spread over the data groups | the topic's number |
@@ -15,6 +16,7 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 Invariants:
 - Every command may be repeated: the second time changes nothing. It answers the same, save that
   deleting a topic twice says that it is unknown. So a client whose answer was lost asks again.
+- The data folder that a node has, once noted, is its own for ever: a wiped node is another one.
 - A queue never changes its partition group; adding queues leaves the old ones where they are.
 
 Left out: moving a queue to another partition group.
@@ -60,6 +62,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     """The native protocol's port."""
     is_leaving: bool = False
     """True while the groups it carries are moved to others; then it is removed."""
+    incarnation: str = ""
+    """The random name of its data folder; empty: it was not seen yet, and can carry nothing."""
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -109,6 +113,15 @@ class PutNode(msgspec.Struct, frozen=True, array_like=True, tag="put_node"):
     """The node."""
 
 
+class NameNode(msgspec.Struct, frozen=True, array_like=True, tag="name_node"):
+    """Note the name of a node's data folder; refused if it has another one."""
+
+    id: int
+    """Its number."""
+    incarnation: str
+    """The random name of its data folder."""
+
+
 class RemoveNode(msgspec.Struct, frozen=True, array_like=True, tag="remove_node"):
     """Forget a node; refused while a group counts on it."""
 
@@ -148,7 +161,9 @@ class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topi
     """The topic."""
 
 
-Command = Bootstrap | PutNode | RemoveNode | PutGroup | CreateTopic | AlterTopic | DeleteTopic
+Command = (
+    Bootstrap | PutNode | NameNode | RemoveNode | PutGroup | CreateTopic | AlterTopic | DeleteTopic
+)
 
 
 def parse_command(values: list[Any]) -> Command:
@@ -227,8 +242,9 @@ class Catalog:
             case Bootstrap():
                 return self._bootstrap(command)
             case PutNode(node=node):
-                self.nodes[node.id] = node
-                return Changed()
+                return self._put_node(node)
+            case NameNode():
+                return self._name_node(command)
             case RemoveNode(id=number):
                 return self._remove_node(number)
             case PutGroup(group=group):
@@ -255,6 +271,21 @@ class Catalog:
             # Group g prefers node g, g+1, …: leaders and copies spread evenly.
             rotated = [ids[(number - 1 + step) % len(ids)] for step in range(members)]
             self.groups[number] = Group(number, rotated, rotated)
+        return Changed()
+
+    def _put_node(self, node: Node) -> Result:
+        known = self.nodes.get(node.id, node)
+        self.nodes[node.id] = msgspec.structs.replace(node, incarnation=known.incarnation)
+        return Changed()
+
+    def _name_node(self, command: NameNode) -> Result:
+        node = self.nodes.get(command.id)
+        if node is None:
+            return Refused(Reason.UNKNOWN_NODE, f"there is no node {command.id}")
+        if node.incarnation not in ("", command.incarnation):
+            message = f"node {node.id} is {node.incarnation}, not {command.incarnation}"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        self.nodes[node.id] = msgspec.structs.replace(node, incarnation=command.incarnation)
         return Changed()
 
     def _remove_node(self, number: int) -> Result:

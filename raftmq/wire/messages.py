@@ -484,6 +484,9 @@ class Probe(_Wire, frozen=True):
     """The asking node."""
     incarnation: str
     """The name of its data folder."""
+    joins: bool = False
+    """True if it joins a cluster that serves already: the leader of the system group makes sure
+    that it still leads before it answers."""
 
 
 class ProbeReply(_Wire, frozen=True):
@@ -491,8 +494,8 @@ class ProbeReply(_Wire, frozen=True):
 
     known_incarnation: str
     """The incarnation under which the asking node was known; empty: never seen."""
-    formed: bool
-    """True if the peer has a log of the system group, so the cluster exists."""
+    is_latest: bool = False
+    """True if nobody can know more at this moment: the peer leads the system group."""
     may_lead: bool = False
     """True if the peer would become a leader now: it is not stopping, and its disk has room."""
 

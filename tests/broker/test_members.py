@@ -268,3 +268,48 @@ def test_wiped_node_that_had_joined_does_not_come_back_as_its_old_self() -> None
         return str(cluster.stopped.pop(4))
 
     assert "its disk was wiped or swapped" in in_cluster(scenario)
+
+
+def test_node_joins_though_most_of_the_nodes_it_was_told_of_are_gone() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        for old, new in ((1, 4), (3, 5)):
+            cluster.start_soon(new)
+            await cluster.change("replace", old, new=new, host=f"node{new}", port=7400)
+            await cluster.wait_until(
+                partial(lambda old: old not in cluster.nodes[2].catalog.nodes, old)
+            )
+            cluster.kill(old)
+        await produce_everywhere(cluster, 0, 5)
+        # It was told of nodes 1, 2 and 3, of which only 2 is left.
+        cluster.start_soon(6)
+        await cluster.change("add", 6, host="node6", port=7400)
+        await cluster.wait_until(lambda: 6 in cluster.members(0))
+        cluster.kill(6)
+        cluster.wipe(6)
+        await cluster.start(6)
+        await cluster.wait_until(lambda: 6 in cluster.stopped)
+        assert "its disk was wiped or swapped" in str(cluster.stopped.pop(6))
+
+    in_cluster(scenario)
+
+
+def test_node_that_joins_may_be_restarted_before_it_is_let_in() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        leader = cluster.leader(0)
+        followers = [node for node in (1, 2, 3) if node != leader]
+        await cluster.change("add", 4, host="node4", port=7400)
+        for node in followers:
+            cluster.kill(node)
+        # Its peer leads no majority any more, so nobody's word counts.
+        cluster.start_soon(4)
+        await trio.sleep(2)
+        assert not cluster.nodes[4].is_serving
+        cluster.kill(4)
+        cluster.start_soon(4)
+        for node in followers:
+            await cluster.start(node)
+        await cluster.wait_until(lambda: 4 in cluster.members(0))
+
+    in_cluster(scenario)

@@ -15,6 +15,7 @@ from raftmq.pop.catalog import (
     Group,
     Node,
     PutGroup,
+    NameNode,
     PutNode,
     RemoveNode,
 )
@@ -117,6 +118,15 @@ def test_node_that_carries_a_group_is_not_forgotten(catalog: Catalog) -> None:
         run(catalog, PutGroup(Group(number, [2, 3, 4])))
     assert run(catalog, RemoveNode(1)) == Changed()
     assert sorted(catalog.nodes) == [2, 3, 4]
+
+
+def test_node_keeps_the_first_data_folder_that_it_was_seen_with(catalog: Catalog) -> None:
+    assert run(catalog, NameNode(1, "ab")) == Changed()
+    assert run(catalog, NameNode(1, "ab")) == Changed()
+    assert reason(run(catalog, NameNode(1, "cd"))) is Reason.BAD_ARGUMENT
+    assert reason(run(catalog, NameNode(9, "ab"))) is Reason.UNKNOWN_NODE
+    run(catalog, PutNode(Node(1, "elsewhere", 7, incarnation="cd")))
+    assert Catalog.restore(catalog.snapshot()).nodes[1] == Node(1, "elsewhere", 7, False, "ab")
 
 
 def test_group_of_unknown_or_repeated_nodes_is_refused(catalog: Catalog) -> None:
