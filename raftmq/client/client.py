@@ -44,7 +44,7 @@ class Client:
         topic: str,
         *,
         linger: float | None = None,
-        batch_bytes: int = 256 * 1024,
+        batch_bytes: int = 1024 * 1024,
         batch_messages: int = 10_000,
         buffer_bytes: int = 32 * 1024 * 1024,
         buffer_messages: int = 262_144,

@@ -93,7 +93,7 @@ class Columns(NamedTuple):
         *,
         queues: int,
         queue: int | None,
-        next_queue: Callable[[], int],
+        next_queue: Callable[[int], int],
         bytes_max: int,
         messages_max: int,
     ) -> Iterator[Cut]:
@@ -102,14 +102,14 @@ class Columns(NamedTuple):
         Args:
             queues: how many the topic has.
             queue: the queue for all; None: by key, and where there is none by `next_queue`.
-            next_queue: gives the queue for one batch without keys.
+            next_queue: gives the queue for the call's n-th batch without keys.
             bytes_max: bodies of one batch, unless one body alone is larger.
             messages_max: messages of one batch.
         """
         everything = range(len(self.bodies))
         if queue is not None or self.keys is None:
-            for piece in self._pieces(everything, bytes_max, messages_max):
-                yield Cut(next_queue() if queue is None else queue, piece)
+            for n, piece in enumerate(self._pieces(everything, bytes_max, messages_max)):
+                yield Cut(next_queue(n) if queue is None else queue, piece)
             return
         chosen = self._queues_by_key(self.keys, queues, next_queue)
         for at in np.unique(chosen).tolist():
@@ -121,7 +121,7 @@ class Columns(NamedTuple):
         self,
         keys: Sequence[str | bytes | None],
         queues: int,
-        next_queue: Callable[[], int],
+        next_queue: Callable[[int], int],
     ) -> np.ndarray:
         try:
             # All keys are text, most often: `queue_of` for all of them at once.
@@ -130,7 +130,7 @@ class Columns(NamedTuple):
             return hashes % queues
         except (TypeError, UnicodeEncodeError):
             pass
-        unkeyed = next_queue() if None in keys else 0
+        unkeyed = next_queue(0) if None in keys else 0
         try:
             chosen = [unkeyed if key is None else queue_of(key, queues) for key in keys]
         except (TypeError, UnicodeEncodeError) as error:

@@ -153,6 +153,11 @@ class Lane:
         """True if nothing is under way."""
         return not self._flights and not self._waiting
 
+    @property
+    def is_recovering(self) -> bool:
+        """True while nothing leaves, as the leader is not known or does not answer as it should."""
+        return self._recovery is not None
+
     # -- putting in and taking out ---------------------------------------------------------------
 
     def append(self, entry: Entry) -> bool:
@@ -177,11 +182,12 @@ class Lane:
     def _joins(self, draft: Parcel, entry: Entry) -> bool:
         return draft.count + entry.count <= self._host.batch_messages and draft.try_append(entry)
 
-    def put(self, part: PendingPart) -> None:
-        """Add an encoded batch at the end of the lane. `pump` sends it."""
+    def put(self, part: PendingPart) -> bool:
+        """Add an encoded batch at the end of the lane; True, as it is full. `pump` sends it."""
         if self._waiting:
             self._waiting[-1].is_closed = True
         self._waiting.append(Parcel.of_sealed(part, self._host.limits))
+        return True
 
     def take_back(self, entry: Entry) -> bool:
         """Take out an entry that was never written. False: it was, or is done."""
@@ -221,9 +227,9 @@ class Lane:
             self._launch(parcel, connection)
 
     def _launch(self, parcel: Parcel, connection: Connection) -> None:
+        self._host.sealed(self)
         if parcel.sealed is None:
             parcel.is_closed = True
-            self._host.sealed(self)
             try:
                 parcel.seal(base_ms=self._host.now_ms(), compression=self._host.compression)
             except Rejected as error:

@@ -3,7 +3,7 @@
 The producer picks the queue and bounds the buffer; a `lane` for each queue does the sending. One
 task watches all deadlines; it sleeps until the next one, so it costs nothing while all goes well.
 
-Sources: Nagle (RFC 896) for the gathering; Kafka's sticky partitioner (KIP-480).
+Sources: Nagle (RFC 896) for the gathering.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ from typing import NamedTuple, Self
 import anyio
 import anyio.lowlevel
 
-from raftmq.batch import MESSAGES_MAX, Compression, Limits, Value, queue_of
+from raftmq.batch import MESSAGES_MAX, Compression, Limits, Value
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
-from raftmq.wire.messages import TopicView
 
 from .columns import Columns, Positions
 from .lane import Lane, LaneHost
-from .message import QUEUE_BITS, Message
+from .message import Message
 from .parcel import Arguments, Entry, PendingPart, PendingSend
+from .queues import Queues
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
 from .room import Room
 from .router import Router
@@ -104,10 +104,8 @@ class Producer:
         self._world = world
         self._nest: Nest | None = None
         self._host: LaneHost | None = None
-        self._view: TopicView | None = None
-        self._lanes: dict[int, Lane] = {}
+        self._queues: Queues | None = None
         self._room = Room(bytes_max=settings.buffer_bytes, messages_max=settings.buffer_messages)
-        self._turn = 0
         self._failed: list[Entry] = []
         self._dirty: dict[Lane, None] = {}
         self._dirt = anyio.Event()
@@ -125,8 +123,8 @@ class Producer:
         """
         router = self._router
         looking = router.topic(self.topic)
-        self._view = await router.within(None, looking, f"looking up topic {self.topic!r}")
-        self._turn = self._world.random.randrange(len(self._view.groups))
+        view = await router.within(None, looking, f"looking up topic {self.topic!r}")
+        self._queues = Queues(view, self._world.random.randrange(len(view.groups)), self._make_lane)
         self._nest = self._supervisor.nest(self._end)
         welcomes = [connection.welcome for connection in router.connections.values()]
         self._host = LaneHost(
@@ -142,7 +140,7 @@ class Producer:
             is_lingering=self._settings.linger is not None,
             give_back=lambda entry: self._room.give(entry.size, entry.count),
             failed=self._take_failed,
-            sealed=self._take_turn,
+            sealed=self._queues.take_turn,
         )
         router.watch(self._follow_topic)
         self._nest.start(self._watch_deadlines)
@@ -247,7 +245,7 @@ class Producer:
         """
         self._check()
         waited: list[Entry] = []
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.pump(is_flush=True)
             waited += [entry for parcel in lane.parcels for entry in parcel.entries]
         with anyio.move_on_after(self._seconds(timeout)) as scope:
@@ -276,7 +274,8 @@ class Producer:
 
         Give either `messages` or the columns (`bodies` and, each as long, `keys`, `tags`, `props`).
         Messages of one queue keep their order. Those without a key go to the queues in turn, a
-        batch to each. Cancelling takes back the batches that were not written yet.
+        batch to each; calls under way at once share a batch. Cancelling takes back the batches that
+        were not written yet.
 
         Returns:
             One receipt or error a message, as ranges.
@@ -362,7 +361,9 @@ class Producer:
         are sent one after the other share a batch.
         """
         try:
-            lane = self._lane(self._pick_queue(message[1], queue))
+            queues = self._queues
+            assert queues is not None
+            lane = queues.lane(queues.pick(message[1], queue))
             entry = PendingSend(
                 queue_number=lane.queue_number, size=size, deadline=deadline, arguments=message
             )
@@ -371,6 +372,8 @@ class Producer:
             self._room.give(size, 1)
             raise
         self._wake_at(deadline)
+        if is_full:
+            queues.take_turn(lane)
         if is_full or not is_later:
             lane.pump()
         if is_later or self._settings.linger is not None:
@@ -380,16 +383,17 @@ class Producer:
     def _batches(self, columns: Columns, queue: int | None, deadline: float) -> Iterator["_Batch"]:
         """Check the messages, batch after batch."""
         self._check()
+        queues, host = self._queues, self._host
+        assert queues is not None
+        assert host is not None
         if queue is not None:
-            self._pick_queue(None, queue)
+            queues.pick(None, queue)
         columns.check()
-        assert self._view is not None
-        assert self._host is not None
         now_ms = self._world.now_ms()
         for cut in columns.cut(
-            queues=len(self._view.groups),
+            queues=len(queues),
             queue=queue,
-            next_queue=self._next_queue,
+            next_queue=queues.gathering,
             bytes_max=self._settings.batch_bytes,
             messages_max=self._settings.batch_messages,
         ):
@@ -397,9 +401,9 @@ class Producer:
                 cut.positions,
                 base_ms=now_ms,
                 compression=self._settings.compression,
-                limits=self._host.limits,
+                limits=host.limits,
             )
-            lane = self._lane(cut.queue)
+            lane = queues.lane(cut.queue)
             part = PendingPart(
                 queue_number=lane.queue_number,
                 size=content.size + _MESSAGE_BYTES,
@@ -422,14 +426,21 @@ class Producer:
 
     def _put(self, batch: "_Batch") -> None:
         lane, part = batch.lane, batch.part
-        if part.sealed is not None:
-            lane.put(part)
-        else:
-            lane.append(part)
+        is_full = lane.put(part) if part.sealed is not None else lane.append(part)
         self._wake_at(part.deadline)
-        lane.pump()
-        if self._settings.linger is not None:
-            self._pump_later(lane)
+        if is_full:
+            assert self._queues is not None
+            self._queues.take_turn(lane)
+            lane.pump()
+        self._pump_later(lane)
+
+    @property
+    def _lanes(self) -> list[Lane]:
+        return list(self._queues.lanes.values()) if self._queues is not None else []
+
+    def _make_lane(self, queue_number: int, group: int) -> Lane:
+        assert self._host is not None
+        return Lane(self._host, queue_number=queue_number, group=group)
 
     def _pump_later(self, lane: Lane) -> None:
         if lane not in self._dirty:
@@ -437,7 +448,7 @@ class Producer:
             self._dirt.set()
 
     async def _wait_room(self, size: int, count: int, deadline: float) -> None:
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.pump(is_flush=True)
         with anyio.move_on_after(deadline - anyio.current_time()):
             await self._room.take(size, count)
@@ -446,43 +457,6 @@ class Producer:
                 self._check()
             return
         raise Unavailable(f"{self._full()}; there was no room in time")
-
-    def _pick_queue(self, key: str | bytes | None, queue: int | None) -> int:
-        assert self._view is not None
-        queues = len(self._view.groups)
-        if queue is not None:
-            if not 0 <= queue < queues:
-                message = f"topic {self.topic!r} has queues 0 to {queues - 1}, no {queue}"
-                raise Rejected(Reason.BAD_ARGUMENT, message)
-            return queue
-        if key is None:
-            return self._turn % queues
-        try:
-            return queue_of(key, queues)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise Rejected(Reason.BAD_ARGUMENT, f"a key is text or bytes: {error}") from None
-
-    def _next_queue(self) -> int:
-        """The queue for one batch without keys; the next batch gets the next one."""
-        assert self._view is not None
-        self._turn += 1
-        return (self._turn - 1) % len(self._view.groups)
-
-    def _take_turn(self, lane: Lane) -> None:
-        assert self._view is not None
-        mask = (1 << QUEUE_BITS) - 1
-        if lane.queue_number & mask == self._turn % len(self._view.groups):
-            self._turn += 1
-
-    def _lane(self, queue: int) -> Lane:
-        lane = self._lanes.get(queue)
-        if lane is None:
-            assert self._view is not None
-            assert self._host is not None
-            number = self._view.id << QUEUE_BITS | queue
-            group = self._view.groups[queue]
-            lane = self._lanes[queue] = Lane(self._host, queue_number=number, group=group)
-        return lane
 
     def _size_of(self, body: bytes, props: Mapping[str, Value | None] | None) -> int:
         self._check()
@@ -511,7 +485,7 @@ class Producer:
             self._deadline_moved = anyio.Event()
             now = anyio.current_time()
             if now >= self._next_deadline:
-                deadlines = [lane.expire(now) for lane in list(self._lanes.values())]
+                deadlines = [lane.expire(now) for lane in self._lanes]
                 self._next_deadline = min(deadlines, default=float("inf"))
 
     def _wake_at(self, deadline: float) -> None:
@@ -522,8 +496,8 @@ class Producer:
     def _follow_topic(self) -> None:
         """The topic may have got more queues."""
         view = self._router.topics.get(self.topic)
-        if view is not None and self._view is not None and view.id == self._view.id:
-            self._view = view
+        if view is not None and self._queues is not None and view.id == self._queues.view.id:
+            self._queues.view = view
 
     def _take_failed(self, entry: Entry) -> None:
         if len(self._failed) < _FAILED_MAX:
@@ -542,7 +516,7 @@ class Producer:
             return
         self._nest.cancel()
         self._router.unwatch(self._follow_topic)
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.close(error)
 
     def _check(self) -> None:

@@ -103,6 +103,27 @@ async def test_leader_that_moves_while_batches_are_in_flight(cluster: FakeCluste
     assert cluster.stored() == [TEN]
 
 
+async def test_messages_without_a_key_go_around_a_queue_without_a_leader(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic(queues=3)
+    async with connect(URL, world=cluster, timeout=20.0) as mq, mq.producer("orders") as p:
+        for queue in range(3):
+            await p.send(b"first", queue=queue)
+        group = cluster.catalog.topics["orders"].groups[0]
+        leader = cluster.leaders[group]
+        cluster.kill(leader)
+        await anyio.sleep(0.05)
+        stuck = p.send_many_nowait(bodies=[b"stuck"], queue=0)
+        await anyio.sleep(0.05)
+        with anyio.fail_after(5.0):
+            for n in range(6):
+                sent = await p.send_many(bodies=[b"%d" % n])
+                assert sent.receipts()[0].queue in {1, 2}
+        assert not stuck.is_done
+        cluster.move(group, leader % 3 + 1)
+
+
 @pytest.mark.parametrize("hints", [True, False])
 async def test_leader_that_dies_is_found_again(cluster: FakeCluster, hints: bool) -> None:
     cluster.create_topic()

@@ -83,6 +83,23 @@ async def test_calls_of_send_many_that_meet_in_a_queue_share_a_batch(cluster: Fa
     assert len(cluster.log_of(0x10000).batches[0x10000]) <= 3
 
 
+async def test_calls_without_keys_gather_in_one_queue_until_its_batch_goes_out(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic(queues=3)
+    async with connect(URL, world=cluster) as mq, mq.producer("orders", batch_messages=4) as p:
+        for queue in range(3):
+            await p.send(b"first", queue=queue)
+        for n in range(5):
+            p.send_many_nowait(bodies=[b"%d" % n, b"and"])
+        await p.flush()
+        # More than a batch holds: the rest does not queue up behind the first.
+        await p.send_many(bodies=[b"%d" % n for n in range(5, 15)])
+    assert [len(bodies) for bodies in cluster.stored()] == [9, 9, 5]
+    queues = cluster.catalog.topics["orders"].queues
+    assert [len(cluster.log_of(queue).batches[queue]) for queue in queues] == [3, 3, 3]
+
+
 async def test_send_many_that_waits_in_a_shared_batch_can_be_cancelled(
     cluster: FakeCluster,
 ) -> None:
