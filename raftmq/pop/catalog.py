@@ -7,16 +7,19 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `Bootstrap` | names the founding nodes and spreads data groups over them; once | - |
 | `PutNode` | adds a node or moves its address | - |
 | `NameNode` | notes which data folder is a node's, once | - |
-| `RemoveNode` | forgets a node that no group uses any more | - |
+| `RenewNode` | puts a blank folder in the place of a lost one, under a new generation | - |
+| `RemoveNode` | takes out a node that no group uses any more | - |
 | `PutGroup` | the members that a partition group shall have | - |
 | `CreateTopic` | a topic with queues, spread over the data groups | the topic's number |
 | `AlterTopic` | more queues | the topic's number |
 | `DeleteTopic` | the name is free again; numbers are never used twice | the topic's number |
+| `Subscribe`, `Unsubscribe` | what a consumer group wants of a topic | the version |
 
 Invariants:
 - Every command may be repeated: the second time changes nothing. It answers the same, save that
   deleting a topic twice says that it is unknown. So a client whose answer was lost asks again.
-- The data folder that a node has, once noted, is its own for ever: a wiped node is another one.
+- Under one generation a node has one data folder, and generations only rise, also over a removal:
+  number and generation together never mean two folders.
 - A queue never changes its partition group; adding queues leaves the old ones where they are.
 
 Left out: moving a queue to another partition group.
@@ -34,6 +37,7 @@ from raftmq.log.record import Kind, Record
 
 from .commands import decode_commands
 from .results import Changed, Refused, Result, UnsupportedVersion
+from .subscribers import Subscribe, Subscribers, Unsubscribe
 
 VERSION = 1
 """The newest record version that this machine applies."""
@@ -47,7 +51,9 @@ QUEUES_MAX = 1 << QUEUE_BITS
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
+_STATE_VERSIONS = (1, _STATE_VERSION)
+"""Those that can be read: the first one had no subscriptions."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
 
 
@@ -64,6 +70,10 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     """True while the groups it carries are moved to others; then it is removed."""
     incarnation: str = ""
     """The random name of its data folder; empty: it was not seen yet, and can carry nothing."""
+    generation: int = 0
+    """How often a blank data folder took the place of a lost one."""
+    has_left: bool = False
+    """True in a snapshot for a node that was removed."""
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -122,8 +132,23 @@ class NameNode(msgspec.Struct, frozen=True, array_like=True, tag="name_node"):
     """The random name of its data folder."""
 
 
+class RenewNode(msgspec.Struct, frozen=True, array_like=True, tag="renew_node"):
+    """Put a blank data folder in the place of a node's lost one; its generation rises by one.
+
+    Refused if the node has neither the folder that is said to be lost nor none at all: another one
+    took the place meanwhile.
+    """
+
+    id: int
+    """Its number."""
+    old: str
+    """The random name of the folder that is lost."""
+    new: str
+    """The random name of the blank one."""
+
+
 class RemoveNode(msgspec.Struct, frozen=True, array_like=True, tag="remove_node"):
-    """Forget a node; refused while a group counts on it."""
+    """Take a node out; refused while a group counts on it."""
 
     id: int
     """Its number."""
@@ -162,7 +187,17 @@ class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topi
 
 
 Command = (
-    Bootstrap | PutNode | NameNode | RemoveNode | PutGroup | CreateTopic | AlterTopic | DeleteTopic
+    Bootstrap
+    | PutNode
+    | NameNode
+    | RenewNode
+    | RemoveNode
+    | PutGroup
+    | CreateTopic
+    | AlterTopic
+    | DeleteTopic
+    | Subscribe
+    | Unsubscribe
 )
 
 
@@ -190,10 +225,14 @@ class Catalog:
         """Part of every machine's face; the catalog trims nothing."""
         self.nodes: dict[int, Node] = {}
         """All nodes by number."""
+        self.left: dict[int, Node] = {}
+        """Nodes that were removed: what a number stood for must not be forgotten."""
         self.groups: dict[int, Group] = {}
         """All partition groups by number, the system group among them."""
         self.topics: dict[str, Topic] = {}
         """All topics by name."""
+        self.subscribers = Subscribers()
+        """What consumer groups want of topics."""
         self._names: dict[int, str] = {}
         self.topic_last = 0
         """The highest topic number given so far."""
@@ -245,6 +284,8 @@ class Catalog:
                 return self._put_node(node)
             case NameNode():
                 return self._name_node(command)
+            case RenewNode():
+                return self._renew_node(command)
             case RemoveNode(id=number):
                 return self._remove_node(number)
             case PutGroup(group=group):
@@ -255,6 +296,8 @@ class Catalog:
                 return self._alter_topic(command)
             case DeleteTopic(name=name):
                 return self._delete_topic(name)
+            case Subscribe() | Unsubscribe():
+                return self._subscribe(command)
             case _:
                 assert_never(command)
 
@@ -274,8 +317,13 @@ class Catalog:
         return Changed()
 
     def _put_node(self, node: Node) -> Result:
-        known = self.nodes.get(node.id, node)
-        self.nodes[node.id] = msgspec.structs.replace(node, incarnation=known.incarnation)
+        known = self.nodes.get(node.id) or self.left.pop(node.id, None)
+        self.nodes[node.id] = msgspec.structs.replace(
+            node,
+            incarnation=known.incarnation if known else node.incarnation,
+            generation=known.generation if known else 0,
+            has_left=False,
+        )
         return Changed()
 
     def _name_node(self, command: NameNode) -> Result:
@@ -288,12 +336,31 @@ class Catalog:
         self.nodes[node.id] = msgspec.structs.replace(node, incarnation=command.incarnation)
         return Changed()
 
+    def _renew_node(self, command: RenewNode) -> Result:
+        node = self.nodes.get(command.id)
+        if node is None:
+            return Refused(Reason.UNKNOWN_NODE, f"there is no node {command.id}")
+        if node.incarnation == command.new and node.generation:
+            return Changed()
+        # The blank folder may have been named before anybody missed the lost one.
+        if node.incarnation not in ("", command.old, command.new):
+            message = f"node {node.id} is {node.incarnation}, not {command.old}"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        if node.is_leaving:
+            return Refused(Reason.BAD_ARGUMENT, f"node {node.id} is about to leave the cluster")
+        self.nodes[node.id] = msgspec.structs.replace(
+            node, incarnation=command.new, generation=node.generation + 1
+        )
+        return Changed()
+
     def _remove_node(self, number: int) -> Result:
         users = [group.id for group in self.groups.values() if number in group.members]
         if users:
             message = f"node {number} still carries partition groups {users}: move them first"
             return Refused(Reason.BAD_ARGUMENT, message)
-        self.nodes.pop(number, None)
+        node = self.nodes.pop(number, None)
+        if node is not None:
+            self.left[number] = msgspec.structs.replace(node, is_leaving=False, has_left=True)
         return Changed()
 
     def _put_group(self, group: Group) -> Result:
@@ -332,7 +399,17 @@ class Catalog:
         if topic is None:
             return _unknown_topic(name)
         del self._names[topic.id]
+        self.subscribers.drop_topic(topic.id, self.applied + 1)
         return Changed(topic.id)
+
+    def _subscribe(self, command: Subscribe | Unsubscribe) -> Result:
+        topic = self.topics.get(command.topic)
+        if topic is None:
+            return _unknown_topic(command.topic)
+        index = self.applied + 1
+        if isinstance(command, Subscribe):
+            return self.subscribers.subscribe(topic.id, command, index)
+        return self.subscribers.unsubscribe(topic.id, command.consumer_group, index)
 
     def _alter_topic(self, command: AlterTopic) -> Result:
         topic = self.topics.get(command.name)
@@ -344,6 +421,7 @@ class Catalog:
             return Refused(Reason.BAD_ARGUMENT, message)
         more = self._spread(topic.id, have, command.queues)
         self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + more)
+        self.subscribers.topic_changed(topic.id, self.applied + 1)
         return Changed(topic.id)
 
     def _spread(self, topic: int, first: int, end: int) -> list[int]:
@@ -359,24 +437,29 @@ class Catalog:
             self.digest,
             self.version,
             self.topic_last,
-            list(self.nodes.values()),
+            [*self.nodes.values(), *self.left.values()],
             list(self.groups.values()),
             list(self.topics.values()),
+            self.subscribers.dump(),
         ]
         return cbor2.dumps(msgspec.to_builtins(state))
 
     @classmethod
     def restore(cls, state: bytes) -> "Catalog":
         """The catalog whose `snapshot` gave `state`."""
-        version, *values, nodes, groups, topics = cbor2.loads(state)
-        if version != _STATE_VERSION:
+        version, *values = cbor2.loads(state)
+        if version not in _STATE_VERSIONS:
             raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
         catalog = cls()
-        catalog.applied, catalog.digest, catalog.version, catalog.topic_last = values
-        catalog.nodes = {node.id: node for node in msgspec.convert(nodes, list[Node])}
+        catalog.applied, catalog.digest, catalog.version, catalog.topic_last = values[:4]
+        nodes, groups, topics, *subscribers = values[4:]
+        for node in msgspec.convert(nodes, list[Node]):
+            (catalog.left if node.has_left else catalog.nodes)[node.id] = node
         catalog.groups = {group.id: group for group in msgspec.convert(groups, list[Group])}
         catalog.topics = {topic.name: topic for topic in msgspec.convert(topics, list[Topic])}
         catalog._names = {topic.id: topic.name for topic in catalog.topics.values()}
+        if subscribers:
+            catalog.subscribers.load(subscribers[0])
         return catalog
 
 

@@ -13,11 +13,12 @@ from raftmq.pop.catalog import (
     CreateTopic,
     DeleteTopic,
     Group,
+    NameNode,
     Node,
     PutGroup,
-    NameNode,
     PutNode,
     RemoveNode,
+    RenewNode,
 )
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.results import Changed, Refused, Result
@@ -127,6 +128,48 @@ def test_node_keeps_the_first_data_folder_that_it_was_seen_with(catalog: Catalog
     assert reason(run(catalog, NameNode(9, "ab"))) is Reason.UNKNOWN_NODE
     run(catalog, PutNode(Node(1, "elsewhere", 7, incarnation="cd")))
     assert Catalog.restore(catalog.snapshot()).nodes[1] == Node(1, "elsewhere", 7, False, "ab")
+
+
+def test_blank_folder_takes_the_place_of_the_lost_one_and_no_other(catalog: Catalog) -> None:
+    run(catalog, NameNode(1, "aa"))
+    assert reason(run(catalog, RenewNode(9, "aa", "bb"))) is Reason.UNKNOWN_NODE
+    assert reason(run(catalog, RenewNode(1, "xx", "bb"))) is Reason.BAD_ARGUMENT
+    for _ in range(2):
+        assert run(catalog, RenewNode(1, "aa", "bb")) == Changed()
+        assert (catalog.nodes[1].incarnation, catalog.nodes[1].generation) == ("bb", 1)
+    # One that asked for the same place, and whose words were long under way.
+    assert reason(run(catalog, RenewNode(1, "aa", "cc"))) is Reason.BAD_ARGUMENT
+    assert run(catalog, RenewNode(1, "bb", "cc")) == Changed()
+    assert catalog.nodes[1].generation == 2
+    assert Catalog.restore(catalog.snapshot()).nodes == catalog.nodes
+
+
+def test_folder_that_was_named_before_the_lost_one_was_missed_is_renewed(catalog: Catalog) -> None:
+    run(catalog, NameNode(1, "bb"))
+    assert run(catalog, RenewNode(1, "aa", "bb")) == Changed()
+    assert (catalog.nodes[1].incarnation, catalog.nodes[1].generation) == ("bb", 1)
+    assert run(catalog, RenewNode(2, "aa", "bb")) == Changed()
+    assert catalog.nodes[2].generation == 1
+
+
+def test_leaving_node_cannot_be_renewed(catalog: Catalog) -> None:
+    run(catalog, NameNode(1, "aa"))
+    run(catalog, PutNode(Node(1, "h", 1, is_leaving=True)))
+    assert reason(run(catalog, RenewNode(1, "aa", "bb"))) is Reason.BAD_ARGUMENT
+
+
+def test_removed_node_that_is_added_again_is_known_by_its_folder(catalog: Catalog) -> None:
+    run(catalog, NameNode(1, "aa"))
+    run(catalog, RenewNode(1, "aa", "bb"))
+    for number in (0, 1, 2, 3):
+        run(catalog, PutGroup(Group(number, [2, 3])))
+    assert run(catalog, RemoveNode(1)) == Changed()
+    assert run(catalog, RemoveNode(1)) == Changed()
+    again = Catalog.restore(catalog.snapshot())
+    assert (again.nodes, again.left) == (catalog.nodes, catalog.left)
+    run(again, PutNode(Node(1, "h", 1)))
+    assert again.nodes[1] == Node(1, "h", 1, False, "bb", 1)
+    assert again.left == {}
 
 
 def test_group_of_unknown_or_repeated_nodes_is_refused(catalog: Catalog) -> None:
