@@ -205,6 +205,8 @@ async def _edit_stopped(stage: Stage, node: int, edit: _Edit, *, is_latent: bool
             if not was_broken:
                 del stage.broken[node]
             raise Skipped("nothing to damage")
+        if edit is damage.wipe:
+            stage.wiped.add(node)
         stage.note(node, f"damaged: {done}")
 
 
@@ -235,13 +237,14 @@ async def _clone(stage: Stage, event: Event) -> None:
 
 async def _expect_refusal(stage: Stage, node: int, other: int) -> None:
     """Start a node on another one's files: it must end, and say whose they are."""
-    await stage.nodes.up(node)
+    await stage.up(node)
     try:
         status = await stage.nodes.wait_exit(node, timeout=20.0)
     except TimeoutError:
         stage.complain("clone-accepted", f"node {node} runs on the files of node {other}")
         return
     words = stage.nodes.last_words(node)
+    stage.note_end(node, status)
     if status == 0 or "belongs to node" not in words:
         stage.complain("clone-refused-oddly", f"node {node} ended with {status}: {words}")
 

@@ -2,7 +2,8 @@
 
 A node that was made to end is started when its time has come. One that ended by itself, over a
 fault of its disk for instance, is started again after a moment. One whose disk was damaged and that
-refuses to start, or that might carry damage where nobody looks, is replaced by a new node.
+refuses to start, or that might carry damage where nobody looks, is replaced by a new node. One
+that was wiped is started again and re-enters by itself.
 
 Invariants:
 - Only a node whose disk was damaged on purpose is ever replaced. If another one refuses to start
@@ -21,8 +22,7 @@ RESTART_SECONDS = (0.2, 1.0)
 QUICK_SECONDS = 6.0
 """Who ends by itself so soon after its start has refused to start."""
 SERVE_SECONDS_MAX = 8.0
-"""A damaged node that does not serve for so long is taken for one that refuses: a wiped founder,
-say, waits for the word of other founders, and they may be gone for good."""
+"""A damaged node that does not serve for so long is taken for one that refuses."""
 REFUSALS_MAX = 2
 GOAL_SECONDS_MAX = 5.0
 
@@ -75,7 +75,7 @@ class Operator:
         if now >= stage.down[node]:
             stage.down.pop(node)
             life.started = now
-            await stage.nodes.up(node)
+            await stage.up(node)
 
     def _note_end(self, node: int, life: _Life) -> None:
         """It ended by itself."""
@@ -85,7 +85,7 @@ class Operator:
         life.refusals = life.refusals + 1 if now - life.started < QUICK_SECONDS else 1
         stage.nodes.kill(node)
         stage.counts["nodes that ended by themselves"] += 1
-        stage.note(node, f"ended with {status}: {life.words.splitlines()[-1:]}")
+        stage.note_end(node, status)
         stage.down[node] = now + stage.random.uniform(*RESTART_SECONDS)
 
     async def _look_after_broken(self) -> None:
@@ -100,12 +100,16 @@ class Operator:
             elif not is_latent and await self._is_level(node):
                 self._goals = {}
                 stage.broken.pop(node, None)
+                stage.counts["nodes that re-entered"] += node in stage.wiped
+                stage.wiped.discard(node)
                 stage.note(node, "has all again")
 
     async def _note_silence(self, node: int, life: _Life) -> None:
         stage = self.stage
         is_late = trio.current_time() - life.started > SERVE_SECONDS_MAX
         is_up = stage.nodes.is_running(node) and node not in stage.down
+        # A blank node waits for a majority of the others, for as long as it must.
+        is_up = is_up and node not in stage.wiped
         if is_up and is_late and await stage.nodes.status(node) is None:
             life.refusals = REFUSALS_MAX
 

@@ -40,8 +40,8 @@ async def new_node(stage: Stage) -> int:
     stage.used.add(node)
     stage.members.add(node)
     stage.nodes.add(node)
-    await stage.nodes.up(node)
     stage.note(node, "joins")
+    await stage.up(node)
     return node
 
 
@@ -98,8 +98,8 @@ async def settle_changes(stage: Stage) -> None:
         for node in sorted(stage.members - known) if known else []:
             stage.members.discard(node)
             stage.broken.pop(node, None)
-            stage.nodes.kill(node)
             stage.note(node, "was never taken in")
+            stage.end(node)
 
 
 async def see_off(stage: Stage, node: int) -> None:
@@ -108,8 +108,8 @@ async def see_off(stage: Stage, node: int) -> None:
         if not await is_counted_on(stage, node):
             break
         await trio.sleep(0.3)
-    stage.nodes.kill(node)
     stage.note(node, "left")
+    stage.end(node)
 
 
 async def is_counted_on(stage: Stage, node: int) -> bool:
@@ -171,12 +171,12 @@ async def _rejoin(stage: Stage, event: Event) -> None:
     if not gone:
         raise Skipped("nobody has left yet")
     node = stage.random.choice(gone)
-    await stage.nodes.up(node)
     stage.note(node, "comes back though it was removed")
+    await stage.up(node)
     try:
         await trio.sleep(stage.random.uniform(1.0, 4.0))
     finally:
-        stage.nodes.kill(node)
+        stage.end(node)
 
 
 # Clients

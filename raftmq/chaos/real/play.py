@@ -19,16 +19,26 @@ Invariants:
 import hashlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import trio
 
-from raftmq.chaos.checkers import LogRules, Report, Verdict, check_log, check_total_queue, worst
+from raftmq.chaos.checkers import (
+    Limit,
+    LogRules,
+    Report,
+    Verdict,
+    check_linearizability,
+    check_log,
+    check_total_queue,
+    worst,
+)
 from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.history import History, Recorder
 from raftmq.chaos.outcome import Outcome, Violation
@@ -40,10 +50,12 @@ from .nodes import Nodes
 from .operator import Operator
 from .other_faults import settle_changes
 from .proxy import Proxy
+from .registers import RegisterWorkload
 from .rules import Rules
 from .stage import Stage, are_reached, goals_of
 from .waiting import wait_found, wait_true
 from .watch import Watch
+from .work import Work
 from .workload import Workload
 
 NODES = 3
@@ -57,8 +69,15 @@ DRAIN_SECONDS_MAX = 90.0
 ACKED_MIN = 100
 """A run with fewer acknowledged messages says nothing."""
 
-WORKLOADS = ("log", "queue")
-"""Kinds of work that are known here: judged as logs with offsets, or as a bag."""
+WORKLOADS: Mapping[str, Callable[..., Work]] = {
+    "log": Workload,
+    "queue": Workload,
+    "register": RegisterWorkload,
+}
+"""What clients do, and how it is judged: as logs with offsets, as one bag of messages, or as
+registers that are linearizable."""
+JUDGE_SECONDS_MAX = 60.0
+"""For the search of one run's registers."""
 
 
 def run(
@@ -100,7 +119,8 @@ async def _run(
     schedule: Schedule, workload: str, *, is_liveness: bool, folder: Path, can_fail: bool
 ) -> Outcome:
     recorder = Recorder()
-    async with _staged(schedule, recorder, folder=folder, can_fail=can_fail) as stage:
+    work = WORKLOADS[workload]
+    async with _staged(schedule, recorder, work, folder=folder, can_fail=can_fail) as stage:
         watch, operator = Watch(stage), Operator(stage)
         is_whole = await _work(stage, schedule, watch, operator, is_liveness=is_liveness)
         await watch.look()
@@ -109,7 +129,12 @@ async def _run(
 
 @asynccontextmanager
 async def _staged(
-    schedule: Schedule, recorder: Recorder, *, folder: Path, can_fail: bool
+    schedule: Schedule,
+    recorder: Recorder,
+    work: Callable[..., Work],
+    *,
+    folder: Path,
+    can_fail: bool,
 ) -> AsyncIterator[Stage]:
     """A cluster that is ready, with everything around it."""
     random = Random(f"real {schedule.seed}")
@@ -126,11 +151,13 @@ async def _staged(
                     await nodes.up(node)
                 await nodes.wait_ready(timeout=READY_SECONDS_MAX)
                 stage = Stage(nodes, rules, proxy, random, nursery, trio.current_time())
-                stage.workload = Workload(
+                stage.workload = work(
                     lambda: stage.url, recorder, seed=schedule.seed, complain=stage.complain
                 )
                 stage.members, stage.used = set(nodes.nodes), set(nodes.nodes)
                 stage.copies = copies
+                for node in nodes.nodes:
+                    stage.note(node, "serves")
                 await stage.workload.create_topic()
                 yield stage
                 nursery.cancel_scope.cancel()
@@ -263,7 +290,8 @@ def _outcome(
 ) -> Outcome:
     reports = _judge(history, workload, is_whole=is_whole)
     violations = [*stage.violations, *_violations(reports, history)]
-    vacuous = _vacuous(stage, schedule)
+    undecided = [report.reason for report in reports if report.verdict is Verdict.UNKNOWN]
+    vacuous = _vacuous(stage, schedule) or "; ".join(undecided)
     verdict = worst(report.verdict for report in reports)
     if violations:
         verdict = Verdict.INVALID
@@ -285,6 +313,8 @@ def _outcome(
 
 
 def _judge(history: History, workload: str, *, is_whole: bool) -> list[Report]:
+    if workload == "register":
+        return [check_linearizability(history, limit=Limit(seconds=JUDGE_SECONDS_MAX))]
     reports = [check_total_queue(history, is_drained=is_whole)]
     if workload == "log":
         rules = LogRules(is_drained=is_whole, is_send_contiguous=True)
@@ -300,7 +330,8 @@ def _violations(reports: list[Report], history: History) -> list[Violation]:
         if report.verdict is not Verdict.INVALID:
             continue
         for anomaly in report.anomalies:
-            rows = (history.operation == anomaly.operations[0]).nonzero()[0]
+            shown = anomaly.operations[:1]
+            rows = np.isin(history.operation, shown).nonzero()[0]
             at_ms = (int(history.time[rows[0]]) - start) // 1_000_000 if len(rows) else 0
             found.append(Violation(anomaly.name, at_ms, f"{report.checker}: {anomaly.fact}"))
     return found
@@ -310,7 +341,7 @@ def _vacuous(stage: Stage, schedule: Schedule) -> str:
     if stage.workload.acked < ACKED_MIN:
         return f"only {stage.workload.acked} messages were acknowledged"
     if not stage.workload.polled:
-        return "no consumer group got a message"
+        return "no consumer group read anything"
     if schedule.events and not stage.struck:
         return f"no fault could be made: {dict(stage.counts)}"
     return ""

@@ -78,6 +78,7 @@ async def _stop(stage: Stage, node: int) -> None:
     stage.down[node] = trio.current_time() + STOP_SECONDS_MAX
     try:
         await stage.nodes.stop(node, timeout=STOP_SECONDS_MAX)
+        stage.note(node, "stopped")
     except TimeoutError:
         if stage.nodes.pid(node) == process and stage.nodes.is_running(node):
             stage.complain(
@@ -116,7 +117,7 @@ async def _pause_kill(stage: Stage, event: Event) -> None:
     node = stage.node_of(event)
     async with _paused(stage, node):
         await trio.sleep(stage.random.uniform(0.2, 3.0))
-        stage.nodes.kill(node)
+        stage.end(node)
     stage.kill(node)
 
 

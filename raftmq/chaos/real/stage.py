@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import trio
 
+from raftmq.broker.group import node_of
 from raftmq.chaos.faults import Event
 from raftmq.chaos.outcome import Coverage, Happening, Violation
 
 from .nodes import Nodes
 from .proxy import Proxy
 from .rules import Rules
-from .workload import Workload
+from .work import Work
 
 
 class Skipped(Exception):
@@ -35,7 +36,7 @@ class Stage:
     """For what goes on after a handler returned; it ends when everything heals."""
     began: float
     """trio's time at the start of the run."""
-    workload: Workload = field(init=False)
+    workload: Work = field(init=False)
     """The clients; set before anything is played."""
     down: dict[int, float] = field(default_factory=dict)
     """Nodes that were made to end → trio's time from which they may be started again."""
@@ -44,6 +45,8 @@ class Stage:
     broken: dict[int, bool] = field(default_factory=dict)
     """Nodes whose disk was damaged and who were not seen whole since → whether they might never
     be, as the damage may lie where nobody looks."""
+    wiped: set[int] = field(default_factory=set)
+    """Those of them that lost everything, and are to re-enter by themselves."""
     used: set[int] = field(default_factory=set)
     """All numbers that a node ever had."""
     struck: Counter[str] = field(default_factory=Counter)
@@ -84,6 +87,11 @@ class Stage:
         """Put something on the time line."""
         self.happenings.append(Happening(self.now_ms, node, what))
 
+    def note_end(self, node: int, status: int | None) -> None:
+        """A node has ended by itself."""
+        last = self.nodes.last_words(node).rpartition("\n")[2]
+        self.note(node, f"ended with {status}: {last}")
+
     def complain(self, name: str, text: str) -> None:
         """A promise was seen broken."""
         self.violations.append(Violation(name, self.now_ms, text))
@@ -117,10 +125,21 @@ class Stage:
             raise Skipped("the node is down")
         return process
 
+    async def up(self, node: int) -> None:
+        """Start a node that is down. Cancelling leaves it half up."""
+        self.note(node, "starts")
+        await self.nodes.up(node)
+
+    def end(self, node: int) -> None:
+        """End a node's process at once, if it runs."""
+        if self.nodes.pid(node):
+            self.note(node, "is killed")
+        self.nodes.kill(node)
+
     def kill(self, node: int, *, down_seconds: float | None = None) -> None:
         """End a node's process; it is started again after a while."""
         self.nodes.resume_quietly(node)
-        self.nodes.kill(node)
+        self.end(node)
         pause = self.random.uniform(0.1, 2.0) if down_seconds is None else down_seconds
         self.down[node] = trio.current_time() + pause
         self.counts["crashes"] += 1
@@ -181,6 +200,7 @@ class Goal(NamedTuple):
     last_index: int
     """The leader's last record when it was asked: it has all that was ever acknowledged."""
     voters: tuple[int, ...]
+    """Member ids."""
 
 
 def goals_of(statuses: dict[int, dict[str, Any]], nodes: set[int]) -> dict[int, Goal]:
@@ -190,11 +210,12 @@ def goals_of(statuses: dict[int, dict[str, Any]], nodes: set[int]) -> dict[int, 
     goals: dict[int, Goal] = {}
     for number, node in leaders_of(statuses).items():
         leader = _replica(statuses, node, number)
-        voters = tuple(voter & 0xFFFF_FFFF for voter in leader["voters"])
-        present = [voter for voter in voters if voter in nodes]
-        replicas = [_replica(statuses, voter, number) for voter in present]
-        if any(replica.get("term") != leader["term"] for replica in replicas):
-            return {}
+        present = [voter for voter in leader["voters"] if node_of(voter) in nodes]
+        for voter in present:
+            replica = _replica(statuses, node_of(voter), number)
+            # A node that was wiped is not the member that it was.
+            if (replica.get("term"), replica.get("member")) != (leader["term"], voter):
+                return {}
         goals[number] = Goal(node, leader["term"], leader["last_index"], tuple(present))
     known = {group["group"] for node in nodes for group in statuses[node]["groups"]}
     return goals if known == goals.keys() else {}
@@ -206,7 +227,7 @@ def are_reached(statuses: dict[int, dict[str, Any]], goals: dict[int, Goal]) -> 
         leader = _replica(statuses, goal.leader, number)
         if leader.get("term") != goal.term or leader["role"] != "leader":
             return False
-        matches = {int(m) & 0xFFFF_FFFF: p["match"] for m, p in leader["progress"].items()}
+        matches = {int(member): p["match"] for member, p in leader["progress"].items()}
         if any(matches.get(voter, 0) < goal.last_index for voter in goal.voters):
             return False
     return True

@@ -31,7 +31,8 @@ class Watch:
         self._stage = stage
         self._leaders: dict[tuple[int, int], int] = {}
         self._digests: dict[tuple[int, int], tuple[int, int]] = {}
-        self._roles: dict[tuple[int, int], str] = {}
+        self._roles: dict[tuple[int, int], tuple[int, str]] = {}
+        """(node, group) → process and office, as last seen: a new process begins anew."""
 
     @property
     def elections(self) -> int:
@@ -46,7 +47,11 @@ class Watch:
 
     async def look(self) -> None:
         """Ask all once."""
-        self.statuses = await self._stage.nodes.statuses()
+        nodes = self._stage.nodes
+        asked = {node: nodes.pid(node) for node in nodes.nodes}
+        statuses = await nodes.statuses()
+        # Who ended while others were still being asked says nothing any more.
+        self.statuses = {n: s for n, s in statuses.items() if nodes.pid(n) == asked.get(n)}
         for node, status in self.statuses.items():
             for group in status["groups"]:
                 self._take(node, group)
@@ -77,8 +82,9 @@ class Watch:
             if first != node:
                 stage.complain("R1", f"nodes {first} and {node} lead group {number}, term {term}")
         role = f"{group['role']} of group {number}, term {term}"
-        if self._roles.get((node, number)) != role:
-            self._roles[node, number] = role
+        office = (stage.nodes.pid(node), role)
+        if self._roles.get((node, number)) != office:
+            self._roles[node, number] = office
             stage.note(node, role)
         state = (group["applied"], group["digest"])
         self._compare(node, number, *state)

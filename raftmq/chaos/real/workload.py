@@ -215,7 +215,7 @@ class Workload:
         self._groups_done += 1
 
     def _notice(self, group: str, errors: BaseExceptionGroup[RaftmqError]) -> None:
-        for error in _leaves(errors):
+        for error in leaves(errors):
             if isinstance(error, Rejected | UnreadableBatch):
                 self._complain("consumer-refused", f"group {group}: {error}")
 
@@ -287,8 +287,9 @@ class Workload:
         return all(position[queue] >= end for queue, end in self._ends.items())
 
 
-def _leaves(group: BaseExceptionGroup[RaftmqError]) -> list[BaseException]:
+def leaves(group: BaseExceptionGroup[RaftmqError]) -> list[BaseException]:
+    """The exceptions inside nested groups."""
     found: list[BaseException] = []
     for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
     return found

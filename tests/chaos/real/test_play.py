@@ -13,6 +13,7 @@ from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.real import play, run
 from raftmq.chaos.real.disks import why_no_overlay
 from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.report.timeline import DEAD, UP, spans
 from raftmq.testing import cluster
 
 pytestmark = pytest.mark.process
@@ -82,6 +83,11 @@ def test_faults_of_network_processes_clocks_and_clients_lose_nothing(tmp_path: P
     assert outcome.counts["elections"] > 4
     assert outcome.counts["ms to progress without one node"] > 0
     assert processes_in(tmp_path) == []
+    shown = spans(outcome.timeline, int(outcome.simulated_seconds * 1000))
+    for node in (1, 3):
+        lives = [one.role for one in sorted(shown, key=lambda s: s.start_ms) if one.node == node]
+        assert lives[lives.index(DEAD) + 1] == UP, f"node {node} was killed and came back"
+        assert lives[-1] in ("leader", "follower")
 
 
 @pytest.mark.skipif(bool(why_no_overlay()), reason=why_no_overlay())
@@ -102,6 +108,27 @@ def test_faults_of_disks_lose_nothing(tmp_path: Path) -> None:
     assert outcome.counts["nodes that ended by themselves"] >= 1
     assert processes_in(tmp_path) == []
     assert not os.path.ismount(tmp_path / "disks")
+
+
+def test_registers_stay_linearizable_under_faults(tmp_path: Path) -> None:
+    outcome = run(
+        schedule(
+            10,
+            (0.5, "isolate-leader", (), 1, 0),
+            (2.0, "client-crash", (), 0, 0),
+            (2.5, "kill-leader", (), 0, 0),
+            (3.0, "client-hang", (), 1, 0),
+            (4.5, "client-churn", (), 0, 0),
+            (5.0, "pause", (2,), 1, 0),
+        ),
+        "register",
+        folder=tmp_path,
+        is_overlay_wanted=False,
+    )
+    assert outcome.verdict is Verdict.VALID, str(outcome)
+    assert outcome.history is not None
+    assert set(outcome.history.functions) == {"read", "write"}
+    assert outcome.counts["acked"] > 100
 
 
 def test_node_with_a_flipped_bit_is_replaced(tmp_path: Path) -> None:
@@ -132,7 +159,7 @@ def test_run_that_could_show_nothing_is_vacuous(
 
 
 def test_workload_that_is_not_known_is_refused() -> None:
-    with pytest.raises(ValueError, match="log, queue"):
+    with pytest.raises(ValueError, match="log, queue, register"):
         run(schedule(1), "opera")
 
 
