@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raftmq.chaos.checkers import Verdict
-from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, of_world, shrink
+from raftmq.chaos.faults import (
+    FAMILIES,
+    FAULTS,
+    Fault,
+    Schedule,
+    World,
+    draw,
+    expanded,
+    of_world,
+    shrink,
+)
 from raftmq.chaos.outcome import Coverage, Outcome
 
 if TYPE_CHECKING:
@@ -46,7 +56,7 @@ class Plan:
 
     world: World = World.SIM
     faults: tuple[str, ...] = ()
-    """Names of the catalogue; empty: all that this world can make."""
+    """Names of the catalogue, or of its families; empty: all that this world can make."""
     workload: str = WORKLOADS[0]
     seconds: float = 60.0
     """Of each run, in its own time: made up, or real in the real world."""
@@ -68,7 +78,8 @@ class Plan:
             names = mutant.kinds if mutant is not None else ()
         if not names:
             return of_world(self.world)
-        return [_fault(name, self.world) for name in names]
+        can = {fault.name for fault in of_world(self.world)}
+        return [_fault(name, self.world) for name in expanded(names, can)]
 
     def schedule(self, seed: int) -> Schedule:
         """What happens in the run of this seed.
@@ -87,8 +98,13 @@ class Plan:
         """One run. In a made-up world the same plan and schedule give the same outcome.
 
         Raises:
-            CannotPlay: this world has no such workload, or there is no such mutant.
+            CannotPlay: this world has no such workload, or there is no such mutant, or not here.
         """
+        if self.mutant and self.world is World.REAL:
+            raise CannotPlay(
+                f"mutant {self.mutant} cannot be planted in the real world, whose nodes are other "
+                "processes; worlds that can: core, sim"
+            )
         has_clients = self.world is not World.CORE
         options = ["--workload", self.workload] if has_clients else []
         options += ["--liveness"] if has_clients and self.is_liveness else []
@@ -101,10 +117,12 @@ class Plan:
 
 
 def _fault(name: str, world: World) -> Fault:
+    if name in FAMILIES:
+        raise CannotPlay(f"no fault of the family {name} can be made in the {world.value} world")
     if name not in FAULTS:
         from difflib import get_close_matches
 
-        close = get_close_matches(name, FAULTS)
+        close = get_close_matches(name, [*FAULTS, *FAMILIES])
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise CannotPlay(f"there is no fault {name!r}{hint}")
     fault = FAULTS[name]

@@ -33,7 +33,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, of_world
+from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, expanded, of_world
 from raftmq.chaos.outcome import Coverage, Happening, Violation
 from raftmq.chaos.player import CannotBreak
 
@@ -102,10 +102,11 @@ class SimCluster:
             CannotBreak: one that is wanted cannot be made here.
         """
         known = {fault.name for fault in kinds()}
-        wrong = [name for name in self._wanted if name not in known]
+        wanted = expanded(self._wanted, known)
+        wrong = [name for name in wanted if name not in known]
         if wrong:
             raise CannotBreak(f"cannot make {', '.join(wrong)} here; known: {', '.join(known)}")
-        chosen = [FAULTS[name] for name in self._wanted] or kinds()
+        chosen = [FAULTS[name] for name in wanted] or kinds()
         return draw(self.seed, chosen, nodes=self._nodes, seconds=self.seconds)
 
     def prepare(self, job: Job) -> None:

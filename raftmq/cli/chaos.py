@@ -59,7 +59,7 @@ def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, outp
 
     A folder stands for the histories in it and below: Parquet files as raftmq.chaos.Recorder makes
     them, Jepsen's logs, EDN. The exit code is 5 if any of them is invalid, 1 if none is but one
-    cannot be decided.
+    cannot be decided, 2 if a file is no history; the others are judged all the same.
 
     \b
     raftmq chaos check history.parquet --explain
@@ -68,22 +68,28 @@ def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, outp
     from raftmq.chaos import Verdict, explain, worst
     from raftmq.chaos.check import histories_in
 
-    files = [file for path in paths for file in histories_in(path)]
+    files = {file: _page_name(path, file) for path in paths for file in histories_in(path)}
     if not files:
         names = ", ".join(map(str, paths))
         fix = "give a Parquet file of raftmq.chaos, a Jepsen log (*.log, *.txt) or *.edn"
         raise Failure(f"there is no history in {names}", fix=fix, code=ExitCode.USAGE)
-    judged = []
-    for file in files:
-        history, reports = _judged(file)
+    judged, problems = [], []
+    for file, page_name in files.items():
+        try:
+            history, reports = _judged(file)
+        except Failure as problem:
+            # The others are judged all the same.
+            problem.show()
+            problems.append(problem.code)
+            continue
         judged.append((file, reports, worst(report.verdict for report in reports)))
         if is_explained:
             note("\n\n".join([str(file), *(explain(report, history) for report in reports)]))
         if folder is not None:
-            _write_page(_of_history(history, file, reports), folder / f"{file.stem}.html")
+            note(_write_page(_of_history(history, file, reports), folder / page_name))
     if output == "json":
         print_json([_judged_json(*one) for one in judged])
-    else:
+    elif judged:
         rows = [
             (file, verdict.value, "; ".join(_findings_text(reports)))
             for file, reports, verdict in judged
@@ -92,7 +98,15 @@ def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, outp
     verdicts = {verdict for _, _, verdict in judged}
     if Verdict.INVALID in verdicts:
         return ExitCode.VIOLATION
+    if problems:
+        return max(problems)
     return ExitCode.FAILED if Verdict.UNKNOWN in verdicts else ExitCode.OK
+
+
+def _page_name(path: Path, file: Path) -> str:
+    """A page's name: files of one name in several folders have pages of their own."""
+    parts = file.relative_to(path).parts if file != path else (file.name,)
+    return "-".join(parts).removesuffix(file.suffix) + ".html"
 
 
 def _judged(file: Path) -> "tuple[History, list[Report]]":
@@ -158,7 +172,7 @@ def report(path: Path, to: Path | None, png: bool, height: int) -> None:
         raise Failure(f"{path} holds {len(places)} runs", fix=fix, code=ExitCode.USAGE)
     for place in places:
         page = to or (place / "report.html" if place.is_dir() else place.with_suffix(".html"))
-        _write_page(_case(place), page)
+        click.echo(_write_page(_case(place), page))
         if png:
             _write_picture(page, height)
 
@@ -192,12 +206,13 @@ def _of_history(history: "History", file: Path, reports: "list[Report]") -> "Cas
     return of_history(history, file.name, reports)
 
 
-def _write_page(case: "Case", to: Path) -> None:
+def _write_page(case: "Case", to: Path) -> str:
+    """Store a page; a line that says what it shows and where it is."""
     from raftmq.chaos.report import page
 
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(page(case), encoding="utf-8")
-    click.echo(f"{case.verdict.value}  {to}")
+    return f"{case.verdict.value}  {to}"
 
 
 def _write_picture(page: Path, height: int) -> None:

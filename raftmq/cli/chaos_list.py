@@ -1,6 +1,6 @@
 """`raftmq chaos list`: what can be broken, what is promised, who judges it, what is planted."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -8,22 +8,40 @@ import click
 from .chaos_run import WORLDS
 from .output import output_option, print_json, print_table
 
-LISTS = ("faults", "invariants", "anomalies", "checkers", "mutants")
+MEANINGS = {
+    "faults": "what can be broken",
+    "invariants": "what servers promise",
+    "anomalies": "what clients may see that breaks a promise",
+    "checkers": "who judges a history",
+    "mutants": "bugs that can be planted, to see them found",
+}
+LISTS = tuple(MEANINGS)
 
 
 @click.command("list")
-@click.argument("what", type=click.Choice(LISTS))
+@click.argument("what", type=click.Choice(LISTS), required=False)
 @click.option("--world", type=click.Choice(WORLDS), help="Only faults that it can make.")
 @output_option()
-def list_(what: str, world: str | None, output: str) -> None:
-    """Print faults, invariants, anomalies, checkers or mutants, each with its explanation."""
-    rows = {
+def list_(what: str | None, world: str | None, output: str) -> None:
+    """Print faults, invariants, anomalies, checkers or mutants, each with its explanation.
+
+    Without a name: how many there are of each. Families, such as `partition`, stand for all their
+    faults in `raftmq chaos run --faults`.
+    """
+    lists: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "faults": lambda: _faults(world),
         "invariants": _invariants,
         "anomalies": _anomalies,
         "checkers": _checkers,
         "mutants": _mutants,
-    }[what]()
+    }
+    if what is None:
+        rows = [
+            {"list": name, "entries": len(entries()), "what": MEANINGS[name]}
+            for name, entries in lists.items()
+        ]
+    else:
+        rows = lists[what]()
     if output == "json":
         print_json(rows)
     else:
@@ -36,12 +54,13 @@ def _cell(value: object) -> str:
 
 
 def _faults(world: str | None) -> list[dict[str, Any]]:
-    from raftmq.chaos.faults import FAULTS
+    from raftmq.chaos.faults import FAMILIES, FAULTS
 
     return [
         {
             "name": fault.name,
             "code": fault.code,
+            "families": [name for name, kinds in FAMILIES.items() if fault.name in kinds],
             "worlds": [name for name in WORLDS if name in {one.value for one in fault.worlds}],
             "aim": fault.aim.value,
             "what": fault.what,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from .exits import ExitCode, Failure
 from .output import Meter, note, output_option, print_json, print_table
@@ -58,7 +59,9 @@ def _world_options(function: F) -> F:
 @click.option("--time", "seconds", type=DURATION, default="60s", show_default=True,
               help="Length of each run, in its own time.")  # fmt: skip
 @click.option("--budget", type=DURATION, help="Begin no further seed after so much real time.")
-@click.option("--faults", help="Only these, with commas; `raftmq chaos list faults` has them.")
+@click.option(
+    "--faults", help="Only these, with commas; `raftmq chaos list faults` has names and families."
+)
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: processors]")
 @click.option("--shrink", "is_shrunk", is_flag=True, help="Shrink what fails first.")
 @click.option("--coverage", is_flag=True, help="Print the situations that faults struck in.")
@@ -75,7 +78,7 @@ def run(
 
     \b
     raftmq chaos run --seeds 1..100 --artifacts found/
-    raftmq chaos run --world core --seeds 1.. --budget 10m --faults kill,power-loss
+    raftmq chaos run --world core --seeds 1.. --budget 10m --faults partition,kill
     raftmq chaos run --seed 7 --shrink
     """
     from raftmq.chaos.campaign import Plan
@@ -221,14 +224,16 @@ def replay(
 ) -> int:  # fmt: skip
     """Play one schedule again.
 
-    SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run.
+    SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run,
+    which is played as it was: its world, workload and mutant need not be named.
     The exit code is 5 if a promise was broken.
-    """
-    from raftmq.chaos.faults import World
 
-    plan = _plan(World(world), workload, mutant, liveness)
+    \b
+    raftmq chaos replay found/sim-log-seed-7
+    """
+    plan, read = _to_play(schedule, world, workload, mutant, liveness)
     with _explained():
-        outcomes = [plan.play(_schedule(schedule)) for _ in range(times)]
+        outcomes = [plan.play(read) for _ in range(times)]
         outcome = outcomes[0]
         folder = _kept(outcome, artifacts, plan)
     hashes = {one.trace_hash for one in outcomes}
@@ -259,13 +264,16 @@ def shrink(
 ) -> int:  # fmt: skip
     """Leave out the faults that do not matter to a failure, and make the others milder.
 
-    SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run.
-    """
-    from raftmq.chaos.faults import World
+    SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run,
+    which is played as it was. The exit code is 5 if a promise was broken, 1 if the run exercised
+    nothing.
 
-    plan = _plan(World(world), workload, mutant, liveness)
+    \b
+    raftmq chaos shrink found/sim-log-seed-7 --artifacts smaller/
+    """
+    plan, read = _to_play(schedule, world, workload, mutant, liveness)
     with _explained():
-        outcome = plan.play(_schedule(schedule))
+        outcome = plan.play(read)
         if outcome.is_good:
             fix = "shrink what `raftmq chaos run` reports, with the options that it prints"
             raise Failure("this schedule breaks nothing", fix=fix)
@@ -277,13 +285,7 @@ def shrink(
         _print_schedule(smallest)
         if folder:
             click.echo(f"kept in {folder}")
-    return ExitCode.VIOLATION
-
-
-def _plan(world: Any, workload: str, mutant: str | None, is_liveness: bool) -> "Plan":
-    from raftmq.chaos.campaign import Plan
-
-    return Plan(world, (), workload, mutant=mutant or "", is_liveness=is_liveness)
+    return ExitCode.VIOLATION if smallest.violations else ExitCode.FAILED
 
 
 def _kept(outcome: "Outcome", artifacts: Path | None, plan: "Plan") -> str:
@@ -313,8 +315,9 @@ def _shrunk(plan: "Plan", outcome: "Outcome", trials: int) -> "Outcome":
 
 def _print_schedule(outcome: "Outcome") -> None:
     """What is left after shrinking."""
-    click.echo(f"shrunk to {len(outcome.schedule.events)} faults:")
-    for event in outcome.schedule.events:
+    events = outcome.schedule.events
+    click.echo(f"shrunk to {len(events)} fault{'' if len(events) == 1 else 's'}:")
+    for event in events:
         click.echo(f"  {event}")
     for violation in outcome.violations[:3]:
         click.echo(f"{violation.name}: {violation.text}")
@@ -347,23 +350,65 @@ def _seeds(
     return chosen, total
 
 
-def _schedule(text: str) -> "Schedule":
-    """A schedule from JSON, a file or a kept run's folder."""
-    import json
+SCHEDULE_FIX = (
+    "give the JSON of a replay line in quotes, or the folder of a run that "
+    "`raftmq chaos run --artifacts DIR` kept"
+)
 
-    from raftmq.chaos.faults import Schedule
 
-    place = text
-    if not text.lstrip().startswith("{"):
-        path = Path(text)
-        path = path / "outcome.json" if path.is_dir() else path
-        text = path.read_text()
+def _to_play(
+    text: str, world: str, workload: str, mutant: str | None, is_liveness: bool
+) -> "tuple[Plan, Schedule]":
+    """What to play, and how: a kept run as it was played, unless options say otherwise."""
+    from raftmq.chaos.campaign import Plan
+    from raftmq.chaos.faults import Schedule, World
+
+    options: dict[str, Any] = {
+        "world": world, "workload": workload, "mutant": mutant, "liveness": is_liveness
+    }  # fmt: skip
+    place = text[:60]
     try:
+        if not text.lstrip().startswith("{"):
+            text, kept = _kept_run(Path(text))
+            given = click.get_current_context().get_parameter_source
+            options |= {
+                name: kept[name]
+                for name in options
+                if name in kept and given(name) is ParameterSource.DEFAULT
+            }
+        schedule = Schedule.from_json(text)
+    except (ValueError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Failure(f"{place}: {why}", fix=SCHEDULE_FIX, code=ExitCode.USAGE) from None
+    plan = Plan(
+        World(options["world"]), (), options["workload"], mutant=options["mutant"] or "",
+        is_liveness=options["liveness"],
+    )  # fmt: skip
+    return plan, schedule
+
+
+def _kept_run(path: Path) -> tuple[str, dict[str, Any]]:
+    """A stored schedule's JSON, and the options that it was played with, as far as it says so.
+
+    Raises:
+        ValueError: there is none in the file.
+        OSError: the file cannot be read.
+    """
+    import json
+    import shlex
+
+    path = path / "outcome.json" if path.is_dir() else path
+    text = path.read_text(encoding="utf-8")
+    if text.startswith("raftmq chaos replay "):
+        *words, text = shlex.split(text)[3:]
+    else:
         read = json.loads(text)
-        return Schedule.from_json(json.dumps(read.get("schedule", read)))
-    except (ValueError, AttributeError) as error:
-        fix = "give the JSON of a replay line in quotes, or the folder of a kept run"
-        raise Failure(f"{place[:60]}: {error}", fix=fix, code=ExitCode.USAGE) from None
+        if not isinstance(read, dict) or "world" not in read:
+            return text, {}
+        words = ["--world", read["world"], *read.get("replay_options", [])]
+        text = json.dumps(read.get("schedule"))
+    # The last word stands for the schedule.
+    return text, replay.make_context("replay", [*words, "-"]).params
 
 
 @contextmanager

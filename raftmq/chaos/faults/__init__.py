@@ -5,11 +5,12 @@ Start reading at `catalogue` (every kind of fault, with its explanation), then `
 them happen when, drawn from a seed), then `shrink` (the few that matter to a failure).
 """
 
-from .catalogue import FAULTS, Aim, Fault, World, of_world
+from .catalogue import FAMILIES, FAULTS, Aim, Fault, World, expanded, of_world
 from .schedule import Event, Schedule, draw
 from .shrink import shrink
 
 __all__ = [
+    "FAMILIES",
     "FAULTS",
     "Aim",
     "Event",
@@ -17,6 +18,7 @@ __all__ = [
     "Schedule",
     "World",
     "draw",
+    "expanded",
     "of_world",
     "shrink",
 ]

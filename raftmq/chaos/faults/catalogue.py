@@ -18,7 +18,7 @@ OmniPaxos (EuroSys 2023) for N10-N12; "Can applications recover from fsync failu
 D4; Redpanda's and RocketMQ's published failures for the mixtures.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -153,7 +153,8 @@ _NETWORK = (
              _BROKERS, Aim.PAIR),
     _once("corrupt-frame", "N23", "Bytes on their way are changed.", _BROKERS, Aim.PAIR),
     _lasting("drop-kind", "N24", "One kind of message is lost, and no other: votes, answers to "
-             "appends, heartbeats, chunks of snapshots.", _EVERYWHERE, Aim.ALL, (1, 2, 3, 4), "kind"),
+             "appends, heartbeats, chunks of snapshots.", _EVERYWHERE, Aim.ALL,
+             (1, 2, 3, 4), "kind"),
     _once("old-address", "N25", "A node of another cluster answers at a node's address.",
           _ONLY_SIM, Aim.PAIR),
 )  # fmt: skip
@@ -285,6 +286,35 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
     }
 )
 """Every kind, by name. One without a world waits for the feature that it would break."""
+
+_PARTITIONS = frozenset(f"N{number}" for number in range(1, 16))
+
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "partition": tuple(fault.name for fault in _NETWORK if fault.code in _PARTITIONS),
+        "network": tuple(fault.name for fault in _NETWORK),
+        "process": tuple(fault.name for fault in _PROCESSES),
+        "disk": tuple(fault.name for fault in _DISKS),
+        "clock": tuple(fault.name for fault in _CLOCKS),
+        "membership": tuple(fault.name for fault in _MEMBERS),
+        "client": tuple(fault.name for fault in _CLIENTS),
+    }
+)
+"""One word for many kinds; `partition` is every way to cut nodes off from each other."""
+
+
+def expanded(names: Iterable[str], can: Container[str]) -> list[str]:
+    """Names of faults, with families replaced by those of their kinds that can be made.
+
+    >>> expanded(["kill", "client"], {"kill", "client-hang", "client-slow"})
+    ['kill', 'client-hang', 'client-slow']
+    """
+    found: list[str] = []
+    for name in names:
+        kinds = [kind for kind in FAMILIES.get(name, ()) if kind in can]
+        # Of a family without any, whoever looks the name up can complain.
+        found += kinds or [name]
+    return list(dict.fromkeys(found))
 
 
 def of_world(world: World) -> list[Fault]:

@@ -18,6 +18,7 @@ TigerBeetle's VOPR for choosing kinds by seed.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple, Self
@@ -102,9 +103,14 @@ class Schedule(NamedTuple):
         """
         try:
             read = json.loads(text)
-            events = tuple(_event(*fields) for fields in read["events"])
-            return cls(int(read["seed"]), float(read["seconds"]), events)
-        except (KeyError, TypeError, ValueError) as error:
+            if not isinstance(read, dict) or not read.keys() >= _NAMES:
+                raise ValueError(f"it has no {', '.join(sorted(_NAMES))}")
+            events = sorted(_event(fields) for fields in read["events"])
+            seconds = float(read["seconds"])
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"it cannot last {seconds:g} seconds")
+            return cls(int(read["seed"]), seconds, tuple(events))
+        except (TypeError, ValueError) as error:
             raise ValueError(f"this is no schedule: {error}") from error
 
     def without(self, removed: Sequence[Event]) -> Self:
@@ -112,7 +118,13 @@ class Schedule(NamedTuple):
         return self._replace(events=tuple(e for e in self.events if e not in removed))
 
 
-def _event(at_ms: Any, fault: Any, nodes: Any, lasts_ms: Any, level: Any) -> Event:
+_NAMES = {"seed", "seconds", "events"}
+
+
+def _event(fields: Any) -> Event:
+    if not isinstance(fields, list) or len(fields) != len(Event._fields):
+        raise ValueError(f"an event is [{', '.join(Event._fields)}], not {fields!r}")
+    at_ms, fault, nodes, lasts_ms, level = fields
     if fault not in FAULTS:
         raise ValueError(f"there is no fault {fault!r}")
     return Event(int(at_ms), fault, tuple(int(n) for n in nodes), int(lasts_ms), float(level))

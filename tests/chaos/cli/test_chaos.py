@@ -11,7 +11,7 @@ import pytest
 from raftmq.chaos import INVARIANTS, Recorder, write_parquet
 from raftmq.chaos.campaign import WORKLOADS, Plan
 from raftmq.chaos.checkers import ANOMALIES
-from raftmq.chaos.faults import FAULTS, Schedule, World, of_world
+from raftmq.chaos.faults import FAMILIES, FAULTS, Schedule, World, of_world
 from raftmq.chaos.outcome import Outcome
 from raftmq.cli import chaos_run
 from raftmq.cli.exits import ExitCode
@@ -99,7 +99,7 @@ def test_shrink_leaves_the_one_fault_that_matters(raftmq: CommandLine) -> None:
     schedule = json.dumps(ended.json["bad"][0]["schedule"])
     alone = raftmq("chaos", "shrink", schedule)
     assert alone.code == ExitCode.VIOLATION
-    assert "shrunk to 1 faults" in alone.stdout
+    assert "shrunk to 1 fault:" in alone.stdout
 
 
 @pytest.mark.usefixtures("made_up_world")
@@ -137,7 +137,10 @@ def test_replay_of_many_times_compares_traces(
         (("--seeds", "some"), "is none of 1..100"),
         (("--seed", "1", "--seeds", "1..2"), "exclude each other"),
         (("--seed", "1", "--faults", "kil"), "did you mean kill"),
+        (("--seed", "1", "--faults", "partitions"), "did you mean partition"),
         (("--seed", "1", "--faults", "no-descriptors"), "worlds that can: real"),
+        (("--seed", "1", "--faults", "client", "--world", "core"), "no fault of the family client"),
+        (("--seed", "1", "--mutant", "44", "--world", "real"), "worlds that can: core, sim"),
     ],
 )
 def test_wrong_argument_is_a_usage_error_that_says_what_is_right(
@@ -148,10 +151,53 @@ def test_wrong_argument_is_a_usage_error_that_says_what_is_right(
     assert told in ended.stderr
 
 
-def test_text_that_is_no_schedule_is_refused(raftmq: CommandLine) -> None:
-    ended = raftmq("chaos", "replay", '{"seed": 1, "events": [[1, "no-such-fault", [], 0, 0]]}')
+@pytest.mark.usefixtures("made_up_world")
+def test_families_of_faults_are_drawn_from(raftmq: CommandLine) -> None:
+    arguments = ("--faults", "partition,kill", "--seeds", "1..30", "--jobs", "1", "-o", "json")
+    drawn = raftmq("chaos", "run", *arguments).json["faults"].keys()
+    assert {"kill", "isolate-leader", "cut-clients"} <= drawn
+    assert drawn <= {"kill", *FAMILIES["partition"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"seed": 1, "events": []}', "it has no events, seconds, seed"),
+        ('{"seed": 1, "seconds": 9, "events": [[1, "moon", [], 0, 0]]}', "no fault 'moon'"),
+        ('{"seed": 1, "seconds": 9, "events": [[1, "kill"]]}', "an event is [at_ms, fault"),
+        ('{"seed": 1, ', "this is no schedule"),
+        ("found/sim-log-seed-7", "No such file or directory"),
+    ],
+)
+@pytest.mark.parametrize("command", ["replay", "shrink"])
+def test_what_is_no_schedule_is_refused_with_what_would_be_one(
+    raftmq: CommandLine, command: str, text: str, told: str
+) -> None:
+    ended = raftmq("chaos", command, text)
     assert ended.code == ExitCode.USAGE
-    assert "this is no schedule" in ended.stderr
+    assert told in ended.stderr
+    assert "--artifacts" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["", "outcome.json", "replay.txt"])
+def test_kept_run_is_played_as_it_was(raftmq: CommandLine, tmp_path: Path, name: str) -> None:
+    kept = ("--artifacts", str(tmp_path))
+    arguments = ("--world", "core", "--mutant", "28", "--seeds", "0..2", "--time", "20s", *kept)
+    first = raftmq("chaos", "run", *arguments, "-o", "json").json["bad"][0]
+    place = str(Path(first["folder"]) / name)
+    again = raftmq("chaos", "replay", place, "-o", "json").json
+    assert again["trace_hash"] == first["trace_hash"]
+    assert again["replay"] == first["replay"]
+    # What is named on the command line counts.
+    other = raftmq("chaos", "replay", place, "--mutant", "44", "-o", "json").json
+    assert "--mutant 44" in other["replay"] or not other["violations"]
+
+
+def test_file_that_holds_no_run_is_refused(raftmq: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "outcome.json").write_text("[1, 2]")
+    ended = raftmq("chaos", "replay", str(tmp_path))
+    assert ended.code == ExitCode.USAGE
+    assert "it has no events, seconds, seed" in ended.stderr
 
 
 @pytest.mark.usefixtures("made_up_world")
@@ -216,6 +262,34 @@ def test_check_explains_and_writes_pages(raftmq: CommandLine, recorded: Path) ->
     assert "INVALID" in (pages / "bad.html").read_text()
 
 
+def test_pages_of_files_with_one_name_in_many_folders_are_kept_apart(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    for place, lost in (("one", 0), ("two", 2)):
+        (tmp_path / "kept" / place).mkdir(parents=True)
+        write_parquet(history(lost=lost), tmp_path / "kept" / place / "history.parquet")
+    pages = tmp_path / "pages"
+    ended = raftmq("chaos", "check", str(tmp_path / "kept"), "--report", str(pages), "-o", "json")
+    assert len(ended.json) == 2
+    assert {page.name for page in pages.iterdir()} == {"one-history.html", "two-history.html"}
+    assert "INVALID" in (pages / "two-history.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("others", "code"), [("good", ExitCode.USAGE), ("bad", ExitCode.VIOLATION)]
+)
+def test_file_that_is_no_history_does_not_hide_the_others(
+    raftmq: CommandLine, recorded: Path, others: str, code: ExitCode
+) -> None:
+    broken = recorded / "broken.parquet"
+    broken.write_bytes((recorded / "good.parquet").read_bytes()[:200])
+    ended = raftmq("chaos", "check", str(broken), str(recorded / f"{others}.parquet"), "-o", "json")
+    assert ended.code == code
+    assert [Path(one["history"]).stem for one in ended.json] == [others]
+    assert "broken.parquet" in ended.stderr
+    assert "fix:" in ended.stderr
+
+
 def test_check_that_cannot_decide_ends_with_1(raftmq: CommandLine, tmp_path: Path) -> None:
     write_parquet(Recorder().history(), tmp_path / "empty.parquet")
     ended = raftmq("chaos", "check", str(tmp_path))
@@ -276,6 +350,15 @@ def test_list_of_faults_has_each_with_its_sentence(raftmq: CommandLine) -> None:
     assert {row["name"]: row["what"] for row in found} == {
         name: fault.what for name, fault in FAULTS.items()
     }
+
+
+def test_list_of_nothing_in_particular_counts_what_the_lists_hold(raftmq: CommandLine) -> None:
+    found = {row["list"]: row["entries"] for row in raftmq("chaos", "list", "-o", "json").json}
+    assert found["faults"] == len(FAULTS)
+    assert found["invariants"] == len(INVARIANTS)
+    for name, entries in found.items():
+        assert len(raftmq("chaos", "list", name, "-o", "json").json) == entries > 0
+    assert "mutants" in raftmq("chaos", "list").stdout
 
 
 def test_list_of_faults_of_one_world_has_only_those(raftmq: CommandLine) -> None:

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw, of_world, shrink
+from raftmq.chaos.faults import (
+    FAMILIES,
+    FAULTS,
+    Event,
+    Schedule,
+    World,
+    draw,
+    expanded,
+    of_world,
+    shrink,
+)
 
 
 @given(st.integers(0, 10_000), st.sampled_from(World), st.sampled_from([3, 5]))
@@ -36,11 +46,33 @@ def test_schedule_read_back_is_the_same(seed: int) -> None:
         "[]",
         '{"seed": 1, "seconds": 2}',
         '{"seed": 1, "seconds": 2, "events": [[1, "moon", [], 0, 0]]}',
+        '{"seed": 1, "seconds": 2, "events": [[1, "kill", [1]]]}',
+        '{"seed": 1, "seconds": 2, "events": [7]}',
+        '{"seed": 1, "seconds": 0, "events": []}',
+        '{"seed": 1, "seconds": Infinity, "events": []}',
+        "null",
     ],
 )
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="this is no schedule"):
         Schedule.from_json(text)
+
+
+def test_every_fault_is_in_a_family_and_partitions_are_all_of_the_network() -> None:
+    assert {name for kinds in FAMILIES.values() for name in kinds} == FAULTS.keys()
+    assert not FAMILIES.keys() & FAULTS.keys()
+    assert "isolate-leader" in FAMILIES["partition"]
+    assert set(FAMILIES["partition"]) < set(FAMILIES["network"])
+
+
+def test_family_stands_for_those_of_its_kinds_that_can_be_made() -> None:
+    can = {fault.name for fault in of_world(World.CORE)}
+    found = expanded(["kill", "partition", "kill"], can)
+    assert found[0] == "kill"
+    assert len(found) == len(set(found)) > 10
+    assert "cut-clients" in FAMILIES["partition"]
+    assert "cut-clients" not in found
+    assert expanded(["client", "moon"], can) == ["client", "moon"]
 
 
 def test_seeds_use_every_kind_and_keep_some_windows_calm() -> None:
