@@ -16,8 +16,10 @@ from random import Random
 
 import trio
 
-from raftmq.broker.node import Node, NodeStopped
+from raftmq.broker.group import node_of
+from raftmq.broker.node import NodeStopped
 from raftmq.broker.settings import Limits, Log, NodeSettings, Peer, Raft, Settings
+from raftmq.chaos.sim.observed import ObservedNode, Observer
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.chaos.world.made_up import MadeUpWorld
@@ -58,7 +60,7 @@ class Cluster:
         """Those that live."""
         self.worlds: dict[int, MadeUpWorld] = {}
         """Of the nodes that live."""
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, ObservedNode] = {}
         """Those that run; see `processes` for those that stand still."""
         self.stopped: dict[int, NodeStopped] = {}
         """Nodes that gave up since they were last started, and why."""
@@ -74,6 +76,10 @@ class Cluster:
         """Told, in order, when a node starts, serves, ends, is killed, gives up, breaks."""
         self.disk_listeners: list[Callable[[int, str], None]] = []
         """Told of each changing call that a node makes to its disk."""
+        self.sync_listeners: list[Callable[[int, str], None]] = []
+        """Told of each file of a node whose sync was refused."""
+        self.observers: list[Observer] = []
+        """See nodes at their work."""
         self._scopes: dict[int, trio.CancelScope] = {}
         self._starts = count()
         for peer in self.peers:
@@ -108,6 +114,7 @@ class Cluster:
         if machine is None:
             disk = MemoryFiles(Random(f"disk {self._seed} {number}"))
             disk.on_call = partial(self._noted_call, number)
+            disk.on_sync_failed = partial(self._noted_failure, number)
             disk.trace = None
             machine = self.machines[number] = Machine(f"node{number}", self.agenda, disk)
         return machine
@@ -116,6 +123,10 @@ class Cluster:
         self.agenda.trace(call.encode())
         for listener in self.disk_listeners:
             listener(number, call)
+
+    def _noted_failure(self, number: int, path: str) -> None:
+        for listener in self.sync_listeners:
+            listener(number, path)
 
     def prepare(self, number: int) -> None:
         """Set up a machine for a node that is about to join."""
@@ -163,7 +174,8 @@ class Cluster:
         """Run a node until it ends, however that may be."""
         process = world.process
         try:
-            node = self.nodes[number] = Node(self.settings(number), world)
+            node = ObservedNode(self.settings(number), world, self.observers)
+            self.nodes[number] = node
             await node.run(task_status=status)
         except NodeStopped as stopped:
             if not process.is_dead:
@@ -262,9 +274,10 @@ class Cluster:
                 await trio.sleep(0.01)
 
     def members(self, group: int) -> set[int]:
-        """The voters of a partition group, as its leader sees them; none if nobody leads."""
+        """The nodes that vote in a partition group, as its leader sees them; none: nobody leads."""
         leader = self.leader(group)
-        return set(self.nodes[leader].groups[group].conf_state.voters) if leader else set()
+        voters = self.nodes[leader].groups[group].conf_state.voters if leader else ()
+        return set(map(node_of, voters))
 
     async def wait_led(self, *groups: int) -> None:
         """Wait until all these groups have a leader."""

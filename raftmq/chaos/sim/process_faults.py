@@ -9,14 +9,18 @@ from collections.abc import Callable
 import trio
 
 from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.sim.observed import POINTS as NODE_POINTS
 from raftmq.chaos.sim.stage import Stage
-from raftmq.chaos.world.disk import POINTS
+from raftmq.chaos.world.disk import POINTS as DISK_POINTS
 from raftmq.chaos.world.process import Process
 
 Undo = Callable[[], None]
 
 SLICE_SECONDS = 0.05
 """A process with little of its processor runs once in such a slice."""
+
+NODE_POINTS_SHARE = 0.4
+"""So many crash points lie beside the disk's."""
 
 
 def kill(stage: Stage, event: Event) -> None:
@@ -172,10 +176,15 @@ def stall_loop(stage: Stage, event: Event) -> Undo:
 
 
 def crash_point(stage: Stage, event: Event) -> None:
-    """A process ends when it next comes to a point of its code that touches the disk."""
+    """A process ends when it next comes to a point of its code that touches the disk, or where it
+    sends, receives or has applied something."""
     for node in stage.nodes_of(event):
-        point, after = stage.random.choice(POINTS), stage.random.random() < 0.5
-        stage.cluster.machines[node].disk.crash_at_point(point, after=after)
+        process, after = stage.cluster.processes.get(node), stage.random.random() < 0.5
+        if process is not None and stage.random.random() < NODE_POINTS_SHARE:
+            process.crash_at_point(stage.random.choice(NODE_POINTS), after=after)
+        else:
+            point = stage.random.choice(DISK_POINTS)
+            stage.cluster.machines[node].disk.crash_at_point(point, after=after)
         if stage.random.random() < 0.3:
             stage.lose_power_on_crash(node)
 

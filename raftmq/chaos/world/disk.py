@@ -108,7 +108,11 @@ class MemoryFile:
         inode = self._inode
         if self._disk.is_lying:
             inode.lost.append((inode.low, len(inode.data)))
-        self._disk.enter("datasync", self._path)
+        try:
+            self._disk.enter("datasync", self._path)
+        except OSError:
+            self._disk.on_sync_failed(self._path)
+            raise
         inode.sync()
         self._disk.leave("datasync", self._path)
 
@@ -169,6 +173,8 @@ class MemoryFiles:
         """The next sync loses what it should save."""
         self.on_call: Callable[[str], None] = lambda _: None
         """Told of each changing call, as `operation path`."""
+        self.on_sync_failed: Callable[[str], None] = lambda _: None
+        """Told of each file whose sync is refused."""
         self.on_stop: Callable[[], None] = lambda: None
         """Told when the machine is about to stop inside a call."""
         self.trace: list[str] | None = []

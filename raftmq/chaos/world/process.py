@@ -16,6 +16,7 @@ Left out: a pause between two system calls of one step of the event loop.
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from math import pi, sin
 from random import Random
@@ -24,7 +25,7 @@ from typing import Any
 import trio
 
 from raftmq.chaos.world.agenda import Agenda
-from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 
 EPOCH_MS = 1_700_000_000_000
 """When every made-up world begins, on a right clock."""
@@ -107,6 +108,7 @@ class Process:
         self.context.run(_PROCESS.set, self)
         self.set_aside: list[Any] = []
         """Tasks that became ready while it stood still."""
+        self._points: set[tuple[str, bool]] = set()
         self._postponed: list[Callable[[], object]] = []
         self._stops = 0
 
@@ -146,12 +148,27 @@ class Process:
         if self._stops:
             self._postponed.append(lambda: self.call(call))
         else:
-            self.context.run(call)
+            # A crash point in there has ended it.
+            with suppress(PowerLoss):
+                self.context.run(call)
+
+    def crash_at_point(self, name: str, *, after: bool) -> None:
+        """End before or after it next passes a point of this name; for points of the disk see
+        `MemoryFiles.crash_at_point`."""
+        self._points.add((name, after))
+
+    def passes(self, name: str, *, after: bool) -> None:
+        """It is at a named point of its work. Raises `PowerLoss` if it ends there."""
+        if self._points and (name, after) in self._points:
+            self._points.clear()
+            self.on_crash()
+            raise PowerLoss(f"{'after' if after else 'before'} {name}")
 
     def die(self) -> None:
         """It is gone: nothing it does has an effect from now on."""
         self.is_dead = True
         self._stops = 0
+        self._points.clear()
         self._postponed.clear()
         # Its tasks must run to be unwound.
         self._go_on()
