@@ -1,19 +1,19 @@
 """Making the faults of disks: refused calls while a node runs, damage while it is down.
 
-Damage is tried on a copy of the disk first. A node that would not even start with it may be
-damaged, as long as a minority is (see `stage`): its replacement is up to the drain. A node that
-would start and have lost something is more dangerous: no Raft survives members that forget votes or
-acknowledged records without noticing, so such damage is done only where nothing was promised:
+Damage is tried on a copy of the disk first. A node may notice it, as long as a minority has to (see
+`stage`): it mends itself. A node that would not notice and have lost something is more dangerous:
+no Raft survives members that forget votes or acknowledged records without a trace, so such damage
+is done only where nothing was promised:
 
 | the copy after the damage | what is done |
 |---|---|
-| is refused | the damage, if fewer than half of the seats are damaged with it |
+| shows its damage | the damage, if fewer than half of the seats are damaged with it |
 | has lost no vote, and nothing committed | the same |
 | has lost committed records that a majority of others still holds | the same |
 | else | nothing: the damage is withheld, and counted |
 
-A leader that was told of what is now forgotten makes such a node stop on an assert; that is what it
-is for, and no violation.
+A leader that counts on what is now forgotten makes such a node stop once (`RecordsLost`) and
+abstain from then on.
 
 Each function makes one fault begin, and returns what ends it, if it lasts.
 """
@@ -161,15 +161,8 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     stage.counts["damage done"] += 1
     stage.watch.note(node, f"disk damaged: {verdict}")
     if verdict != "harmless":
-        _note_damage(stage, node)
+        stage.note_damage(node)
     return True
-
-
-def _note_damage(stage: Stage, node: int) -> None:
-    """What a node's disk held before does not bind it any more."""
-    stage.damaged.add(node)
-    for group in stage.watch.moments:
-        stage.watch.rename(node, group)
 
 
 def _judge(
@@ -215,7 +208,7 @@ def wipe(stage: Stage, event: Event) -> None:
             continue
         stage.hold_down(node)
         stage.kill(node)
-        _note_damage(stage, node)
+        stage.note_damage(node)
         stage.cluster.wipe(node)
         stage.let_up(node)
 
@@ -228,7 +221,7 @@ def clone(stage: Stage, event: Event) -> None:
         return
     stage.hold_down(node)
     stage.kill(node)
-    _note_damage(stage, node)
+    stage.note_damage(node)
     twin = stage.cluster.machines[source].disk.copy()
     stage.cluster.machines[node].disk.become(twin)
     stage.let_up(node)

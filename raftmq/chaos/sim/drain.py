@@ -1,9 +1,10 @@
 """After the heal: everything must come back to life, and what was promised must be there.
 
-1. who is down is started; who carries damage is replaced by a new node;
-2. every partition group has a leader again, and sends succeed;
-3. producers end, consumers read everything;
-4. all replicas come level.
+1. who is down is started, and every partition group has a leader again;
+2. who was damaged is whole again by itself; who says that it cannot is replaced by a new node;
+3. sends succeed, producers end, consumers read everything;
+4. all replicas come level, and every disk can be read;
+5. a node makes the index files anew that it is robbed of.
 
 Each step has a time by which a working cluster is done; being late is a violation (V1, V3).
 
@@ -18,9 +19,13 @@ from functools import partial
 
 import trio
 
+from raftmq.broker.group import node_of
+from raftmq.broker.members import member_of
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.log_workload import LogWorkload
+from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.member_faults import replace, start_new
+from raftmq.chaos.sim.rebuilding import rebuild_indexes
 from raftmq.chaos.sim.register_workload import RegisterWorkload
 from raftmq.chaos.sim.stage import Stage
 
@@ -28,8 +33,10 @@ Workload = LogWorkload | RegisterWorkload
 
 LEADER_SECONDS = 20.0
 """From the heal until all groups are led: ten election timeouts, and what a restart takes."""
+MEND_SECONDS = 60.0
+"""Until damaged nodes have mended themselves, or have said that they cannot."""
 REPAIR_SECONDS = 90.0
-"""Until damaged nodes are replaced and no group counts on them."""
+"""Until those are replaced and no group counts on them."""
 PROGRESS_SECONDS = 20.0
 """Until an operation succeeds."""
 PROGRESS_OPERATIONS = 20
@@ -62,6 +69,10 @@ async def drain(stage: Stage, workload: Workload, *, is_liveness: bool = False) 
         stage, "V3", DRAIN_SECONDS, lambda: workload.is_drained, "queues are not read to their end"
     )
     await _require(stage, "V3", LEVEL_SECONDS, partial(_is_level, stage), "replicas differ")
+    if not is_liveness:
+        _require_readable(stage)
+        await rebuild_indexes(stage)
+        await _require(stage, "V3", LEVEL_SECONDS, partial(_is_level, stage), "replicas differ")
     for group in stage.watch.moments:
         stage.final_members[group] = stage.cluster.members(group)
 
@@ -84,11 +95,7 @@ def _situation(stage: Stage) -> str:
     gone = [n for n in stage.members() if n not in stage.cluster.nodes]
     words = [f"members {stage.members()}", f"down {gone}", f"damaged {sorted(stage.damaged)}"]
     words.append(f"leaving {sorted(stage.leaving)}")
-    catalog = max(
-        (node.catalog for node in stage.cluster.nodes.values()),
-        key=lambda one: one.applied,
-        default=None,
-    )
+    catalog = stage.newest_catalog()
     if catalog is not None:
         words.append(f"wanted { {n: group.members for n, group in catalog.groups.items()} }")
     words += [f"node {n}: {stopped}" for n, stopped in sorted(stage.cluster.stopped.items())]
@@ -134,7 +141,10 @@ def _is_level(stage: Stage) -> bool:
 
 
 async def _repair(stage: Stage) -> None:
-    """Replace who carries damage, one after the other, and wait until the cluster is whole."""
+    """Wait until the damaged are whole, and replace those that cannot be."""
+    await _require(
+        stage, "V3", MEND_SECONDS, partial(_is_mended, stage), "damaged nodes are not whole"
+    )
     while old := _next_damaged(stage):
         stage.hold_down(old)
         stage.kill(old, crash=False)
@@ -156,14 +166,28 @@ async def _repair(stage: Stage) -> None:
         stage.kill(node, crash=False)
 
 
+def _is_mended(stage: Stage) -> bool:
+    """Whoever of the members is damaged still has said that it cannot mend that."""
+    stage.note_mended(reads_snapshots=False)
+    return all(stage.is_spoilt(node) for node in stage.damaged & stage.known)
+
+
+def _require_readable(stage: Stage) -> None:
+    """What the members' disks hold must be sound by now."""
+    for node in sorted(set(stage.members()) - stage.damaged):
+        held = held_logs(stage.cluster.machines[node].disk.copy(), node)
+        if isinstance(held, str):
+            text = f"the disk of node {node} is not sound in the end: {held}"
+            stage.violations.append(Violation("L2", stage.watch.now_ms, text))
+
+
 def _next_damaged(stage: Stage) -> int:
     return next((n for n in sorted(stage.damaged) if n in stage.known), 0)
 
 
 def _is_whole(stage: Stage) -> bool:
     """No node is about to leave, and no group is between two memberships."""
-    catalogs = [node.catalog for node in stage.cluster.nodes.values()]
-    catalog = max(catalogs, key=lambda one: one.applied, default=None)
+    catalog = stage.newest_catalog()
     if catalog is None or any(node.is_leaving for node in catalog.nodes.values()):
         return False
     for number, wanted in catalog.groups.items():
@@ -171,7 +195,8 @@ def _is_whole(stage: Stage) -> bool:
         if not leader:
             return False
         conf = stage.cluster.nodes[leader].groups[number].conf_state
-        if conf.voters_outgoing or set(conf.voters) != set(wanted.members):
+        members = {member_of(catalog, node) for node in wanted.members}
+        if conf.voters_outgoing or set(conf.voters) != members:
             return False
     return True
 
@@ -197,6 +222,6 @@ def _can_lose(stage: Stage, dead: set[int]) -> bool:
         for group in node.groups.values():
             conf = group.conf_state
             for voters in (conf.voters, conf.voters_outgoing):
-                if voters and 2 * len(set(voters) - down) <= len(voters):
+                if voters and 2 * len(set(map(node_of, voters)) - down) <= len(voters):
                     return False
     return True

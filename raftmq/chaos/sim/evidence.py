@@ -25,7 +25,11 @@ def gather(stage: Stage, watch: Watch) -> dict[int, Evidence]:
             nodes=tuple(nodes),
             timeline=tuple(moments),
             progress=tuple(watch.progress[group]),
+            acknowledged=tuple(stage.handed.acknowledged[group]),
             recoveries=tuple(stage.recoveries[group]),
+            served=tuple(stage.handed.served[group]),
+            sync_failures=tuple(stage.handed.sync_failures[group]),
+            derived=tuple(stage.derived[group]),
         )
     return found
 
@@ -47,10 +51,13 @@ def _node_log(stage: Stage, watch: Watch, node: int, group: int, held: Held) -> 
 
 
 def judge_servers(evidence: dict[int, Evidence]) -> list[tuple[int, Report]]:
-    """The invariants' reports by partition group, without those that nothing is known of."""
-    return [
-        (group, report)
-        for group, one in evidence.items()
-        for report in check_evidence(one)
-        if not (report.reason and report.reason.startswith("vacuous"))
-    ]
+    """The invariants' reports by partition group."""
+    return [(group, report) for group, one in evidence.items() for report in check_evidence(one)]
+
+
+def vacuous_everywhere(reports: list[tuple[int, Report]]) -> list[str]:
+    """The numbers of the invariants that no partition group's evidence could decide."""
+    numbers = {report.checker.split()[0]: 0 for _, report in reports}
+    for _, report in reports:
+        numbers[report.checker.split()[0]] += not report.reason.startswith("vacuous")
+    return [number for number, decided in numbers.items() if not decided]

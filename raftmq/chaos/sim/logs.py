@@ -7,7 +7,7 @@ import google_crc32c
 from raftmq.chaos.checkers.evidence import NO_ENTRY, Entry
 from raftmq.chaos.sim.cluster import DATA
 from raftmq.chaos.world.disk import MemoryFiles
-from raftmq.errors import RaftmqError
+from raftmq.errors import CorruptRecord, RaftmqError
 from raftmq.log.segment import Identity
 from raftmq.log.store import LogSettings, LogStore
 
@@ -26,7 +26,9 @@ class Held(NamedTuple):
     entries: tuple[Entry, ...]
     """All that are kept."""
     digest: int
-    """Of all the entries' bytes."""
+    """Of all the entries' bytes, and of the snapshots' as far as they can be read."""
+    has_rotten_snapshot: bool
+    """True if a snapshot cannot be read; the log itself can."""
 
     @property
     def last(self) -> int:
@@ -60,7 +62,13 @@ def _held(disk: MemoryFiles, node: int, group: int) -> Held:
             entries.append(Entry(record.index, record.term, record.crc, record.chain))
             digest = google_crc32c.extend(digest, record.encoded)
         low = records[-1].index + 1
+    has_rotten_snapshot = False
+    for meta in recovered.snapshots:
+        try:
+            digest = google_crc32c.extend(digest, store.open_snapshot(meta.index).state())
+        except CorruptRecord:
+            has_rotten_snapshot = True
     term, vote, commit = recovered.hard_state
     start = recovered.start
     base = Entry(start.index, start.term, start.crc, 0) if start.index else NO_ENTRY
-    return Held(term, vote, commit, base, tuple(entries), digest)
+    return Held(term, vote, commit, base, tuple(entries), digest, has_rotten_snapshot)

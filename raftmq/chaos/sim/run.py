@@ -40,7 +40,7 @@ from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.drain import Workload, drain
-from raftmq.chaos.sim.evidence import gather, judge_servers
+from raftmq.chaos.sim.evidence import gather, judge_servers, vacuous_everywhere
 from raftmq.chaos.sim.log_workload import LogWorkload
 from raftmq.chaos.sim.nemesis import Nemesis
 from raftmq.chaos.sim.register_workload import RegisterWorkload
@@ -135,8 +135,10 @@ class _Run:
         violations += [Violation("client-bug", at_ms, text) for text in self._clients.failures]
         reports = [(None, report) for report in self._judge_clients(history)]
         violations += [v for _, report in reports for v in _violations(report, at_ms)]
-        for group, report in judge_servers(gather(stage, watch)):
+        of_servers = judge_servers(gather(stage, watch))
+        for group, report in of_servers:
             violations += _violations(report, at_ms, f"group {group}: ")
+        stage.counts.update(f"vacuous {number}" for number in vacuous_everywhere(of_servers))
         vacuous = self._why_vacuous()
         unknown = [report.reason for _, report in reports if report.verdict is Verdict.UNKNOWN]
         if violations:

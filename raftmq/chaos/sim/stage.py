@@ -3,14 +3,15 @@
 A *seat* is a place among the founding nodes, numbered from 1 as in schedules. A node that is
 replaced leaves its seat to its successor, so that "node 2" of a schedule always means somebody.
 
-Who died is started again after a little while, as a service manager would do it. A node that gave
-up because its disk is not what it was (rot, an emptied or foreign folder) stays stopped until the
-drain replaces it, as an operator would.
+Who died is started again after a little while, as a service manager would do it. A damaged disk is
+the node's own business: it mends itself, and is *whole* again when it has all that it had promised.
+Only a node whose disk says that it is somebody else's, or not in which term it voted, stays stopped
+until the drain replaces it, as an operator would.
 
-The *atlas* keeps a broken disk from being more than the product promises to survive: lasting damage
-is done to a minority of the seats, until those were replaced; and what a node is made to forget
-without a trace must still be held by a majority of the others. Damage beyond that is withheld, and
-counted.
+The *atlas* keeps a broken disk from being more than the product promises to survive: fewer than
+half of the seats carry damage at any time, and count as damaged until they were seen to be whole;
+and what a node is made to forget without a trace must still be held by a majority of the others.
+Damage beyond that is withheld, and counted.
 
 Invariants:
 - At each moment fewer than half of the seats carry lasting damage.
@@ -27,14 +28,16 @@ from typing import Any
 import trio
 
 from raftmq.broker.hosting import GONE
-from raftmq.chaos.checkers import Recovery
+from raftmq.chaos.checkers import Derived, Recovery
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.handed import Handed
 from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.watch import Watch
 from raftmq.chaos.world.network import Connection
+from raftmq.pop.catalog import Catalog
 
 RESTART_SECONDS = (0.1, 2.0)
 """A process that died comes back after a time between these."""
@@ -42,20 +45,20 @@ RESTART_SECONDS = (0.1, 2.0)
 GIVES_UP_MAX = 4
 """A node that gives up so often after the heal, without serving in between, is broken for good."""
 
-FORGETFUL = "was the log lost?"
-"""What the assert says that a node stops on if a leader knows it to have held more."""
-
 REFRESH_SECONDS = 0.2
 """How often it is found out who belongs to the cluster."""
 
 GONE_SECONDS = 4.0
 """A node that has left is stopped so long after that."""
 
-DISK_FAULTS = (
-    "RotFound", "WrongFolder", "KnownOtherwise", "WrongLog", "UnsupportedFormat",
-    "CorruptRecord", "ValidationError", "DecodeError", "FileNotFoundError",
-)  # fmt: skip
+MENDED_SECONDS = 2.0
+"""How often it is found out whether a damaged node is whole."""
+
+BEYOND_MENDING = ("WrongFolder", "KnownOtherwise", "Superseded", "WrongLog")
 """What a node's last words begin with if starting it again is of no use."""
+
+TERM_UNKNOWN = "in which term it voted cannot be told"
+"""What rot is said to be that a node cannot mend."""
 
 
 class Stage:
@@ -70,6 +73,8 @@ class Stage:
         """What is seen of them."""
         self.clients = clients
         """Who uses them."""
+        self.handed = Handed(cluster, watch)
+        """What the nodes gave away."""
         self.random = Random(f"stage {seed}")
         """For all that a schedule leaves open."""
         self.agenda = cluster.agenda
@@ -81,7 +86,10 @@ class Stage:
         self.seats = {peer.id: peer.id for peer in cluster.peers}
         """Which node sits where."""
         self.damaged: set[int] = set()
-        """Nodes whose disks do not hold what they held."""
+        """Nodes whose disks do not hold what they held, until they were seen to hold it again."""
+        self.was_damaged: set[int] = set()
+        """All that ever were."""
+        self._promised: dict[int, dict[int, int]] = {}
         self.joining: set[int] = set()
         """Nodes that were started to join, and are not in the catalog yet."""
         self.known: set[int] = set(self.seats.values())
@@ -98,6 +106,8 @@ class Stage:
         """By partition group: its voters in the end."""
         self.recoveries: dict[int, list[Recovery]] = defaultdict(list)
         """By partition group: what recovering copies of disks before a start gave."""
+        self.derived: dict[int, list[Derived]] = defaultdict(list)
+        """By partition group: index files that a node had to make anew."""
         self.is_healing = False
         """True from the heal on: nothing is broken any more."""
         self._nursery = nursery
@@ -107,6 +117,7 @@ class Stage:
         self._held: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
         self._power_on_crash: set[int] = set()
+        self._looked_at = 0.0
         cluster.listeners.append(self._changed)
         cluster.disk_listeners.append(self._noted_call)
 
@@ -119,6 +130,9 @@ class Stage:
         """Keep up with who belongs to the cluster."""
         if not self._is_over:
             self.refresh()
+            if self.agenda.now >= self._looked_at + MENDED_SECONDS:
+                self._looked_at = self.agenda.now
+                self.note_mended()
             self.agenda.call_after(REFRESH_SECONDS, self.begin)
 
     def end(self) -> None:
@@ -161,10 +175,20 @@ class Stage:
         """All machines that talk to each other, clients last."""
         return [*map(self.host, self.members()), *self.clients.hosts()]
 
+    def newest_catalog(self) -> Catalog | None:
+        """What the node that knows most knows of the cluster; None if no node runs."""
+        catalogs = [node.catalog for node in self.cluster.nodes.values()]
+        return max(catalogs, key=lambda one: one.applied, default=None)
+
+    def _wanted_on(self, node: int) -> set[int]:
+        """The partition groups that a node shall carry."""
+        catalog = self.newest_catalog()
+        groups = catalog.groups.values() if catalog is not None else ()
+        return {group.id for group in groups if node in group.members}
+
     def refresh(self) -> None:
         """Find out who belongs to the cluster by now, and give free seats to those without one."""
-        catalogs = [node.catalog for node in self.cluster.nodes.values()]
-        catalog = max(catalogs, key=lambda one: one.applied, default=None)
+        catalog = self.newest_catalog()
         if catalog is None or len(catalog.nodes) < 2 or catalog.applied < self._applied:
             return
         self._applied, known = catalog.applied, set(catalog.nodes)
@@ -260,7 +284,8 @@ class Stage:
             return False
         # Before the heal, a disk that refuses may work again later.
         is_hopeless = self.is_healing and self._failures[node] >= GIVES_UP_MAX
-        return str(stopped).startswith(DISK_FAULTS) or is_hopeless
+        text = str(stopped)
+        return text.startswith(BEYOND_MENDING) or TERM_UNKNOWN in text or is_hopeless
 
     def _changed(self, node: int, what: str) -> None:
         if what == "starts":
@@ -269,24 +294,69 @@ class Stage:
             self._failures[node] = 0
         elif what.startswith("breaks"):
             text = self.cluster.broken[node]
-            if node in self.damaged and FORGETFUL in text:
-                self.counts["forgetting noticed"] += 1
-                return
             self.violations.append(Violation("bug", self.watch.now_ms, f"node {node}: {text}"))
         elif what.startswith("gives up"):
             self.counts["nodes that gave up"] += 1
             self._failures[node] += self.is_healing
             if self.is_spoilt(node):
-                self.damaged.add(node)
+                self._note_spoilt(node)
         self.restart_soon(node)
 
     def spawn(self, task: Callable[..., Any], *args: Any) -> None:
         """Run something beside; its exceptions end the run."""
         self._nursery.start_soon(task, *args)
 
-    # Who may be hurt for good.
+    # Who may be hurt for good, and who was.
 
     def may_damage(self, node: int) -> bool:
         """True if a disk may be damaged without the damaged ones becoming half of all."""
         hurt = self.damaged | {node}
         return 2 * len(hurt & set(self.members())) < len(self.seats)
+
+    def note_damage(self, node: int) -> None:
+        """A disk was damaged: what it held before does not bind its node any more."""
+        self.damaged.add(node)
+        self.was_damaged.add(node)
+        # It is whole when it holds all that may have been committed by now.
+        self._promised[node] = dict(self.watch.commits)
+        for group in self.watch.moments:
+            self.watch.rename(node, group)
+
+    def _note_spoilt(self, node: int) -> None:
+        if node not in self.damaged and node in self.known:
+            text = f"node {node} gave up with a disk that nobody had damaged: "
+            text += str(self.cluster.stopped.get(node) or self.cluster.broken.get(node))
+            self.violations.append(Violation("bug", self.watch.now_ms, text))
+        self.note_damage(node)
+
+    def note_mended(self, *, reads_snapshots: bool = True) -> None:
+        """Find out which damaged nodes are whole again.
+
+        As snapshots are not mended, one that is rotten is passed over when nothing is damaged any
+        more; before that, the next damage might hit who has the good one.
+        """
+        for node in sorted(self.damaged):
+            if self._is_whole(node, reads_snapshots=reads_snapshots):
+                self.damaged.discard(node)
+                self.counts["nodes mended"] += 1
+                self.watch.note(node, "is whole again")
+
+    def _is_whole(self, node: int, *, reads_snapshots: bool) -> bool:
+        """True if a node counts everywhere, has nothing to mend, and holds all it had promised."""
+        running, wanted = self.cluster.nodes.get(node), self._wanted_on(node)
+        if running is None or not running.is_serving or wanted - set(running.groups):
+            return False
+        for number in wanted:
+            group = running.groups[number]
+            if group.abstains or running.repairs.status(number):
+                return False
+            # One that was wiped re-enters as another member, which learns first.
+            if group.raft.id not in group.conf_state.voters:
+                return False
+            durable = min(group.raft.commit, group.cache.last_index())
+            if durable < self._promised[node].get(number, 0):
+                return False
+        held = held_logs(self.cluster.machines[node].disk.copy(), node)
+        if isinstance(held, str) or wanted - set(held):
+            return False
+        return not (reads_snapshots and any(one.has_rotten_snapshot for one in held.values()))

@@ -1,9 +1,5 @@
 """Whole runs: what a seed gives, that it gives the same again, and that planted bugs are found."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from raftmq.chaos.checkers import Verdict
@@ -15,6 +11,7 @@ from raftmq.log.record import Record
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.producers import Producers
 from raftmq.pop.results import Result
+from tests.chaos.sim.processes import trace_hash_in_another_process
 
 SIM = of_world(World.SIM)
 
@@ -41,23 +38,11 @@ def test_run_in_which_nothing_succeeds_is_vacuous() -> None:
     assert outcome.is_vacuous
 
 
-def trace_hash_in_another_process(schedule: Schedule, hash_seed: str) -> str:
-    program = (
-        "import sys; from raftmq.chaos.faults import Schedule\n"
-        "from raftmq.chaos.sim.run import run\n"
-        "print(run(Schedule.from_json(sys.argv[1])).trace_hash)"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, "-c", program, schedule.to_json()]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 def test_same_seed_gives_the_same_run_in_every_process() -> None:
     schedule = draw(11, SIM, nodes=3, seconds=12)
     here = run(schedule)
-    assert here.trace_hash == trace_hash_in_another_process(schedule, "1")
-    assert here.trace_hash == trace_hash_in_another_process(schedule, "2")
+    assert here.trace_hash == trace_hash_in_another_process(schedule, hash_seed="1")
+    assert here.trace_hash == trace_hash_in_another_process(schedule, hash_seed="2")
     assert here.trace_hash != run(schedule._replace(seed=12)).trace_hash
 
 
