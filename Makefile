@@ -8,10 +8,10 @@ SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
 SOURCES := raftmq tests bench demo docs/generate.py
 
-.PHONY: help setup test demo check fix chaos mutants seeds bench docs clean
+.PHONY: help setup test demo check fix chaos mutants known-bugs seeds bench docs clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(UV):
 	$(PY) -m venv $(VENV)
@@ -36,7 +36,7 @@ check: setup  ## read-only gate: format, lint, types, import contracts, fast tes
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not process"
+	$(BIN)/pytest -q -m "not process and not campaign"
 	$(SYNC) --group docs
 	$(BIN)/zensical build --strict
 
@@ -54,6 +54,9 @@ bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks
 
 mutants: setup  ## plant each known bug and hunt it, writes docs/chaos/mutants.* (ARGS="44 45")
 	$(BIN)/python -m raftmq.chaos.mutants $(ARGS)
+
+known-bugs: setup  ## hunt the published bugs of pysyncobj, writes docs/chaos/known-bugs.*
+	$(BIN)/python -m bench.known_bugs $(ARGS)
 
 seeds: setup  ## clean seeds of the core simulator: no false alarm (ARGS="--seeds 10000")
 	$(BIN)/python -m bench.chaos_core $(ARGS)

@@ -109,6 +109,7 @@ def page(rows: Rows) -> str:
         "Written by `make mutants` (`python -m raftmq.chaos.mutants`); times are CPU-seconds of",
         "the machine it ran on, *at* is the simulated time at which it showed.",
         "To see one: `raftmq chaos run --world core --mutant NAME --seed SEED`.",
+        "Bugs that others published are hunted in [the hall of known bugs](known-bugs.md).",
         "",
         "| no. | name | what is wrong | killed by | seed | seeds tried | CPU-s | at |",
         "|---|---|---|---|---|---|---|---|",

@@ -1,0 +1,109 @@
+"""What was published about pysyncobj 0.3.11: which promise each bug breaks, and what cannot be run.
+
+A bug counts as found if its invariant breaks in a run, judged by the harness's checkers. Where the
+same invariant breaks for another reason too, a bug has a narrower look of its own at the evidence.
+
+Sources: SandTable (EuroSys 2024); the issues and pull requests of bakwc/PySyncObj as numbered.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from raftmq.chaos.checkers.evidence import Evidence, Moment
+
+Look = Callable[[Evidence], str]
+"""What shows the bug; empty: nothing."""
+
+
+def commit_falls_over_a_standing_log(evidence: Evidence) -> str:
+    """The commit index falls while the log stays as long: the leader's word was taken as it is."""
+    last: dict[int, Moment] = {}
+    for moment in evidence.timeline:
+        before = last.get(moment.node)
+        last[moment.node] = moment
+        if before is None or before.incarnation != moment.incarnation:
+            continue
+        if moment.commit < before.commit <= moment.last:
+            return (
+                f"node {moment.node}'s commit index fell from {before.commit} to {moment.commit}, "
+                f"though its log reaches {moment.last}"
+            )
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One published bug."""
+
+    issue: str
+    """Number in bakwc/PySyncObj."""
+    what: str
+    """In one sentence."""
+    invariant: str = ""
+    """Which promise of Raft it breaks; empty: it cannot be run, see `reason`."""
+    look: Look | None = None
+    """If breaking the invariant alone does not name it."""
+    reason: str = ""
+    """Why it cannot be run."""
+
+    def __post_init__(self) -> None:
+        assert bool(self.invariant) != bool(self.reason), self
+
+    def shown(self, broken: Mapping[str, str], evidence: Evidence) -> str:
+        """How a run shows it; empty: it does not."""
+        if self.look is not None:
+            return self.look(evidence)
+        return broken.get(self.invariant, "")
+
+
+BUGS = (
+    Bug(
+        issue="166",
+        what="A follower takes the leader's commit index as it is, also if its own is higher.",
+        invariant="R7",
+        look=commit_falls_over_a_standing_log,
+    ),
+    Bug(
+        issue="167",
+        what="A late answer takes a match index back.",
+        invariant="R9",
+    ),
+    Bug(
+        issue="167",
+        what="Next indexes and match indexes are set apart, so that the next one may be the lower.",
+        invariant="R10",
+    ),
+    Bug(
+        issue="169",
+        what="A leader commits entries of older terms by counting copies.",
+        invariant="R12",
+    ),
+    Bug(
+        issue="201",
+        what="The term is forgotten at a restart.",
+        invariant="R6",
+    ),
+    Bug(
+        issue="84",
+        what="The vote is forgotten at a restart.",
+        invariant="R11",
+    ),
+    Bug(
+        issue="202",
+        what="After a restart of all, committed entries are overwritten.",
+        invariant="L8",
+    ),
+    Bug(
+        issue="84",
+        what="The journal is never synced: a power loss takes what was acknowledged.",
+        reason="the journal is a memory-mapped file of the real file system; the made-up disk, "
+        "which knows what was synced, would have to lie under it",
+    ),
+    Bug(
+        issue="161",
+        what="A connection that broke while it was made counts as connected, and sending over it "
+        "raises.",
+        reason="it is in the TCP transport, whose place the simulated one takes",
+    ),
+)
+"""Those that a run can show, then those that it cannot."""

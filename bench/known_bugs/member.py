@@ -1,0 +1,238 @@
+"""One machine with a pysyncobj process on it most of the time: ticks, messages, ends, starts.
+
+pysyncobj runs as it is, through its own doors: a `Transport` that hands messages to `Streams`, and
+`doTick`, called every 50 ms and after what has arrived, as its own thread does. Its clock and its
+randomness are replaced in its module (`Library.arrange`), and its sockets are not there. Its
+journal is a real file, which a process that is killed leaves as it is.
+
+Invariants:
+- Whatever pysyncobj raises is noted, and it goes on, as its own thread does.
+
+Sources: `pysyncobj.syncobj._autoTickThread` for the order of things.
+"""
+
+import pickle
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.known_bugs.cluster import Cluster
+
+TICK_US = 50_000
+"""pysyncobj's `autoTickPeriod`."""
+
+WAKE_US = 2_000
+"""What has arrived is acted on by the next tick, so long afterwards at most."""
+
+RESTART_US, RESTART_SPREAD_US = 200_000, 1_500_000
+"""A process that ended is started again after the first to both together."""
+
+Call = Callable[..., None]
+
+
+class Library:
+    """pysyncobj as it was found, with another clock, other dice and no sockets."""
+
+    def __init__(self, package: ModuleType) -> None:
+        from pysyncobj import syncobj, transport
+
+        self.version = str(package.version.VERSION)
+        self._module = syncobj
+        self.transport_type = _transport_type(transport.Transport)
+        self.store_type = _store_type(package)
+        self.node_type = syncobj.Node
+        self.conf_type = package.SyncObjConf
+
+    def arrange(self, now: Callable[[], float], random: Random) -> None:
+        """Make it read this clock and throw these dice from now on, in all its instances."""
+        module: Any = self._module
+        module.monotonicTime = now
+        module.random = random
+        module.createPoller = lambda _: _Poller()
+        module.PIPE_NOTIFIER_ENABLED = False
+
+
+class _Poller:
+    """There is nothing to poll."""
+
+    def poll(self, timeout: float) -> None:
+        """Return at once."""
+
+
+def _transport_type(base: Any) -> Any:
+    class Simulated(base):  # type: ignore[misc]
+        """pysyncobj's door to the network."""
+
+        def __init__(self, member: "Member") -> None:
+            super().__init__(None, None, ())
+            self._member = member
+
+        def send(self, node: Any, message: object) -> bool:
+            return self._member.send(node.id, message)
+
+    return Simulated
+
+
+def _store_type(package: Any) -> Any:
+    class Store(package.SyncObj):  # type: ignore[misc]
+        """The replicated object: it tells what is applied, and answers with it."""
+
+        def __init__(self, member: "Member", others: Any, conf: Any, transport: Any) -> None:
+            self._tell = member.applied
+            super().__init__(member.node, others, conf, transport=transport)
+
+        @package.replicated  # type: ignore[untyped-decorator]
+        def put(self, value: int) -> int:
+            self._tell(self.raftLastApplied + 1, value)
+            return value
+
+    return Store
+
+
+class Member:
+    """One machine. It is state."""
+
+    def __init__(self, number: int, cluster: "Cluster", journal: Path) -> None:
+        self.id = self.place = number
+        self._cluster = cluster
+        self._journal = journal
+        self._random = Random(f"member {number} {cluster.seed}")
+        self.node = cluster.library.node_type(number)
+        self.store: Any = None
+        """pysyncobj's object; None while the process is down."""
+        self.lives = 0
+        self.is_paused = False
+        self._stash: list[tuple[Call, tuple[object, ...]]] = []
+        self._transport: Any = None
+        self._next_tick_us = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs, perhaps paused."""
+        return self.store is not None
+
+    def inside(self, name: str) -> Any:
+        """A private field of pysyncobj's object."""
+        return getattr(self.store, f"_SyncObj__{name}")
+
+    # Life
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self.is_up:
+            return
+        cluster = self._cluster
+        self.lives += 1
+        others = [one.node for one in cluster.at_place.values() if one is not self]
+        conf = cluster.library.conf_type(
+            autoTick=False,
+            journalFile=str(self._journal),
+            appendEntriesUseBatch=cluster.uses_batches,
+        )
+        self._transport = cluster.library.transport_type(self)
+        self.store = cluster.library.store_type(self, others, conf, self._transport)
+        cluster.watch.started(self)
+        self._tick_after(int(cluster.random.random() * TICK_US))
+
+    def start_later(self, delay_us: int = 0) -> None:
+        """Start the process after a while, as a supervisor does."""
+        spread = int(self._cluster.random.random() * RESTART_SPREAD_US)
+        self._cluster.loop.after(delay_us or RESTART_US + spread, self.start)
+
+    def end(self, *, power: bool) -> None:
+        """The process is killed; the file keeps all that it had written."""
+        assert not power, "pysyncobj promises nothing after a power loss"
+        if self.store is None:
+            return
+        self.inside("raftLog")._destroy()
+        self.store = None
+        self.is_paused = False
+        self._stash.clear()
+        self._cluster.counts["crashes"] += 1
+        self._cluster.streams.ended(self)
+
+    def pause(self) -> None:
+        """Stand still."""
+        self.is_paused = self.is_up
+
+    def resume(self) -> None:
+        """Go on, with all that has happened meanwhile."""
+        self.is_paused = False
+        stash, self._stash = self._stash, []
+        for call, args in stash:
+            self._turn(call, *args)
+
+    # What happens to it
+
+    def _turn(self, call: Call, *args: object) -> None:
+        if self.store is None:
+            return
+        if self.is_paused:
+            self._stash.append((call, args))
+            return
+        try:
+            call(*args)
+        # As its own thread does: log it and go on.
+        except Exception as error:
+            self._cluster.counts["errors"] += 1
+            self._cluster.errors.setdefault(f"{type(error).__name__}: {error}", self._cluster.seed)
+        self._cluster.watch.look(self)
+
+    def _tick_after(self, delay_us: int) -> None:
+        loop = self._cluster.loop
+        self._next_tick_us = loop.now_us + delay_us
+        loop.after(delay_us, self._tick, self.lives, self._next_tick_us)
+
+    def _tick(self, life: int, at_us: int) -> None:
+        # A tick that was brought forward, or is of another life, does not happen.
+        if life == self.lives and at_us == self._next_tick_us and self.is_up:
+            if not self.is_paused:
+                self._turn(self.store.doTick)
+            self._tick_after(TICK_US)
+
+    def received(self, sender: int, data: bytes) -> None:
+        """A message has arrived."""
+        self._cluster.trace.note(self._cluster.loop.now_us, sender, self.id, len(data))
+        node = self._cluster.at_place[sender].node
+        self._turn(self._receive, node, pickle.loads(data))
+        wake_us = int(self._random.random() * WAKE_US)
+        if self.is_up and self._next_tick_us > self._cluster.loop.now_us + wake_us:
+            self._tick_after(wake_us)
+
+    def _receive(self, node: object, message: object) -> None:
+        self._transport._onMessageReceived(node, message)
+
+    def connected(self, other: int) -> None:
+        """A connection stands."""
+        node = self._cluster.at_place[other].node
+        self._turn(lambda: self._transport._onNodeConnected(node))
+
+    def disconnected(self, other: int) -> None:
+        """A connection broke."""
+        node = self._cluster.at_place[other].node
+        self._turn(lambda: self._transport._onNodeDisconnected(node))
+
+    # What it does
+
+    def send(self, to: int, message: object) -> bool:
+        """pysyncobj sends something."""
+        return self._cluster.streams.send(self, to, message)
+
+    def applied(self, index: int, value: int) -> None:
+        """pysyncobj applies a value."""
+        self._cluster.watch.applied(self, index, value)
+
+    def propose(self, value: int) -> None:
+        """A client asks this member to replicate a value."""
+        self._turn(self._put, value)
+
+    def _put(self, value: int) -> None:
+        self.store.put(value, callback=partial(self._answered, value))
+
+    def _answered(self, value: int, result: object, error: int) -> None:
+        if not error:
+            self._cluster.watch.acknowledged(self, value, result)

@@ -1,0 +1,57 @@
+"""Plays seeds with the pysyncobj that is on the path, one line of JSON each.
+
+    PYTHONHASHSEED=0 PYTHONPATH=FOLDER python -m bench.known_bugs.play --seeds 0..9
+
+One version of a package fits into a process: `bench.known_bugs` starts one of these for each.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+
+import pysyncobj
+
+from bench.known_bugs.bugs import BUGS
+from bench.known_bugs.member import Library
+from bench.known_bugs.run import SECONDS, Played, play
+from raftmq.chaos.seeds import parse
+
+
+def main() -> None:
+    """Play and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.known_bugs.play")
+    parser.add_argument("--seeds", default="0..9")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="simulated, each seed")
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        sys.exit("pysyncobj walks over sets: set PYTHONHASHSEED=0 to have a run again")
+    # It tells of each exception and each truncation; they are counted instead.
+    logging.disable(logging.CRITICAL)
+    library = Library(pysyncobj)
+    for seed in parse(options.seeds)[0]:
+        line = {"version": library.version} | row(play(library, seed, options.seconds))
+        print(json.dumps(line), flush=True)
+
+
+def row(played: Played) -> dict[str, object]:
+    """What is told of a run."""
+    shown = {
+        str(number): bug.shown(played.broken, played.evidence)
+        for number, bug in enumerate(BUGS)
+        if bug.invariant
+    }
+    return {
+        "seed": played.seed,
+        "bugs": {number: text for number, text in shown.items() if text},
+        "broken": played.broken,
+        "errors": list(played.errors),
+        "trace_hash": played.trace_hash,
+        "counts": played.counts,
+        "is_vacuous": played.is_vacuous,
+    }
+
+
+if __name__ == "__main__":
+    main()

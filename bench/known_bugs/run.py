@@ -1,0 +1,185 @@
+"""One run of pysyncobj under a schedule of faults: break, heal, drain, judge.
+
+    >>> [fault.name for fault in kinds()][:3]
+    ['isolate-node', 'split-majority', 'split-minority-third']
+
+Only faults that a user of pysyncobj may meet are made: its connections are TCP, so that nothing is
+lost, doubled or out of order while one stands.
+
+Invariants:
+- Version, seed and length decide a run, in every process with the same PYTHONHASHSEED.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, cast
+
+from bench.known_bugs.cluster import Cluster
+from bench.known_bugs.member import Library
+from raftmq.chaos.checkers import Verdict, check_evidence
+from raftmq.chaos.checkers.evidence import Evidence
+from raftmq.chaos.core import network_faults, process_faults
+from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
+from raftmq.chaos.faults import FAULTS, Event, Fault, Schedule, draw
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.cluster import Cluster as CoreCluster
+
+SECONDS = 60.0
+PROPOSALS_PER_SECOND = 5.0
+DRAIN_SECONDS_MAX = 60.0
+LOOK_US = 250_000
+
+NOT_OVER_TCP = frozenset(
+    {"reorder", "duplicate", "loss", "burst-loss", "stale-replay", "drop-kind"}
+)
+"""What a stream does not do to its bytes."""
+
+NOT_HERE = frozenset({"crash-point"})
+"""Its points are raftmq's."""
+
+HANDLERS: Mapping[str, Handler] = {
+    name: handler
+    for name, handler in {**network_faults.HANDLERS, **process_faults.HANDLERS}.items()
+    if FAULTS[name].code[0] in "NP" and name not in NOT_OVER_TCP | NOT_HERE
+}
+"""The core simulator's own, by name of the fault."""
+
+
+def kinds() -> list[Fault]:
+    """The faults that are made."""
+    return [fault for fault in FAULTS.values() if fault.name in HANDLERS]
+
+
+def schedule_of(seed: int, seconds: float = SECONDS) -> Schedule:
+    """What happens with this seed."""
+    nodes = 5 if Random(f"size {seed}").random() < 0.25 else 3
+    return draw(seed, kinds(), nodes=nodes, seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of one run."""
+
+    seed: int
+    broken: Mapping[str, str]
+    """By invariant: what was seen."""
+    errors: Mapping[str, int]
+    """What pysyncobj raised."""
+    evidence: Evidence
+    trace_hash: str
+    counts: Mapping[str, int]
+    is_vacuous: bool
+
+
+def play(library: Library, seed: int, seconds: float = SECONDS) -> Played:
+    """Play one seed."""
+    with TemporaryDirectory(prefix="known-bugs-", dir=_memory()) as folder:
+        return Run(library, seed, seconds, Path(folder)).play()
+
+
+def _memory() -> str | None:
+    # Where a journal costs no disk, if there is such a place.
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+class Run:
+    """One run. It is state."""
+
+    def __init__(self, library: Library, seed: int, seconds: float, folder: Path) -> None:
+        self._schedule = schedule_of(seed, seconds)
+        nodes = 5 if Random(f"size {seed}").random() < 0.25 else 3
+        self._cluster = Cluster(seed, nodes, library, folder)
+        self._lasting: dict[Stage, Undo] = {}
+        self._is_healed = self._is_over = False
+        self._random = Random(f"clients {seed}")
+        self._proposed = 0
+
+    def play(self) -> Played:
+        """All of it."""
+        cluster, schedule = self._cluster, self._schedule
+        for event in schedule.events:
+            cluster.loop.at(event.at_ms * 1000, self._strike, event)
+        cluster.begin()
+        self._propose()
+        cluster.loop.run_until(schedule.heal_ms * 1000)
+        self._heal()
+        cluster.loop.run_until(int(schedule.seconds * 1e6))
+        self._is_over = True
+        broken = self._drain()
+        evidence = cluster.watch.evidence()
+        for report in (*check_evidence(evidence), *check_evidence(cluster.watch.machines())):
+            if report.verdict is Verdict.INVALID:
+                anomaly = report.anomalies[0]
+                broken[anomaly.name] = anomaly.fact
+        for member in cluster.at_place.values():
+            member.end(power=False)
+        return Played(
+            schedule.seed, broken, cluster.errors, evidence, cluster.trace.hexdigest(),
+            dict(cluster.counts), not (cluster.counts["elections"] and cluster.counts["acked"]),
+        )  # fmt: skip
+
+    # Clients
+
+    def _propose(self) -> None:
+        cluster = self._cluster
+        if self._is_over:
+            return
+        delay = int(self._random.expovariate(PROPOSALS_PER_SECOND) * 1e6) + 1
+        cluster.loop.after(delay, self._propose)
+        up = [member for member in cluster.at_place.values() if member.is_up]
+        leader = cluster.leader()
+        if leader is not None and self._random.random() < 0.7:
+            up = [leader.node]
+        if up:
+            self._proposed += 1
+            self._random.choice(up).propose(self._proposed)
+
+    # Faults
+
+    def _strike(self, event: Event) -> None:
+        cluster = self._cluster
+        if self._is_healed:
+            return
+        end_ms = event.at_ms + event.lasts_ms if event.lasts_ms else self._schedule.heal_ms
+        random = Random(f"fault {cluster.seed} {event.at_ms} {event.fault}")
+        end_us = min(end_ms, self._schedule.heal_ms) * 1000
+        # What handlers use of a cluster is here too, see `cluster`.
+        stage = Stage(cast("CoreCluster", cluster), event, random, end_us)
+        try:
+            undo = HANDLERS[event.fault](stage)
+        except Skipped:
+            return
+        cluster.counts[event.fault] += 1
+        if undo is not None:
+            self._lasting[stage] = undo
+            cluster.loop.at(max(end_us, cluster.loop.now_us), self._undo, stage)
+
+    def _undo(self, stage: Stage) -> None:
+        undo = self._lasting.pop(stage, None)
+        if undo is not None:
+            stage.is_over = True
+            undo()
+
+    def _heal(self) -> None:
+        self._is_healed = True
+        for stage in list(self._lasting):
+            self._undo(stage)
+        self._cluster.network.heal()
+        for member in self._cluster.at_place.values():
+            member.resume()
+            member.start()
+
+    def _drain(self) -> dict[str, str]:
+        cluster = self._cluster
+        end_us = cluster.loop.now_us + int(DRAIN_SECONDS_MAX * 1e6)
+        while not cluster.is_agreed():
+            if cluster.loop.now_us > end_us:
+                for member in cluster.at_place.values():
+                    member.start()
+                return {"V3": f"no agreement {DRAIN_SECONDS_MAX:.0f} s after the last work"}
+            cluster.loop.run_until(cluster.loop.now_us + LOOK_US)
+        return {}
