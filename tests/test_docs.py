@@ -243,6 +243,6 @@ def test_architecture_stays_short() -> None:
 def test_make_targets_that_pages_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for path in PAGES:
-        for target in re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(), re.MULTILINE):
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(), re.MULTILINE):
             is_there = re.search(rf"^{target}:", makefile, re.MULTILINE)
             assert is_there, f"{name(path)}: make {target}"
