@@ -28,7 +28,8 @@ from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
 
 from .group import Group, node_of
-from .members import is_unused, next_step
+from .members import is_unused, member_of, next_step
+from .resubscribing import resubscription
 from .settings import Log
 from .space import first_not_in, heirs
 from .tickets import Callback
@@ -144,7 +145,8 @@ class Duties:
         if number == self._node.id:
             return self._node.incarnation
         link = self._node.links.get(number)
-        return self._node.incarnation_of(number) or (link.incarnation if link else "")
+        _, name = self._node.acquaintances.folder_of(number)
+        return name or (link.incarnation if link else "")
 
     def _change_members(self, group: Group) -> bool:
         """Take a step towards the members that the catalog wants; True if there is one."""
@@ -152,7 +154,7 @@ class Duties:
         duty = ("members", group.number)
         if wanted is None or duty in self._under_way:
             return False
-        members = wanted.members
+        members = [member_of(self._node.catalog, number) for number in wanted.members]
         if group.number == SYSTEM_GROUP:
             members = members + self._staying(group)
         if not self._are_named(members, group):
@@ -176,15 +178,17 @@ class Duties:
         """Whether it is known which data folder each node has that is to come."""
         nodes, conf = self._node.catalog.nodes, group.conf_state
         present = {*conf.voters, *conf.learners}
-        return all(number in present or nodes[number].incarnation for number in members)
+        return all(member in present or nodes[node_of(member)].incarnation for member in members)
 
     def _staying(self, group: Group) -> list[int]:
         """Members that are to leave the system group, but not before all others."""
         nodes = self._node.catalog.nodes
         return [
             member
-            for member in sorted(map(node_of, group.conf_state.voters))
-            if member in nodes and nodes[member].is_leaving and member not in self._moved
+            for member in sorted(group.conf_state.voters)
+            if (number := node_of(member)) in nodes
+            and nodes[number].is_leaving
+            and number not in self._moved
         ]
 
     def _forget_left(self) -> None:
@@ -211,8 +215,8 @@ class Duties:
         wanted = self._node.catalog.groups.get(group.number)
         if wanted is None or not wanted.members:
             return
-        preferred = wanted.members[0]
-        if group.number == SYSTEM_GROUP or preferred == self._node.id:
+        preferred = member_of(self._node.catalog, wanted.members[0])
+        if group.number == SYSTEM_GROUP or preferred == group.raft.id:
             return
         led_since = self._led_since[group.number, group.raft.term]
         if trio.current_time() - led_since < SPREAD_SECONDS:

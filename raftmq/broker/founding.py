@@ -1,57 +1,63 @@
-"""May a blank folder vote? What nodes remember of each other, and the question at the start.
+"""May a blank folder take part? The question at the start, and who may answer it.
 
 Raft counts on votes and acknowledged records that survive a restart. A node whose disk was wiped
 has forgotten both; if it came back as its old self, a majority could vote twice in one term, or a
-committed record could be missing from every majority. So each data folder has a random name, the
-*incarnation*, and each node durably remembers the name under which it first took a consensus
-message from another node.
-
-A blank folder asks before it takes part: a founding node all other founders, a node that joins
-later everybody it has a link to.
+committed record could be missing from every majority. So a blank folder asks before it takes part:
 
 | answers | meaning | what follows |
 |---|---|---|
 | all founders: "never seen" | the cluster is being founded, or this node never spoke | it founds |
-| the system group's leader: "never seen" | nothing counts on this node yet | it joins |
-| one: "known under another name" | this disk was wiped, or swapped | it stops and says so |
-| others are missing | cannot be told apart | it waits |
+| the system group's leader: "never seen", to a node that joins | nothing counts on it | it joins |
+| somebody: "known under another name" | this disk was wiped, or swapped | it asks for that place |
+| the leader: "you have that place" | the old folder is fenced off | it re-enters |
+| the leader: "you cannot have it" | the node leaves, or left | it stops and says so |
+| others are missing | cannot be told apart | it waits, and says for what |
+
+A node that *re-enters* gets the next generation from the catalog (`RenewNode`), and with it new
+member ids: its groups take it in as a learner that lacks everything, and when it has caught up, one
+joint change lets it vote and removes its old self. Until then the old self counts as a member that
+does not answer. So each group needs a majority without the node, and two wiped nodes of three wait
+for ever: what only they held is lost, and no program may say that it was nothing.
 
 The leader's word is enough because the catalog names each node's folder, and a group takes a node
 in only after that. The nodes that the settings of one that joins name may be gone for good.
 
 Invariants:
-- A node's name is durable at a peer before that peer takes the first consensus message from it.
 - A blank folder's name is durable before anybody hears it: a restart while it waits keeps it.
+- A place is taken only from the folder that the asking one was told of, and not as long as the
+  leader reaches a process that has it, or a group has no leader without it: a folder that is the
+  only hope of a group is never fenced off.
 
-Left out: a wiped node that re-enters as a learner by itself.
+Left out: proving that the old folder is lost. One that is only out of reach is fenced off as well,
+and stops when it meets any other node.
 
-Sources: openraft's documentation on blank nodes; Raft thesis §4 (membership), whose servers never
-lose their disks.
+Sources: openraft's documentation on blank nodes; Viewstamped Replication Revisited (2012) §4.3.
 """
 
-import json
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
-from raftmq.errors import Reason, Unavailable
+from raftmq.errors import Unavailable
 from raftmq.log.faults import LogFault
-from raftmq.log.files import FileSystem
-from raftmq.pop.catalog import SYSTEM_GROUP
+from raftmq.log.record import Kind
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, RenewNode
+from raftmq.pop.commands import encode_commands
+from raftmq.pop.results import Refused, Result
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import ErrorReply, FrameKind, Hello, Probe, ProbeReply
+from raftmq.wire.messages import ClusterView, FrameKind, Probe, ProbeReply
 
-from .connection import Connection, Refusal
+from .connection import Connection
+from .identity import Identity, save
 from .peers import PeerLink
+from .tickets import Callback
 
 if TYPE_CHECKING:
     from .node import Node
-
-FILE = "peers.json"
 
 ASK_SECONDS = 0.1
 """Pause between two rounds of asking."""
@@ -59,99 +65,181 @@ ASK_SECONDS = 0.1
 ANSWER_SECONDS_MAX = 2.0
 """A peer that has not answered after so long is asked again in the next round."""
 
+PATIENCE_TIMEOUTS = 2
+"""A place is asked for after so many election timeouts: a leader that needed the lost folder for
+its majority has found that out by then, and leads no more."""
+
 
 class KnownOtherwise(LogFault):
-    """A peer knew this node under another incarnation: its disk was wiped or swapped."""
+    """The node was known under another incarnation, whose place this folder cannot have."""
 
 
-class Acquaintances:
-    """The incarnations of the other nodes, as this one first met them; kept in `peers.json`."""
+async def wait_admitted(node: "Node", identity: Identity) -> None:
+    """Wait until this blank folder may take part, and note that in it.
 
-    def __init__(self, files: FileSystem, folder: str) -> None:
-        self._files = files
-        self._folder = folder
-        self._path = str(PurePosixPath(folder) / FILE)
-        self._known: dict[int, str] = {}
-        if FILE in files.list(folder):
-            file = files.open(self._path)
-            known = msgspec.json.decode(file.pread(file.size(), 0), type=dict[str, str])
-            file.close()
-            self._known = {int(node): name for node, name in known.items()}
-
-    def known(self, node: int) -> str:
-        """The incarnation under which a node is known; empty: never met."""
-        return self._known.get(node, "")
-
-    def admit(self, hello: Hello) -> None:
-        """A node is about to tell us something about consensus: is it the one we know?
-
-        Its name is kept, durably, the first time. Raises `Refusal` if it is known under another.
-        """
-        known = self._known.get(hello.node)
-        if known is None:
-            self._remember(hello.node, hello.incarnation)
-        elif known != hello.incarnation:
-            message = (
-                f"node {hello.node} was known as {known} and comes as {hello.incarnation}: its "
-                "data folder was wiped or swapped. Give it back its folder, or remove it "
-                "from the cluster and add it under a new number"
-            )
-            raise Refusal(ErrorReply(Reason.WRONG_CLUSTER.value, message))
-
-    def _remember(self, node: int, incarnation: str) -> None:
-        self._known[node] = incarnation
-        text = json.dumps({str(other): name for other, name in sorted(self._known.items())})
-        file = self._files.create(self._path + ".new")
-        file.append([text.encode() + b"\n"])
-        file.datasync()
-        file.close()
-        self._files.rename(self._path + ".new", self._path)
-        self._files.sync_folder(self._folder)
-
-
-async def wait_allowed(node: "Node") -> None:
-    """Wait until this blank folder may take part.
-
-    Cancelling leaves nothing behind. Raises:
+    Cancelling leaves nothing behind but, perhaps, that the place is this folder's: it gets the same
+    answer when it asks again. Raises:
         KnownOtherwise: this folder must not take the node's place.
     """
-    founders = {peer.id for peer in node.settings.node.peers}
-    waiting = founders - {node.id}
-    while waiting or not founders:
+    node.generation = await wait_allowed(node)
+    node.waits_for = ""
+    admitted = msgspec.structs.replace(identity, is_admitted=True, generation=node.generation)
+    save(node.world.files, node.settings.node.data, admitted)
+
+
+async def wait_allowed(node: "Node") -> int:
+    """Wait until this blank folder may take part; the generation in which it does.
+
+    Cancelling and errors as in `wait_admitted`.
+    """
+    question = _Question(node)
+    while question.waiting or question.lost or question.is_joining:
         for link in node.links.all():
-            reply = await _ask(node, link, joins=not founders)
-            if reply is None:
-                continue
-            if reply.known_incarnation not in ("", node.incarnation):
-                raise KnownOtherwise(
-                    f"node {link.peer.id} knew node {node.id} as {reply.known_incarnation}, but "
-                    f"this data folder is new: its disk was wiped or swapped. Give node {node.id} "
-                    "its old folder, or remove it from the cluster and add it under a new number"
-                )
-            if reply.is_latest:
-                return
-            waiting.discard(link.peer.id)
-        if waiting or not founders:
+            reply = await _ask(node, link, replaces=question.replaces)
+            generation = question.take(link.peer.id, reply) if reply is not None else None
+            if generation is not None:
+                return generation
+        node.waits_for = question.described()
+        if question.waiting or question.lost or question.is_joining:
             await trio.sleep(ASK_SECONDS)
+    return 0
+
+
+class _Question:
+    """What a blank folder has heard so far."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        founders = {peer.id for peer in node.settings.node.peers}
+        self.is_joining = not founders
+        """True if the cluster was founded without this node."""
+        self.waiting = founders - {node.id}
+        """Founders that did not say yet that they never saw this node."""
+        self.lost = ""
+        """The name under which somebody knew this node, if it was not this folder's."""
+        self._asks_at = 0.0
+        self._refusal = ""
+
+    @property
+    def replaces(self) -> str:
+        """The folder whose place to ask for now; empty: none, or not yet."""
+        return self.lost if trio.current_time() >= self._asks_at else ""
+
+    def take(self, peer: int, reply: ProbeReply) -> int | None:
+        """Take in an answer; the generation in which to take part, if it says so."""
+        known, own = reply.known_incarnation, self._node.incarnation
+        if reply.is_latest and reply.refusal and known in ("", self.lost):
+            raise KnownOtherwise(
+                f"node {self._node.id} had another data folder, {self.lost}, and this one is "
+                "blank: its disk was wiped or swapped. It cannot take the other's place: "
+                f"{reply.refusal}. Give the node its old folder, or add it under a new number"
+            )
+        if self.replaces and (reply.refusal or reply.is_latest):
+            self._refusal = reply.refusal
+        if known not in ("", own):
+            self._asks_at = self._asks_at or trio.current_time() + _patience_seconds(self._node)
+            # A peer that is behind may know of a folder that was replaced long ago.
+            self.lost = known if reply.is_latest else self.lost or known
+        elif reply.is_latest and reply.generation:
+            return reply.generation
+        elif reply.is_latest and self.is_joining and not self.lost:
+            return 0
+        else:
+            self.waiting.discard(peer)
+        return None
+
+    def described(self) -> str:
+        """What the folder waits for."""
+        if self.lost:
+            reason = f" ({self._refusal})" if self._refusal else ""
+            return (
+                f"its data folder is blank, and it had another, {self.lost}: it waits for the "
+                "leader of the system group, and so for a majority of the other nodes, to let it "
+                f"take that place{reason}"
+            )
+        if self.is_joining:
+            return "its data folder is blank: it waits for the leader of the system group"
+        return f"its data folder is blank: it waits for the word of nodes {sorted(self.waiting)}"
+
+
+def _patience_seconds(node: "Node") -> float:
+    pace = node.settings.raft
+    return PATIENCE_TIMEOUTS * pace.election_ticks * pace.tick_ms / 1000
 
 
 def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
-    """Say what is known here of the node that asks."""
+    """Say what is known here of the node that asks, and give it the place that it asks for."""
     probe = unpack(Probe, frame.header)
 
-    def answer(*, is_latest: bool) -> None:
-        header = pack(ProbeReply(node.incarnation_of(probe.node), is_latest, node.may_lead))
+    def answer(*, is_latest: bool, refusal: str = "") -> None:
+        generation, name = node.acquaintances.folder_of(probe.node)
+        header = pack(ProbeReply(name, is_latest, node.may_lead, generation, refusal))
         connection.reply(frame.kind, frame.correlation, header)
 
+    def answer_as_leader() -> None:
+        if probe.replaces:
+            node.start_soon(_renew, node, probe, answer)
+        else:
+            answer(is_latest=True)
+
     if probe.joins and node.is_serving:
-        node.groups[SYSTEM_GROUP].read(lambda error: answer(is_latest=error is None))
+        node.groups[SYSTEM_GROUP].read(
+            lambda error: answer_as_leader() if error is None else answer(is_latest=False)
+        )
     else:
         answer(is_latest=False)
 
 
-async def _ask(node: "Node", link: PeerLink, *, joins: bool) -> ProbeReply | None:
+async def _renew(node: "Node", probe: Probe, answer: Callable[..., None]) -> None:
+    """On the system group's leader: let a blank folder take the place of a lost one."""
+    catalog = node.catalog
+    if not catalog.is_bootstrapped:
+        answer(is_latest=False)
+        return
+    if probe.node not in catalog.nodes:
+        text = f"node {probe.node} does not belong to the cluster (any more)"
+        answer(is_latest=True, refusal=text)
+        return
+    if _is_up(node, probe.node, probe.replaces):
+        text = f"node {probe.node} is up with the folder {probe.replaces}: stop it first"
+        answer(is_latest=False, refusal=text)
+        return
+    without_leader = groups_without_leader(probe.node, node.catalog, await node.views())
+    if without_leader:
+        text = f"partition groups {without_leader} have no leader without its old folder"
+        answer(is_latest=False, refusal=text)
+        return
+
+    def done(results: list[Result]) -> None:
+        refused = results[0] if isinstance(results[0], Refused) else None
+        answer(is_latest=True, refusal=refused.message if refused else "")
+
+    command = RenewNode(probe.node, probe.replaces, probe.incarnation)
+    ticket = Callback(done, lambda _: answer(is_latest=False))
+    payload = encode_commands([command])
+    node.groups[SYSTEM_GROUP].propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
+
+
+def groups_without_leader(
+    node: int, catalog: Catalog, views: Mapping[int, ClusterView]
+) -> list[int]:
+    """The partition groups to which a node belongs and that nobody says to lead."""
+    told = [(author, group) for author, view in views.items() for group in view.groups]
+    led = {group.id for author, group in told if group.leader == author}
+    counted = {group.id for _, group in told if node in group.voters}
+    wanted = {group.id for group in catalog.groups.values() if node in group.members}
+    return sorted((counted | wanted) - led)
+
+
+def _is_up(node: "Node", number: int, incarnation: str) -> bool:
+    """True if there is a process with that folder: the disk of another one is blank by mistake."""
+    link = node.links.get(number)
+    return number == node.id or (link is not None and link.incarnation == incarnation)
+
+
+async def _ask(node: "Node", link: PeerLink, *, replaces: str) -> ProbeReply | None:
     """What a peer knows of us; None if it does not say."""
-    header = pack(Probe(node.id, node.incarnation, joins))
+    header = pack(Probe(node.id, node.incarnation, joins=True, replaces=replaces))
     with trio.move_on_after(ANSWER_SECONDS_MAX):
         with suppress(Unavailable):
             frame = await link.request(FrameKind.PROBE, header)

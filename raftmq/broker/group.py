@@ -303,11 +303,16 @@ class Group:
         if target == self.raft.id:
             return None
         if target not in others:
-            message = f"node {to} is no voter of partition group {self.number}: {sorted(others)}"
+            voters = sorted(map(node_of, others))
+            message = f"node {node_of(to)} is no voter of partition group {self.number}: {voters}"
             return ErrorReply(Reason.UNKNOWN_NODE.value, message)
         self.raft.transfer_leadership(target)
         self._host.mark(self)
         return None
+
+    def voter_of(self, node: int) -> int:
+        """The member id under which a node votes here; its plain number if it does not vote."""
+        return max((m for m in self.conf_state.voters if node_of(m) == node), default=node)
 
     def change_members(self, changes: list[Change], ticket: Ticket) -> None:
         """Propose a change of the membership; several changes at once go through a joint one."""
@@ -475,6 +480,25 @@ class Group:
             ready(self.not_leader())
 
 
+NODE_BITS = 32
+"""A member's id is `generation << NODE_BITS | node`."""
+
+
 def node_of(member: int) -> int:
-    """The node behind a member's id: a node that was replaced has a new member id."""
-    return member & 0xFFFF_FFFF
+    """The node behind a member's id."""
+    return member & ((1 << NODE_BITS) - 1)
+
+
+def generation_of(member: int) -> int:
+    """How often the node's data folder had been lost when it became this member."""
+    return member >> NODE_BITS
+
+
+def member_id(node: int, generation: int) -> int:
+    """Who a node is to its groups: each new data folder is another member, so that no vote and no
+    acknowledgement of a lost one counts for it.
+
+    >>> member_id(3, 0), node_of(member_id(3, 2)), generation_of(member_id(3, 2))
+    (3, 3, 2)
+    """
+    return generation << NODE_BITS | node

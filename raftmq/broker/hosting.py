@@ -144,7 +144,7 @@ class GroupOpener:
         storage = GroupStorage(cache, hard_state, conf_state, lambda: oldest_snapshot(store))
         raft = Raft(
             Config(
-                id=node.id,
+                id=node.member,
                 election_ticks=pace.election_ticks,
                 heartbeat_ticks=pace.heartbeat_ticks,
                 applied=machine.applied,

@@ -15,6 +15,8 @@ import msgspec
 from raftmq.log.faults import LogFault
 from raftmq.log.files import FileSystem
 
+from .settings import NodeSettings
+
 FILE = "node.json"
 FORMAT = 1
 """Version of the data folder's layout."""
@@ -33,6 +35,8 @@ class Identity(msgspec.Struct, frozen=True):
     """Random name of this folder."""
     is_admitted: bool = True
     """False until the cluster has let this folder take part."""
+    generation: int = 0
+    """How many data folders of this node were lost before this one."""
 
 
 class WrongFolder(LogFault):
@@ -42,6 +46,15 @@ class WrongFolder(LogFault):
 def new_identity(cluster: str, node: int, random: Random) -> Identity:
     """An identity for a blank folder; nothing is written yet."""
     return Identity(FORMAT, cluster, node, f"{random.getrandbits(64):016x}", is_admitted=False)
+
+
+def take_up(files: FileSystem, own: NodeSettings, random: Random) -> Identity:
+    """The identity of a node's folder; a blank folder gets one, durably. Raises as `load`."""
+    identity = load(files, own.data, cluster=own.cluster, node=own.id)
+    if identity is None:
+        identity = new_identity(own.cluster, own.id, random)
+        save(files, own.data, identity)
+    return identity
 
 
 def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity | None:

@@ -21,8 +21,9 @@ import trio
 
 from raftmq.consensus import Message, MessageKind
 from raftmq.wire import raft as raft_wire
-from raftmq.wire.messages import PROTOCOL, Hello
+from raftmq.wire.messages import PROTOCOL, ErrorReply, Hello
 
+from .acquaintances import SUPERSEDED, Superseded
 from .group import Group, node_of
 from .peers import PeerLink
 from .settings import Peer
@@ -121,6 +122,7 @@ class Links:
             frame_bytes_max=limits.frame_bytes_max,
             on_open=self._opened,
             on_lost=self._lost,
+            on_refused=self._refused,
         )
         self._links[peer.id] = link
         self._nursery.start_soon(link.run)
@@ -130,6 +132,11 @@ class Links:
         return Hello(
             PROTOCOL, own.cluster, node.id, node.incarnation, node.software, own.host, own.port
         )
+
+    def _refused(self, reply: ErrorReply) -> None:
+        """A peer ended a link, and said why."""
+        if reply.code == SUPERSEDED:
+            self._node.fail(Superseded(reply.message))
 
     def _opened(self, peer: int) -> None:
         """A link is open: if nobody leads a group, this may be the first chance to elect."""

@@ -12,6 +12,10 @@ A node that leaves is marked in the catalog, the groups move, and when no group 
 more it is forgotten. It may be stopped then. It leaves the system group last: as long as it leads
 another group it must hear from the catalog who shall have it.
 
+A node that lost its data folder and re-enters with a blank one (`founding`) is wanted as another
+member from then on: `member_of`. Its old self is in no list any more, so the same steps bring the
+new one in and the old one out.
+
 Invariants:
 - A voter is removed only in the same step that all wanted nodes are voters.
 """
@@ -24,7 +28,7 @@ from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, Command, Node, PutGroup, P
 from raftmq.pop.results import Refused
 from raftmq.wire.messages import ChangeMember, ClusterView, GroupView
 
-from .group import Group
+from .group import Group, member_id
 from .placement import with_node, with_replacement, without_node
 
 CAUGHT_UP_LAG_MAX = 256
@@ -64,34 +68,43 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
     return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
 
 
+def member_of(catalog: Catalog, node: int) -> int:
+    """Who a node is to its groups, with the data folder that it has by now."""
+    known = catalog.nodes.get(node)
+    return member_id(node, known.generation if known is not None else 0)
+
+
 def next_step(group: Group, wanted: list[int]) -> list[Change] | int:
     """What the leader of a group does next to get to the wanted members.
 
+    Args:
+        group: led here.
+        wanted: member ids.
     Returns:
-        Changes to propose; a node to hand over to first; or an empty list: nothing to do now.
+        Changes to propose; a member to hand over to first; or an empty list: nothing to do now.
     """
     conf = group.conf_state
     if conf.voters_outgoing:
         return []
     present = {*conf.voters, *conf.learners}
-    missing = [node for node in wanted if node not in present]
+    missing = [member for member in wanted if member not in present]
     if missing:
-        return [Change(ChangeKind.ADD_LEARNER, node) for node in missing]
-    learners = [node for node in wanted if node in conf.learners]
-    if not all(_is_caught_up(group, node) for node in learners):
+        return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
+    learners = [member for member in wanted if member in conf.learners]
+    if not all(_is_caught_up(group, member) for member in learners):
         return []
-    surplus = [node for node in sorted(present) if node not in wanted]
+    surplus = [member for member in sorted(present) if member not in wanted]
     if group.raft.id in surplus:
-        voters = [node for node in wanted if node in conf.voters]
+        voters = [member for member in wanted if member in conf.voters]
         if voters:
             return voters[0]
-    changes = [Change(ChangeKind.ADD_VOTER, node) for node in learners]
-    return changes + [Change(ChangeKind.REMOVE, node) for node in surplus]
+    changes = [Change(ChangeKind.ADD_VOTER, member) for member in learners]
+    return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
 
 
-def _is_caught_up(group: Group, node: int) -> bool:
+def _is_caught_up(group: Group, member: int) -> bool:
     status = group.raft.status()
-    progress = status.progress.get(node)
+    progress = status.progress.get(member)
     return (
         progress is not None
         and progress.state is ProgressState.REPLICATE

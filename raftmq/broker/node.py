@@ -14,7 +14,8 @@ All of them run on one trio loop; the only other threads are the disk worker and
 Invariants:
 - A data folder is locked by one process, and belongs to one node of one cluster.
 - A blank folder takes part in nothing before it is certain that this node was never known under
-  another incarnation: a wiped disk must not vote again (`founding`).
+  another incarnation, or is another member than that one was: a wiped disk must not vote again
+  (`founding`).
 - A fault that could make replicas differ (a failed fsync, a record of a newer version) ends
   the node with `NodeStopped`, which says why and what to do; rot is mended (`repair`).
 """
@@ -53,15 +54,16 @@ from raftmq.wire.messages import (
     Welcome,
 )
 
+from .acquaintances import Acquaintances
 from .connection import Connection, Load, Refusal
 from .disk import DiskLoop
 from .duties import Duties
 from .fetches import Fetches, Source
-from .founding import Acquaintances, answer_probe, wait_allowed
-from .group import Group, node_of
+from .founding import answer_probe, wait_admitted
+from .group import Group, member_id, node_of
 from .hosting import GroupOpener
 from .housekeeping import Housekeeping
-from .identity import load, new_identity, save
+from .identity import take_up
 from .leaving import hand_over
 from .links import Links
 from .pages import topics_page
@@ -106,6 +108,10 @@ class Node:
         """What its disk has left."""
         self.incarnation = ""
         """The data folder's random name; empty before `run`."""
+        self.generation = 0
+        """How many data folders of this node were lost before this one."""
+        self.waits_for = ""
+        """Why it does not serve yet, for people; empty: it does, or will at once."""
         self._blank_catalog = Catalog()
         self._marked: dict[Group, None] = {}
         self._wake = trio.Event()
@@ -145,10 +151,10 @@ class Node:
         """This node's replica of a partition group."""
         return self.groups.get(number)
 
-    def incarnation_of(self, node: int) -> str:
-        """The data folder that a node is known by here; empty: it never took part."""
-        listed = self.catalog.nodes.get(node)
-        return self._acquaintances.known(node) or (listed.incarnation if listed else "")
+    @property
+    def member(self) -> int:
+        """Who this node is to its groups."""
+        return member_id(self.id, self.generation)
 
     def source(self, queue: int) -> Source | ErrorReply:
         """Where a queue is read on this node, or why it is not."""
@@ -381,7 +387,8 @@ class Node:
             case _ if self.is_serving:
                 self._requests.handle(connection, frame)
             case _:
-                reply = ErrorReply("unavailable", "this node is starting", retry_ms=200)
+                text = f"this node is starting{self.waits_for and ': '}{self.waits_for}"
+                reply = ErrorReply("unavailable", text, retry_ms=200)
                 connection.refuse(frame.correlation, reply)
 
     def closed(self, connection: Connection) -> None:
@@ -391,13 +398,15 @@ class Node:
 
     def _take_raft(self, connection: Connection, frame: Frame) -> None:
         number, message = raft_wire.decode(frame)
-        group = self.groups.get(number)
-        if group is None or not connection.from_node or not self.is_serving:
+        group, hello = self.groups.get(number), connection.hello
+        if group is None or not self.is_serving or hello is None:
             return
-        if message.to != group.raft.id or node_of(message.sender) != connection.from_node:
+        if not hello.node or node_of(message.sender) != hello.node:
             return
-        assert connection.hello is not None
-        self._acquaintances.admit(connection.hello)
+        self.acquaintances.admit(hello, message.sender)
+        # What is meant for an older self of this node must not be acted on.
+        if message.to != group.raft.id:
+            return
         if message.kind is MessageKind.TIMEOUT_NOW and not self.may_lead:
             return
         if self.space.refuses(message):
@@ -436,12 +445,10 @@ class Node:
         files, own = self.world.files, self.settings.node
         files.make_folder(own.data)
         lock = files.lock(own.data)
-        identity = load(files, own.data, cluster=own.cluster, node=own.id)
-        if identity is None:
-            identity = new_identity(own.cluster, own.id, self.world.random)
-            save(files, own.data, identity)
-        self.incarnation = identity.incarnation
-        self._acquaintances = Acquaintances(files, own.data)
+        identity = take_up(files, own, self.world.random)
+        self.incarnation, self.generation = identity.incarnation, identity.generation
+        self.acquaintances = Acquaintances(files, own.data, lambda: self.catalog)
+        """What it knows of the other nodes' data folders."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -450,8 +457,7 @@ class Node:
                 nursery.start_soon(self._accept, listener)
                 self.links.connect()
                 if not identity.is_admitted:
-                    await wait_allowed(self)
-                    save(files, own.data, msgspec.structs.replace(identity, is_admitted=True))
+                    await wait_admitted(self, identity)
                 self._open_groups()
                 self._serve(nursery)
                 task_status.started()
@@ -481,7 +487,7 @@ class Node:
             self, timers=self.timers, reader=self._reader, limits=limits, on_error=self.read_failed
         )
         self._requests = Requests(self, fetches=self._fetches, reader=self._reader, limits=limits)
-        self._snapshots = Snapshots(self, self._disk_worker)
+        self._snapshots = Snapshots(self, reader=self._reader, disk=self._disk_worker)
         self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
         """What is damaged on its disk."""
         self._opener = GroupOpener(self)
@@ -544,19 +550,23 @@ class Node:
         """Open the groups that have a folder here, the system group first."""
         for number in sorted({SYSTEM_GROUP, *self._opener.numbers_on_disk()}):
             founders = [peer.id for peer in self.settings.node.peers]
-            self.groups[number] = self._opener.open(
-                number, founders if number == SYSTEM_GROUP else []
-            )
-            self.mark(self.groups[number])
+            self._open_group(number, founders if number == SYSTEM_GROUP else [])
+
+    def _open_group(self, number: int, founders: list[int]) -> None:
+        # Who lost its folder has nothing to found with: it was founded already.
+        is_founder = self.id in founders and not self.generation
+        self.groups[number] = self._opener.open(number, founders if is_founder else [])
+        self.mark(self.groups[number])
 
     async def _catalog_changed(self) -> None:
         """Open groups that this node shall carry, connect to nodes that are new."""
         for group in list(self.catalog.groups.values()):
             is_new = group.id not in self.groups and group.id not in self._retiring.under_way
+        if self.acquaintances.is_superseded(self.id, self.generation):
+            self.fail(self.acquaintances.fault_of(self.id, self.incarnation))
+            return
             if self.id in group.members and is_new:
-                founders = group.founders if self.id in group.founders else []
-                self.groups[group.id] = self._opener.open(group.id, founders)
-                self.mark(self.groups[group.id])
+                self._open_group(group.id, group.founders)
         self.links.connect()
         self._duties.think()
 

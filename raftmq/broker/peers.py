@@ -45,6 +45,7 @@ class PeerLink:
         frame_bytes_max: int,
         on_open: Callable[[int], None],
         on_lost: Callable[[int, bool], None],
+        on_refused: Callable[[ErrorReply], None],
     ) -> None:
         self.peer = peer
         """Where the other node is reached; may be replaced when its address changes."""
@@ -55,6 +56,7 @@ class PeerLink:
         self._frame_bytes_max = frame_bytes_max
         self._on_open = on_open
         self._on_lost = on_lost
+        self._on_refused = on_refused
         self._hurry = trio.Event()
         self._outbox: Outbox | None = None
         self._waiting: dict[int, Callable[[Frame | None], None]] = {}
@@ -195,6 +197,10 @@ class PeerLink:
         while data := await stream.receive_some(RECEIVE_BYTES):
             parser.feed(bytes(data))
             for frame in parser.frames():
+                if frame.kind == FrameKind.ERROR and not frame.correlation:
+                    reply = unpack(ErrorReply, frame.header)
+                    self.last_error = reply.message
+                    self._on_refused(reply)
                 answer = self._waiting.get(frame.correlation)
                 if answer is not None:
                     answer(frame)

@@ -16,23 +16,24 @@ A replica whose log was cut before rot (`raftmq.log.cutting`) abstains; here its
 when consensus says that it holds all again. One that lost synced records without a trace, so that
 its log looked torn, learns of it from a leader that counts on them; the node notes it and stops.
 
+A snapshot is read as a whole before it is sent. A leader whose own does not check out hands over,
+as another member has one of its own; its status says so as long as the file is kept.
+
 Invariants:
 - No record is served or sent that has not passed its CRC and stood in its place.
 - Nothing is skipped: a finding goes only when the segment was replaced by a proven copy, or when
   retention or a snapshot took it.
 - One segment at a time is mended on a node.
 
-Left out: rot in a snapshot's file; a member that is sent it refuses it, and the next one kept by
-retention takes its place.
+Left out: mending a snapshot's file; retention takes it in the end.
 
 Sources: Protocol-Aware Recovery (FAST '18) §3; the scrubbers of ZFS and TigerBeetle.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -50,12 +51,10 @@ from .group import Group
 from .peers import PeerLink
 from .scrub import Scrub
 from .space import heirs
-from .world import Worker
+from .world import Worker, run_on
 
 if TYPE_CHECKING:
     from .node import Node
-
-T = TypeVar("T")
 
 ASK_SECONDS_MAX = 10.0
 """A peer that does not answer for so long is passed over."""
@@ -103,6 +102,8 @@ class Repairs:
         self._disk = disk
         self._findings: dict[tuple[int, int], Finding] = {}
         self._is_mending = False
+        self._rotten_snapshots: dict[tuple[int, int], tuple[str, float]] = {}
+        """Group and index → what is wrong, and when the leadership was given away for it."""
         self._returning: set[Group] = set()
         self._scrub = Scrub(node, reader, on_rot=self.found)
         self.mended = 0
@@ -130,6 +131,21 @@ class Repairs:
             heir = next(iter(heirs(group)), 0)
             if heir:
                 group.transfer(heir)
+
+    def found_snapshot(self, group: Group, index: int, fault: CorruptRecord) -> None:
+        """A snapshot that a member needs is rotten here: let one lead that has a sound one."""
+        key, now = (group.number, index), trio.current_time()
+        _, since = self._rotten_snapshots.get(key, ("", 0.0))
+        # If nobody's is sound, the leadership must not fly from one to the other.
+        if now - since >= PAUSE_SECONDS_MIN:
+            self._rotten_snapshots[key] = (str(fault), now)
+            self._hand_over(group)
+
+    def rotten_snapshots(self, group: Group) -> list[str]:
+        """What was found in a group's snapshots that are still kept."""
+        kept = {meta.index for meta in group.store.snapshots}
+        found = self._rotten_snapshots.items()
+        return [text for (n, index), (text, _) in found if n == group.number and index in kept]
 
     def read_again(self, group: Group, peer: int) -> None:
         """A member lacks a record that is damaged here: look again a little later."""
@@ -195,23 +211,23 @@ class Repairs:
         keeps_sound = finding.attempts % 2 == 0
         finding.attempts += 1
         begin = partial(group.store.rewrite, finding.name, keeps_sound=keeps_sound)
-        rewrite = await _on(self._reader, begin)
+        rewrite = await run_on(self._reader, begin)
         if rewrite is None:
             return
         try:
             await self._fill(group, rewrite, finding)
         except (NotProven, NobodyHas, OSError):
-            await _on(self._reader, rewrite.discard)
+            await run_on(self._reader, rewrite.discard)
             raise
-        if await _on(self._disk, partial(group.store.replace, rewrite)):
+        if await run_on(self._disk, partial(group.store.replace, rewrite)):
             self.mended += 1
 
     async def _fill(self, group: Group, rewrite: Rewrite, finding: Finding) -> None:
-        while (wanted := await _on(self._reader, rewrite.lacks)) is not None:
+        while (wanted := await run_on(self._reader, rewrite.lacks)) is not None:
             low, high = wanted
             records = await self._ask(group.number, low, high, start=finding.attempts)
-            await _on(self._reader, partial(rewrite.add, records))
-        await _on(self._reader, rewrite.finish)
+            await run_on(self._reader, partial(rewrite.add, records))
+        await run_on(self._reader, rewrite.finish)
 
     async def _ask(self, number: int, low: int, high: int, *, start: int) -> list[Record]:
         """Some of the records [low, high) from `low` on, from the first peer that has them."""
@@ -319,20 +335,3 @@ async def _ask_peer(link: PeerLink, number: int, low: int, high: int) -> list[Re
     if not records or records[0].index != low or len(records) > high - low:
         raise NobodyHas("its answer was for other records")
     return records
-
-
-async def _on(worker: Worker, job: Callable[[], T]) -> T:
-    """Run a job on a worker and wait for its result; cancelling leaves it to finish unseen."""
-    ended = trio.Event()
-    outcome: list[tuple[T | None, BaseException | None]] = []
-
-    def done(result: T | None, error: BaseException | None) -> None:
-        outcome.append((result, error))
-        ended.set()
-
-    worker.submit(job, done)
-    await ended.wait()
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # without an error there is a result, maybe None

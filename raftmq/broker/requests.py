@@ -398,7 +398,7 @@ class Requests:
     async def _hand_over(self, connection: Connection, frame: Frame, group: Group, to: int) -> None:
         # The wish is noted first, or the next look at who leads what would undo it.
         error = None if to == 0 else await self._service.prefer(group, to)
-        error = error or group.transfer(to)
+        error = error or group.transfer(group.voter_of(to) if to else 0)
         if error is not None:
             connection.refuse(frame.correlation, error)
         else:

@@ -64,7 +64,7 @@ class Retiring:
             return False
         group = self._node.groups[number]
         conf = group.conf_state
-        is_removed = self._node.id not in (*conf.voters, *conf.voters_outgoing, *conf.learners)
+        is_removed = group.raft.id not in (*conf.voters, *conf.voters_outgoing, *conf.learners)
         return bool(self._node.groups[SYSTEM_GROUP].leader) and (is_removed or not group.leader)
 
     async def _ask(self, due: list[int]) -> None:

@@ -12,6 +12,7 @@ follow, over the same link.
 Invariants:
 - A machine is replaced only by a snapshot whose checksums were verified on this node's own disk.
 - At most one snapshot at a time is on its way to a member of a group.
+- Nothing is sent of a snapshot that does not check out as a whole.
 """
 
 from functools import partial
@@ -32,8 +33,9 @@ from raftmq.wire.messages import ErrorReply, FrameKind, SnapshotChunk, SnapshotP
 from .connection import Connection
 from .group import Group, node_of
 from .hosting import group_folder, log_identity, log_meta, restore_machine
+from .members import member_of
 from .peers import PeerLink
-from .world import Worker
+from .world import Worker, run_on
 
 if TYPE_CHECKING:
     from .node import Node
@@ -48,8 +50,9 @@ SEND_SECONDS_MAX = 600.0
 class Snapshots:
     """The snapshots of one node's groups."""
 
-    def __init__(self, node: "Node", disk: Worker) -> None:
+    def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
         self._node = node
+        self._reader = reader
         self._disk = disk
         self._receivers: dict[int, SnapshotReceiver] = {}
         self._sending: set[tuple[int, int]] = set()
@@ -82,12 +85,15 @@ class Snapshots:
 
     async def _send(self, group: Group, message: Message) -> bool:
         assert message.snapshot is not None
-        link = self._node.links.get(node_of(message.to))
-        if link is None:
+        number = node_of(message.to)
+        link = self._node.links.get(number)
+        # A node that lost its disk is reached where its old self was, but is another member.
+        if link is None or message.to != member_of(self._node.catalog, number):
             return False
         index = message.snapshot.meta.index
         try:
             file = group.store.open_snapshot(index)
+            await run_on(self._reader, file.verify)
             chunk = SnapshotChunk(group.number, index, 0, file.bytes)
             received = await _offer(link, chunk, b"")
             while received < file.bytes:
@@ -95,8 +101,7 @@ class Snapshots:
                 chunk = SnapshotChunk(group.number, index, received, file.bytes)
                 received = await _offer(link, chunk, data)
         except CorruptRecord as error:
-            # At the next start it is left out, or the log is cut to nothing and filled again.
-            self._node.fail(error)
+            self._node.repairs.found_snapshot(group, index, error)
             return False
         except (Unavailable, OSError):
             # The link broke, or retention took the file: consensus asks again.

@@ -2,7 +2,7 @@
 
 | key | value |
 |---|---|
-| `id`, `cluster`, `incarnation`, `software` | who |
+| `id`, `cluster`, `incarnation`, `generation`, `software` | who |
 | `host`, `port`, `pid`, `data` | where |
 | `uptime_ms`, `connections`, `request_bytes`, `disk_passes` | how it is |
 | `leads` | numbers of the partition groups it leads |
@@ -32,6 +32,7 @@ def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
         "id": node.id,
         "cluster": own.cluster,
         "incarnation": node.incarnation,
+        "generation": node.generation,
         "software": node.software,
         "host": own.host,
         "port": own.port,
@@ -55,6 +56,7 @@ def _group_status(node: "Node", group: Group) -> dict[str, Any]:
     status = group.raft.status()
     return {
         "group": group.number,
+        "member": group.raft.id,
         "role": status.role.name.lower(),
         "leader": node_of(status.leader),
         "term": status.hard_state.term,
@@ -68,6 +70,7 @@ def _group_status(node: "Node", group: Group) -> dict[str, Any]:
         "refusal": group.refusal,
         "abstains": group.abstains,
         "rotten": node.repairs.status(group.number),
+        "rotten_snapshots": node.repairs.rotten_snapshots(group),
         "cache_bytes": group.cache.memory_bytes(),
         "progress": {
             str(member): {"match": progress.match, "state": progress.state.name.lower()}

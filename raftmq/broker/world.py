@@ -73,3 +73,20 @@ class World(Protocol):
             ConnectionRefusedError: the other machine says that nobody listens there.
             OSError: it cannot be reached.
         """
+
+
+async def run_on(worker: Worker, job: Callable[[], T]) -> T:
+    """Run a job on a worker and wait for its result; cancelling leaves it to finish unseen."""
+    ended = trio.Event()
+    outcome: list[tuple[T | None, BaseException | None]] = []
+
+    def done(result: T | None, error: BaseException | None) -> None:
+        outcome.append((result, error))
+        ended.set()
+
+    worker.submit(job, done)
+    await ended.wait()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # without an error there is a result, maybe None

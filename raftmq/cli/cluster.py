@@ -106,8 +106,9 @@ def remove(session: Session, node: int, yes: bool) -> None:
 def replace(session: Session, node: int, new: int, address: tuple[str, int], yes: bool) -> None:
     """Let the node NEW, at ADDRESS, take over all that NODE carries, after asking.
 
-    For a node that lost its disk, or whose machine is exchanged. NEW needs a number that was never
-    used, as the other nodes must not mistake it for the old one.
+    For a node whose machine is exchanged. NEW needs a number that was never used, as the other
+    nodes must not mistake it for the old one. A node that lost only its disk re-enters by itself:
+    start it with a blank folder.
 
     \b
     raftmq cluster replace 2 4 10.0.0.4:7400
@@ -183,7 +184,8 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     | `nodes` | a map for each node: `id`, `address`, `is_reachable`; if it is, `pid`, `leads`, |
     | | `uptime_ms`, `data`, `software`, `connections`; else `error` |
     | `groups` | a map for each group: `id`, `leader` (0: none), `term`, `voters`, `learners`, |
-    | | `commit`, `behind` (node → records that it lacks, as its leader sees it) |
+    | | `commit`, `behind` (node → records that it lacks, as its leader sees it), |
+    | | `re_enter` (nodes that lost their data folders and do not count again yet) |
     | `problems` | sentences; empty if all is well |
     """
     nodes = [_node(node, told[node.id]) for node in sorted(view.nodes, key=lambda node: node.id)]
@@ -210,6 +212,12 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
         for replica in found
         if replica.get("refusal")
     ]
+    problems += [
+        f"node {node} lost its data folder and re-enters group {group['id']}: it lacks "
+        f"{group['behind'].get(str(node), 0)} records and does not count yet"
+        for group in groups
+        for node in group["re_enter"]
+    ]
     problems += _damages(told)
     return {"cluster": view.cluster, "nodes": nodes, "groups": groups, "problems": problems}
 
@@ -222,6 +230,11 @@ def _damages(told: "dict[int, dict[str, Any] | str]") -> list[str]:
             where = f"node {node}, group {replica['group']}"
             rotten = replica.get("rotten", ())
             problems += [f"{where}: {found['found']}; {found['state']}" for found in rotten]
+            problems += [
+                f"{where}: {found}; it cannot be sent to a member that needs it, and the group is "
+                "led by others meanwhile"
+                for found in replica.get("rotten_snapshots", ())
+            ]
             if replica.get("abstains"):
                 problems.append(f"{where} abstains until it holds all again: {replica['abstains']}")
     return problems
@@ -242,22 +255,27 @@ def _group(
     best = max(leading or replicas, key=lambda replica: int(replica["term"]), default=None)
     plain = {"id": number, "leader": 0, "term": 0, "voters": voters, "learners": learners}
     if best is None:
-        return {**plain, "commit": 0, "behind": {}}
-    behind = {
-        # A member that replaced another has a larger number, with the node's in its low half.
-        str(int(member) & 0xFFFF_FFFF): max(0, best["last_index"] - progress["match"])
-        for member, progress in best["progress"].items()
-    }
+        return {**plain, "commit": 0, "behind": {}, "re_enter": []}
+    # A member with a new data folder has a larger id, with the node's number in its low half: the
+    # last one of a node holds.
+    progress = sorted((int(member), seen) for member, seen in best["progress"].items())
+    behind = {str(_node_of(m)): max(0, best["last_index"] - seen["match"]) for m, seen in progress}
+    lost = set(map(_node_of, best["voters"]))
     return {
         **plain,
         # A follower may still name a leader that is gone: only one that says so itself counts.
         "leader": best["leader"] if leading else 0,
         "term": best["term"],
-        "voters": [member & 0xFFFF_FFFF for member in best["voters"]],
-        "learners": [member & 0xFFFF_FFFF for member in best["learners"]],
+        "voters": [_node_of(member) for member in best["voters"]],
+        "learners": [_node_of(member) for member in best["learners"]],
         "commit": best["commit"],
         "behind": behind,
+        "re_enter": [n for n in map(_node_of, best["learners"]) if n in lost],
     }
+
+
+def _node_of(member: int) -> int:
+    return member & 0xFFFF_FFFF
 
 
 def _show(picture: dict[str, Any]) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 0.2
 """Between two looks at what the node leads."""
+WAIT_SECONDS = 1.0
+"""A node that waits for others at its start does not say so before."""
 
 
 @click.command()
@@ -117,6 +119,7 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
             is_serving = trio.Event()
             await nursery.start(_await_signals, node, log, nursery, is_serving)
             log.info("starting", host=own.host, port=own.port, data=own.data, cluster=own.cluster)
+            nursery.start_soon(_tell_waiting, node, log)
             await nursery.start(_run_node, node, nursery)
             is_serving.set()
             log.info("serving", host=own.host, port=own.port, incarnation=node.incarnation)
@@ -176,6 +179,22 @@ async def _await_signals(
             else:
                 # It waits for its peers and leads nothing yet.
                 nursery.cancel_scope.cancel()
+
+
+async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
+    """Say what a node waits for before it serves, if it waits for long."""
+    import trio
+
+    told = ""
+    await trio.sleep(WAIT_SECONDS)
+    while not node.is_serving:
+        if node.waits_for and node.waits_for != told:
+            told = node.waits_for
+            log.warning("waits", what=told)
+            notify(f"STATUS=waits: {told}")
+        await trio.sleep(WATCH_SECONDS)
+    if node.generation:
+        log.info("has a new data folder", generation=node.generation)
 
 
 async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None:

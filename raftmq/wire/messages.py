@@ -485,8 +485,11 @@ class Probe(_Wire, frozen=True):
     incarnation: str
     """The name of its data folder."""
     joins: bool = False
-    """True if it joins a cluster that serves already: the leader of the system group makes sure
-    that it still leads before it answers."""
+    """True from a blank folder: the leader of the system group makes sure that it still leads
+    before it answers."""
+    replaces: str = ""
+    """The lost data folder whose place it asks for, by the name that a peer knew; empty: it does
+    not ask."""
 
 
 class ProbeReply(_Wire, frozen=True):
@@ -517,3 +520,7 @@ class RepairedRange(_Wire, frozen=True):
 
     count: int
     """How many; the same question with a higher `low` gets more."""
+    generation: int = 0
+    """The generation of that incarnation: how often the node's data folder was lost before."""
+    refusal: str = ""
+    """Why it cannot take that place; empty: it was not asked for, or it has it."""

@@ -473,3 +473,102 @@ def test_log_that_was_cut_is_not_opened_by_who_does_not_know_of_abstaining() -> 
             LogStore.open(files, folder(group), settings, identity)
 
     in_cluster(scenario, log=COLD)
+
+
+def snapshot_paths(cluster: Cluster, node: int, group: int) -> list[str]:
+    """The snapshots that a replica keeps, oldest first."""
+    paths = sorted(cluster.files[node].paths())
+    return [p for p in paths if p.startswith(folder(group)) and p.endswith(".snapshot")]
+
+
+def test_rotten_snapshot_of_a_leader_is_not_sent_and_one_with_a_sound_one_leads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        group = await stored(cluster)
+        leader = cluster.leader(group)
+        oldest = snapshot_paths(cluster, leader, group)[0]
+        files = cluster.files[leader]
+        files.flip(oldest, 8 * len(files.bytes_of(oldest)) - 4)
+        # Who comes with a blank disk needs the snapshot at which the kept log begins.
+        blank = leader % 3 + 1
+        cluster.kill(blank)
+        cluster.wipe(blank)
+        await cluster.start(blank)
+        await cluster.wait_until(
+            lambda: (
+                group in cluster.nodes[blank].groups
+                and cluster.nodes[blank].groups[group].raft.id
+                in cluster.nodes[blank].groups[group].conf_state.voters
+            )
+        )
+        status = cluster.nodes[leader].status()
+        (replica,) = [each for each in status["groups"] if each["group"] == group]
+        (text,) = replica["rotten_snapshots"]
+        assert "fails its CRC-32C" in text
+        assert status["leads"] == [g for g in status["leads"] if g != group]
+        await check_copies(cluster, group, BATCHES)
+        sent = snapshot_paths(cluster, blank, group)[0]
+        assert cluster.files[blank].bytes_of(sent) != files.bytes_of(oldest)
+
+    in_cluster(scenario, log=COLD)
+
+
+async def abstaining_and_cut_off(cluster: Cluster) -> tuple[int, int, int, int]:
+    """A follower abstains and is cut off: partition group, leader, it, the third node."""
+    group = await stored(cluster, 30, 500)
+    await trio.sleep(3)
+    victim = cluster.leader(group) % 3 + 1
+    cluster.kill(victim)
+    cluster.files[victim].flip(segment_path(group), 8 * 4000)
+    for other in (1, 2, 3, 4):
+        cluster.network.block(f"node{other}", f"node{victim}")
+        cluster.network.block(f"node{victim}", f"node{other}")
+    await cluster.start(victim)
+    await cluster.wait_led(0, group)
+    assert abstaining(cluster, group) == [victim]
+    leader = cluster.leader(group)
+    return group, leader, victim, ({1, 2, 3} - {victim, leader}).pop()
+
+
+def reconnect(cluster: Cluster, node: int) -> None:
+    """Let a node that was cut off be reached again."""
+    for other in (1, 2, 3, 4):
+        cluster.network.unblock(f"node{other}", f"node{node}")
+        cluster.network.unblock(f"node{node}", f"node{other}")
+
+
+def test_member_that_abstains_counts_again_in_a_membership_that_changed_meanwhile() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        group, leader, victim, other = await abstaining_and_cut_off(cluster)
+        await cluster.start(4)
+        await cluster.change("replace", other, new=4, host="node4", port=7400)
+        await cluster.wait_until(lambda: cluster.members(group) == {leader, victim, 4})
+        assert abstaining(cluster, group) == [victim]
+        reconnect(cluster, victim)
+        await wait_mended(cluster, group)
+        await cluster.wait_until(lambda: other not in cluster.nodes[4].catalog.nodes)
+        cluster.kill(other)
+        # With it alone beside the one that leads then, messages are taken.
+        cluster.kill(4)
+        await cluster.wait_led(0, group)
+        await produced(cluster, 30, 5, 500)
+        await check_copies(cluster, group, 35)
+
+    in_cluster(scenario, log=COLD)
+
+
+def test_member_that_abstains_can_be_removed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        group, leader, victim, other = await abstaining_and_cut_off(cluster)
+        await cluster.change("remove", victim)
+        await cluster.wait_until(lambda: cluster.members(group) == {leader, other})
+        await cluster.wait_until(lambda: victim not in cluster.nodes[leader].catalog.nodes)
+        # It does not disturb the others, of which it is no part any more.
+        reconnect(cluster, victim)
+        term = cluster.nodes[leader].groups[group].raft.term
+        await trio.sleep(10)
+        assert cluster.nodes[leader].groups[group].raft.term == term
+        cluster.kill(victim)
+        await produced(cluster, 30, 5, 500)
+        await check_copies(cluster, group, 35)
+
+    in_cluster(scenario, log=COLD)

@@ -46,6 +46,26 @@ def test_healthy_cluster_has_no_problems() -> None:
     assert [group["leader"] for group in picture["groups"]] == [1, 2]
 
 
+def test_node_that_re_enters_is_a_problem_until_its_new_self_votes() -> None:
+    again = 1 << 32 | 3
+    progress = {str(again): {"match": 7}, "3": {"match": 2}, "1": {"match": 10}}
+    answers = told()
+    replicas = [replica(0, "leader", leader=1, term=1, learners=[again], progress=progress)]
+    answers[1] = node(1, *replicas)
+    picture = merged(VIEW, answers)
+    assert picture["groups"][0]["learners"] == [3]
+    assert picture["groups"][0]["behind"] == {"1": 0, "3": 3}
+    (problem,) = picture["problems"]
+    assert problem == (
+        "node 3 lost its data folder and re-enters group 0: it lacks 3 records and does not count "
+        "yet"
+    )
+    answers[1]["groups"][0] |= {"learners": [], "voters": [1, 2, again]}
+    picture = merged(VIEW, answers)
+    assert picture["groups"][0]["voters"] == [1, 2, 3]
+    assert picture["problems"] == []
+
+
 def test_leader_of_the_higher_term_holds() -> None:
     answers = told()
     answers[3] = node(3, replica(0, "leader", leader=3, term=2))
