@@ -34,6 +34,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,9 @@ class Cluster:
         self._name = f"testing-{secrets.token_hex(4)}"
         self._settings = settings
         self._founders = tuple(self._nodes)
+        # A node dies with the thread that started it, so that none outlives this process. It must
+        # not be the caller's: that thread may end before the cluster does.
+        self._starter = ThreadPoolExecutor(1, "raftmq-testing")
         for node in self._founders:
             self._configure(node)
 
@@ -137,19 +141,7 @@ class Cluster:
         assert not self.pid(node), f"node {node} runs already"
         own = self._nodes[node]
         own.is_paused = False
-        with self._log_path(node).open("ab") as log:
-            own.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "raftmq", "serve"),
-                    *("-c", str(self.config(node)), "--parent", str(os.getpid())),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment(node),
-                # Ctrl-C on a terminal is for whoever opened the cluster.
-                process_group=0,
-            )
+        own.process = self._starter.submit(self._popen, node).result()
 
     def kill(self, node: int) -> None:
         """End a node at once and wait until it is gone. Does nothing to a node that is down."""
@@ -275,8 +267,24 @@ class Cluster:
                 own.process.kill()
         for node in self._nodes:
             self.kill(node)
+        self._starter.shutdown()
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _popen(self, node: int) -> "subprocess.Popen[bytes]":
+        with self._log_path(node).open("ab") as log:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "raftmq", "serve"),
+                    *("-c", str(self.config(node)), "--parent", str(os.getpid())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment(node),
+                # Ctrl-C on a terminal is for whoever opened the cluster.
+                process_group=0,
+            )
 
     async def _is_ready(self) -> bool:
         ended = [node for node, own in self._nodes.items() if own.process and not self.pid(node)]

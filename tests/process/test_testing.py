@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import raftmq
 from raftmq.errors import Unavailable
-from raftmq.testing import PORT_MAX, PORT_MIN, cluster
+from raftmq.testing import PORT_MAX, PORT_MIN, Cluster, cluster
 
 pytestmark = pytest.mark.process
 
@@ -49,6 +50,22 @@ def test_cluster_runs_on_trio_and_asyncio_and_leaves_nothing_behind(backend: str
     pid, folder = anyio.run(main, backend=backend)
     assert is_gone(pid)
     assert not folder.exists()
+
+
+def test_node_outlives_the_thread_that_started_it() -> None:
+    async def main() -> None:
+        async with cluster(1) as nodes:
+            nodes.kill(1)
+            thread = threading.Thread(target=restart, args=(nodes,))
+            thread.start()
+            await anyio.to_thread.run_sync(thread.join)
+            await anyio.sleep(0.3)
+            assert nodes.exit_status(1) is None
+
+    def restart(nodes: Cluster) -> None:
+        anyio.run(nodes.restart, 1)
+
+    anyio.run(main)
 
 
 def test_folder_that_was_named_is_kept(tmp_path: Path) -> None:
