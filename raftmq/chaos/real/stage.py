@@ -221,6 +221,15 @@ def goals_of(statuses: dict[int, dict[str, Any]], nodes: set[int]) -> dict[int, 
     return goals if known == goals.keys() else {}
 
 
+def are_outdated(statuses: dict[int, dict[str, Any]], goals: dict[int, Goal]) -> bool:
+    """Whether some leader of a goal says that it leads no longer in that term."""
+    for number, goal in goals.items():
+        leader = _replica(statuses, goal.leader, number)
+        if leader and (leader["term"] != goal.term or leader["role"] != "leader"):
+            return True
+    return False
+
+
 def are_reached(statuses: dict[int, dict[str, Any]], goals: dict[int, Goal]) -> bool:
     """Whether each voter holds what its goal says, by its leader's word."""
     for number, goal in goals.items():

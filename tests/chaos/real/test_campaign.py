@@ -2,7 +2,9 @@
 And one short run in which something must be lost, or nothing of this means anything.
 
 Four runs, each with a schedule of its own seed; the seeds are fixed, so that a failure is one that
-can be had again. `raftmq chaos run --world real` plays others.
+can be had again. `raftmq chaos run --world real` plays others. On a slow machine fewer messages get
+through in that time, and more faults come too late to be made: then further seeds are played until
+both are enough. What a run promises is demanded of each, however slow the machine is.
 """
 
 from pathlib import Path
@@ -17,8 +19,10 @@ from raftmq.chaos.real.handlers import ONCE
 from raftmq.chaos.real.stage import Stage
 
 SEEDS = (101, 102, 103, 104)
+SPARE_SEEDS = (105, 106, 107, 108)
 SECONDS = 75.0
 MESSAGES_MIN = 100_000
+KINDS_MIN = 25
 DRAWS = 2
 """A schedule is laid together from so many, so that more kinds meet than a seed draws."""
 
@@ -33,17 +37,19 @@ def dense(seed: int) -> Schedule:
 
 @pytest.mark.process
 @pytest.mark.campaign
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_five_minutes_of_faults_lose_none_of_100_000_messages(tmp_path: Path) -> None:
     acked = 0
     struck: set[str] = set()
-    for seed in SEEDS:
+    for seed in (*SEEDS, *SPARE_SEEDS):
+        if seed in SPARE_SEEDS and acked >= MESSAGES_MIN and len(struck) >= KINDS_MIN:
+            break
         outcome = run(dense(seed), folder=tmp_path / str(seed), is_liveness=seed % 2 == 0)
         assert outcome.verdict is Verdict.VALID, str(outcome)
         acked += outcome.counts["total-queue: acknowledged"]
         struck |= {name for name in outcome.counts if name.startswith("fault ")}
     assert acked >= MESSAGES_MIN
-    assert len(struck) >= 25, sorted(struck)
+    assert len(struck) >= KINDS_MIN, sorted(struck)
 
 
 @pytest.mark.process
