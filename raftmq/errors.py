@@ -8,6 +8,7 @@
 | `ProtocolError` | no | the two ends do not speak the same protocol |
 | `CorruptRecord` | - | bytes were damaged; the message says where |
 | `UnreadableBatch` | - | a stored batch cannot be read: `seek` to `next_offset` |
+| `FilterSyntaxError` | no, and never will | a `Rejected`: correct the text as the message shows |
 
 Cores do not raise these (apart from `CorruptRecord`, which codecs raise): a core's refusal is a
 value, part of the replicated result.
@@ -17,6 +18,7 @@ from enum import Enum
 
 __all__ = [
     "CorruptRecord",
+    "FilterSyntaxError",
     "OutcomeUnknown",
     "ProtocolError",
     "RaftmqError",
@@ -25,6 +27,10 @@ __all__ = [
     "Unavailable",
     "UnreadableBatch",
 ]
+
+
+_SHOWN_CHARACTERS = 60
+"""Of a filter's text before and after the place that is wrong; a longer one is cut."""
 
 
 class RaftmqError(Exception):
@@ -113,6 +119,8 @@ class Reason(Enum):
     CORRUPT_BATCH = "corrupt_batch"
     """The batch's checksum does not match its bytes, or its columns do not fit each other: no
     consumer could read it."""
+    BAD_FILTER = "bad_filter"
+    """The text of a filter cannot be read; the message shows where and what would be right."""
     CHANGE_IN_PROGRESS = "change_in_progress"
     """Another membership change of the same group is not finished yet."""
 
@@ -123,3 +131,45 @@ class Rejected(RaftmqError):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class FilterSyntaxError(Rejected):
+    """A filter's text cannot be read. Nothing was subscribed; correct the text.
+
+    The message is three lines: what is wrong, the text around the place, and a caret below it.
+
+    >>> from raftmq.filters import compile
+    >>> try:
+    ...     compile("city CONTAIN 'x'")
+    ... except FilterSyntaxError as error:
+    ...     print(error)
+    CONTAIN is no operator; did you mean CONTAINS? (at character 6)
+      city CONTAIN 'x'
+           ^^^^^^^
+    """
+
+    def __init__(self, problem: str, *, text: str, position: int, length: int = 1) -> None:
+        assert 0 <= position <= len(text), position
+        self.problem = problem
+        """What is wrong, one line."""
+        self.text = text
+        """The whole filter."""
+        self.position = position
+        """Characters before the place, from 0; the length of the text if it ends too early."""
+        self.length = max(1, length)
+        """Characters that are wrong."""
+        message = f"{problem} (at character {position + 1})\n{self._marked()}"
+        super().__init__(Reason.BAD_FILTER, message)
+
+    def _marked(self) -> str:
+        start = max(0, self.position - _SHOWN_CHARACTERS)
+        end = self.position + _SHOWN_CHARACTERS
+        before = ("..." if start else "") + self.text[start : self.position]
+        after = self.text[self.position : end] + ("..." if end < len(self.text) else "")
+        carets = "^" * min(self.length, max(1, len(after)))
+        return f"  {_one_line(before + after)}\n  {' ' * len(before)}{carets}"
+
+
+def _one_line(text: str) -> str:
+    """Each control character as one space, so that the carets stand where they should."""
+    return "".join(max(character, " ") for character in text)

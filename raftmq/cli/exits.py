@@ -63,6 +63,7 @@ _FIXES = {
     Reason.UNKNOWN_GROUP: "`raftmq group list` shows the groups that have committed something",
     Reason.UNKNOWN_NODE: "`raftmq cluster status` shows the nodes",
     Reason.WRONG_CLUSTER: "give the address of the right cluster with --url or RAFTMQ_URL",
+    Reason.BAD_FILTER: "correct the text; `raftmq filter explain TEXT` shows what it means",
     Reason.CHANGE_IN_PROGRESS: "wait until `raftmq cluster status` shows it done, then try again",
 }
 

@@ -22,6 +22,7 @@ from .filter import Filter, compile  # noqa: A004  # as `re.compile` is used
 from .index import Index, Matches
 from .parser import DEPTH_MAX, EXPRESSION_CHARACTERS_MAX
 from .refusal import FilterSyntaxError
+from .tags import is_tags
 
 __all__ = [
     "DEPTH_MAX",
@@ -31,4 +32,5 @@ __all__ = [
     "Index",
     "Matches",
     "compile",
+    "is_tags",
 ]

@@ -18,6 +18,11 @@ _TAGS = re.compile(rf"{_BLANKS}(?:{_TAG}(?:{_BLANKS}\|\|{_BLANKS}{_TAG})*+)?+{_B
 _ONE_TAG = re.compile(_TAG)
 
 
+def is_tags(text: str) -> bool:
+    """Is this a list of tags, rather than SQL? `*` and nothing, which match all, are."""
+    return parse_tags(text) is not None
+
+
 def parse_tags(text: str) -> Formula | None:
     """The formula; None: this is not a list of tags."""
     if text.strip(" \t\r\n\f") in ("", "*"):
