@@ -6,7 +6,7 @@ ones of its queue. So the log decides the order, and every replica finds the sam
 | record kind | effect |
 |---|---|
 | BATCH | the batch is placed at the end of its queue, or found to be a repeat, or refused |
-| COMMANDS | each command in turn: `CommitOffsets`, `Trim`, `DropQueues` |
+| COMMANDS | each command in turn: `CommitOffsets`, `Trim`, `DropQueues`, `Resubscribe` |
 | NOOP, MEMBERSHIP | nothing (consensus reads memberships itself) |
 
 Invariants:
@@ -33,11 +33,14 @@ from raftmq.log.record import Kind, Record
 from .commands import decode_commands
 from .producers import Producers
 from .results import Appended, Changed, Refused, Result, UnsupportedVersion
+from .subscriptions import Resubscribe, Subscriptions
 
 VERSION = 1
 """The newest record version that this machine applies."""
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
+_STATE_VERSIONS = (1, _STATE_VERSION)
+"""Those that can be read: the first one had no subscriptions."""
 _DIGEST = struct.Struct("<QIQ")
 
 
@@ -66,7 +69,7 @@ class DropQueues(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
     """Numbers of queues."""
 
 
-Command = CommitOffsets | Trim | DropQueues
+Command = CommitOffsets | Trim | DropQueues | Resubscribe
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -95,6 +98,8 @@ class PartitionMachine:
         """Queue → the offset that its next message gets."""
         self.committed: dict[str, dict[int, tuple[int, int]]] = {}
         """Consumer group → queue → (next offset to read, when it was committed in ms)."""
+        self.subscriptions = Subscriptions()
+        """Which filter of a consumer group holds for which batch."""
         self._offset_count = 0
         self._producers = Producers(self._limits.sessions_max)
 
@@ -159,10 +164,13 @@ class PartitionMachine:
                 return self._commit(command, now)
             case Trim(index=index):
                 self.log_start = max(self.log_start, min(index, self.applied + 1))
+                self.subscriptions.trim(self.log_start)
                 return Changed(self.log_start)
             case DropQueues(queues=queues):
                 self._drop(set(queues))
                 return Changed()
+            case Resubscribe():
+                return self.subscriptions.apply(command, self.applied + 1)
             case _:
                 assert_never(command)
 
@@ -213,15 +221,17 @@ class PartitionMachine:
                     [group, list(of_group), [list(pair) for pair in of_group.values()]]
                     for group, of_group in self.committed.items()
                 ],
+                self.subscriptions.dump(),
             ]
         )
 
     @classmethod
     def restore(cls, state: bytes, limits: Limits | None = None) -> "PartitionMachine":
         """The machine whose `snapshot` gave `state`."""
-        version, applied, digest, log_start, queues, ends, sessions, groups = cbor2.loads(state)
-        if version != _STATE_VERSION:
+        version, applied, digest, log_start, *values = cbor2.loads(state)
+        if version not in _STATE_VERSIONS:
             raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
+        queues, ends, sessions, groups, *subscriptions = values
         machine = cls(limits)
         machine.applied, machine.digest, machine.log_start = applied, digest, log_start
         machine.ends = dict(
@@ -234,6 +244,8 @@ class PartitionMachine:
         machine._producers.load(sessions)
         machine.committed = _load_committed(groups)
         machine._offset_count = sum(map(len, machine.committed.values()))
+        if subscriptions:
+            machine.subscriptions.load(subscriptions[0])
         return machine
 
 
