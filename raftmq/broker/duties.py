@@ -8,6 +8,7 @@
 | give the leadership away | leader of any group | the disk is full here and not elsewhere |
 | retention | leader of a data group | sealed segments are too old or too many |
 | forget deleted topics | leader of a data group | its machine knows queues of a deleted topic |
+| take over subscriptions | leader of a data group | the catalog has newer ones than its log |
 | change members | leader of any group | the catalog wants other members than the group has |
 | forget nodes that left | leader of the system group | a leaving node carries nothing any more |
 
@@ -15,6 +16,7 @@ A duty is only a proposal; whether it happens, the log decides. One that gets lo
 leader is done again by the next one.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -107,6 +109,7 @@ class Duties:
         else:
             self._retain(group)
             self._forget_deleted(group)
+            self._resubscribe(group)
         if self._change_members(group):
             return
         if group.full:
@@ -114,15 +117,20 @@ class Duties:
         else:
             self._spread(group)
 
-    def _propose(self, name: str, group: Group, payload: bytes) -> None:
-        """Propose a duty's commands, unless the same duty is under way."""
+    def _propose(
+        self, name: str, group: Group, payload: bytes, *, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Propose a duty's commands, unless the same duty is under way; `then` if they are done."""
         duty = (name, group.number)
         if duty in self._under_way:
             return
         self._under_way.add(duty)
-        ticket = Callback(
-            lambda _: self._under_way.discard(duty), lambda _: self._under_way.discard(duty)
-        )
+
+        def done(_: object) -> None:
+            self._under_way.discard(duty)
+            then()
+
+        ticket = Callback(done, lambda _: self._under_way.discard(duty))
         group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
 
     def _found(self) -> None:
@@ -268,6 +276,17 @@ class Duties:
             self._propose("forget", group, encode_commands(commands))
         else:
             self._clean[group.number] = state
+
+    def _resubscribe(self, group: Group) -> None:
+        """Take over into a data group's log what consumer groups want by now."""
+        assert isinstance(group.machine, PartitionMachine)
+        if not group.is_current:
+            return
+        command = resubscription(self._node.catalog, group.number, group.machine.subscriptions)
+        if command is not None:
+            # Another part may follow, or another change have come meanwhile.
+            payload = encode_commands([command])
+            self._propose("resubscribe", group, payload, then=self.think)
 
 
 def retention_start(segments: list[SegmentSize], settings: Log, *, now: int) -> int:

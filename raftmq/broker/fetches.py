@@ -4,9 +4,15 @@ A fetch names queues and offsets. What is there is answered: recent batches from
 ones by large reads on the reading thread. If nothing is there, the fetch is *parked* under its
 queues; the apply of a batch wakes the fetches of its queue, once per pump. Nothing polls.
 
+A fetch may name a consumer group that has subscribed to the topic. Then batches that hold nothing
+for it are passed over without reading them (`matching`), the others come with a mask, and `next`
+says how far the answer goes. Such a fetch is parked under its queue *and group*, and woken by a
+batch of which the group wants something; when its wait ends, it is told what it has passed over.
+
 Invariants:
 - Only committed and applied batches are ever given, whole, byte for byte as they were produced.
 - Each fetch is answered once: with batches, with an error of a queue, or empty when its wait ends.
+- No message before `next` that was not sent matches the filter that holds for it.
 - An answer is bounded: `bytes_max` over all its queues, one batch at the least, and a header that
   stays below 3 MiB.
 """
@@ -14,11 +20,17 @@ Invariants:
 from collections.abc import Callable
 from functools import partial
 from struct import pack as pack_struct
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+import numpy as np
 
 from raftmq.batch import BATCH_BYTES_MAX
 from raftmq.log.builder import Placement
 from raftmq.log.record import HEADER_BYTES, Record
+from raftmq.pop.catalog import QUEUE_BITS
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.subscriptions import Wanted
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
@@ -32,6 +44,7 @@ from raftmq.wire.messages import (
 
 from .connection import Connection
 from .group import Group
+from .matching import Matching
 from .settings import Limits
 from .timers import Timers
 from .world import Worker
@@ -45,6 +58,9 @@ QUEUES_MAX = 4096
 asks again, and other queues come first then."""
 BYTES_MAX = BATCH_BYTES_MAX
 """Of an answer, whatever is asked and set: with one batch more it still fits into a frame."""
+
+
+K = TypeVar("K", int, str)
 
 
 class Source(NamedTuple):
@@ -67,6 +83,9 @@ class Catalogue(Protocol):
     def source(self, queue: int) -> Source | ErrorReply:
         """Where a queue is read on this node, or why it is not."""
 
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
 
 class _Found(NamedTuple):
     """The batches to give for one queue."""
@@ -74,6 +93,22 @@ class _Found(NamedTuple):
     queue: int
     source: Source
     placements: list[Placement]
+    filtered: "_Filtered | None" = None
+
+
+class _Filtered(NamedTuple):
+    """What a filter has to do with the batches of one queue."""
+
+    offset: int
+    """What was asked for."""
+    wanted: list[Wanted]
+    """The filter that holds for each batch."""
+    reached: int
+    """Where to go on after the last batch."""
+
+
+_Read = list[tuple[_Found, list[Record]]]
+"""Queues and the records that were read of each."""
 
 
 class Fetches:
@@ -89,12 +124,21 @@ class Fetches:
         on_error: Callable[[BaseException], ErrorReply],
     ) -> None:
         self._catalogue = catalogue
+        self._matching = Matching(catalogue.group, self, reader=reader, on_error=on_error)
         self._timers = timers
         self._reader = reader
         self._limits = limits
         self._on_error = on_error
         # In the order in which they came: a set's would change from run to run.
         self._parked: dict[int, dict[_Pending, None]] = {}
+        # Those with a filter: queue → consumer group → fetches.
+        self._filtered: dict[int, dict[str, dict[_Pending, None]]] = {}
+        # Queue → the offset from which on batches are to be matched for them.
+        self._ahead: dict[int, int] = {}
+        # Queue → those that cannot go on before batches of it are matched.
+        self._needing: dict[int, dict[_Pending, None]] = {}
+        # Partition group → the last change of its subscriptions that was noted.
+        self._noted: dict[int, int] = {}
         # The same ones by who asked, and under which correlation.
         self._waiting: dict[tuple[Connection, int], _Pending] = {}
 
@@ -104,16 +148,16 @@ class Fetches:
         # Each fetch starts with another queue, so that a busy one cannot starve the others.
         shift = frame.correlation % max(1, len(request.queues))
         queues = request.queues[shift:] + request.queues[:shift]
-        request = Fetch(queues, request.wait_ms, request.bytes_max)
+        request = msgspec.structs.replace(request, queues=queues)
         pending = _Pending(connection, frame.correlation, request)
         if self._try(pending):
+            self._unpark(pending)
             return
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         if wait_ms <= 0:
-            pending.answer([], [])
+            self._time_out(pending)
             return
-        for item in request.queues:
-            self._parked.setdefault(item.queue, {})[pending] = None
+        self._park(pending)
         self._waiting[connection, frame.correlation] = pending
         self._timers.call_after(wait_ms / 1000, partial(self._time_out, pending))
 
@@ -121,27 +165,69 @@ class Fetches:
         """Nobody waits for this fetch any more: it must not count until its wait ends."""
         pending = self._waiting.get((connection, frame.correlation))
         if pending is not None:
-            self._time_out(pending)
+            self._unpark(pending)
+            pending.answer([], [])
 
     def wake(self, queues: set[int]) -> None:
         """New batches were applied to these queues."""
-        if not self._parked:
+        if not self._parked and not self._filtered:
             return
         for queue in queues:
             for pending in list(self._parked.get(queue, ())):
-                if pending.is_answered:
-                    continue
-                if pending.connection.is_clogged:
-                    # It does not read: it is told that there is nothing, and its next fetch waits
-                    # until there is room.
-                    self._unpark(pending)
-                    pending.answer([], [])
-                elif self._try(pending):
-                    self._unpark(pending)
+                self._retry(pending)
+            if queue in self._filtered:
+                self._look_ahead(queue)
+
+    def matched(self, queue: int, names: set[str]) -> None:
+        """Batches of a queue were matched; these consumer groups want something of them."""
+        waiting = self._filtered.get(queue, {})
+        ready = list(self._needing.get(queue, ()))
+        ready += [pending for name, of in waiting.items() if name in names for pending in of]
+        for pending in ready:
+            self._retry(pending)
+
+    def not_matched(self, queue: int, why: ErrorReply) -> None:
+        """Batches of a queue could not be read: who needs them is told."""
+        for pending in list(self._needing.get(queue, ())):
+            self._unpark(pending)
+            pending.answer([_failed(queue, why)], [])
+
+    def passed(self, queue: int, consumer_group: str) -> int:
+        """Messages of a queue that a consumer group passed over here: see `CommittedOffset`."""
+        return self._matching.passed(queue, consumer_group)
+
+    async def match(self) -> None:
+        """Match batches for those who wait with a filter, until cancelled."""
+        await self._matching.run()
+
+    def note_subscriptions(self, group: Group) -> None:
+        """Records were applied: if they changed subscriptions, all who name a group start anew."""
+        if not isinstance(group.machine, PartitionMachine):
+            return
+        changed = group.machine.subscriptions.changed
+        if self._noted.get(group.number, 0) != changed:
+            self._noted[group.number] = changed
+            self._start_anew()
+
+    def _start_anew(self) -> None:
+        again: dict[_Pending, None] = {}
+        for groups in self._filtered.values():
+            again.update((pending, None) for of in groups.values() for pending in of)
+        for plain in self._parked.values():
+            again.update((p, None) for p in plain if p.request.consumer_group)
+        for pending in again:
+            key = pending.connection, pending.correlation
+            self._unpark(pending)
+            pending.reached.clear()
+            if not self._try(pending):
+                self._park(pending)
+                self._waiting[key] = pending
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone: forget its fetches."""
         gone = dict.fromkeys(p for waiting in self._parked.values() for p in waiting)
+        for groups in self._filtered.values():
+            gone.update((p, None) for waiting in groups.values() for p in waiting)
         for pending in gone:
             if pending.connection is connection:
                 pending.is_answered = True
@@ -149,21 +235,77 @@ class Fetches:
 
     def refuse(self, is_lost: Callable[[int], bool]) -> None:
         """Wake the fetches of the queues that this node leads no more, so that they are told."""
-        self.wake({queue for queue in self._parked if is_lost(queue)})
+        self.wake({queue for queue in [*self._parked, *self._filtered] if is_lost(queue)})
 
-    def _time_out(self, pending: "_Pending") -> None:
-        if not pending.is_answered:
+    def _retry(self, pending: "_Pending") -> None:
+        if pending.is_answered:
+            return
+        if pending.connection.is_clogged:
+            # It does not read: it is told that there is nothing, and its next fetch waits until
+            # there is room.
             self._unpark(pending)
             pending.answer([], [])
+        elif self._try(pending):
+            self._unpark(pending)
+
+    def _look_ahead(self, queue: int) -> None:
+        """Have new batches of a queue matched, for those that wait for a match."""
+        source = self._catalogue.source(queue)
+        if isinstance(source, ErrorReply):
+            for pending in [p for of in self._filtered[queue].values() for p in of]:
+                self._retry(pending)
+            return
+        index, offset = source.group.index, self._ahead[queue]
+        while placements := index.lookup(queue, offset, PLACEMENTS_MAX):
+            self._matching.want(source.group, placements)
+            offset = placements[-1].base_offset + placements[-1].count
+        self._ahead[queue] = offset
+
+    def _time_out(self, pending: "_Pending") -> None:
+        if pending.is_answered:
+            return
+        # What was matched meanwhile without a match for this group shows now.
+        is_answered = pending.request.consumer_group and self._try(pending)
+        if not is_answered:
+            pending.answer(self._passed_over(pending), [])
+        self._unpark(pending)
+
+    def _passed_over(self, pending: "_Pending") -> list[FetchedQueue]:
+        """How far a fetch has come without finding anything for its group."""
+        moved = []
+        for item in pending.request.queues[:QUEUES_MAX]:
+            reached = pending.reached.get(item.queue, 0)
+            source = self._catalogue.source(item.queue) if reached > item.offset else None
+            if isinstance(source, Source):
+                found = _Found(item.queue, source, [], _Filtered(item.offset, [], reached))
+                moved.append(self._describe(pending, found, []))
+        return moved
+
+    def _park(self, pending: "_Pending") -> None:
+        name = pending.request.consumer_group
+        for item in pending.request.queues:
+            if item.queue not in pending.reached:
+                self._parked.setdefault(item.queue, {})[pending] = None
+                continue
+            groups = self._filtered.setdefault(item.queue, {})
+            groups.setdefault(name, {})[pending] = None
+            if item.queue not in self._ahead:
+                source = self._catalogue.source(item.queue)
+                self._ahead[item.queue] = source.end if isinstance(source, Source) else item.offset
 
     def _unpark(self, pending: "_Pending") -> None:
         self._waiting.pop((pending.connection, pending.correlation), None)
         for item in pending.request.queues:
-            waiting = self._parked.get(item.queue)
-            if waiting is not None:
-                waiting.pop(pending, None)
-                if not waiting:
-                    del self._parked[item.queue]
+            _leave(self._parked, item.queue, pending)
+            if item.queue not in pending.reached:
+                continue
+            _leave(self._needing, item.queue, pending)
+            groups = self._filtered.get(item.queue)
+            if groups is not None:
+                _leave(groups, pending.request.consumer_group, pending)
+                if not groups:
+                    del self._filtered[item.queue]
+                    del self._ahead[item.queue]
 
     def _try(self, pending: "_Pending") -> bool:
         """Answer if there is anything to say; False if the fetch has to wait."""
@@ -175,6 +317,10 @@ class Fetches:
             source = self._catalogue.source(item.queue)
             if isinstance(source, ErrorReply):
                 errors.append(_failed(item.queue, source))
+            elif pending.request.consumer_group and self._try_filtered(
+                pending, item, source, found, errors
+            ):
+                continue
             elif item.offset < source.end or item.offset > source.end:
                 self._look_up(item, source, found, errors)
         if not found and not errors:
@@ -186,20 +332,57 @@ class Fetches:
     def _look_up(
         self, item: FetchFrom, source: Source, found: list[_Found], errors: list[FetchedQueue]
     ) -> None:
-        earliest = source.earliest(item.queue)
-        if not earliest <= item.offset <= source.end:
-            message = f"offset {item.offset} is not within {earliest}..{source.end}"
-            error = ErrorReply("offset_out_of_range", message, earliest=earliest, end=source.end)
-            errors.append(_failed(item.queue, error))
+        error = _out_of_range(item, source)
+        if error is not None:
+            errors.append(error)
             return
         placements = source.group.index.lookup(item.queue, item.offset, PLACEMENTS_MAX)
         found.append(_Found(item.queue, source, placements))
 
+    def _try_filtered(
+        self,
+        pending: "_Pending",
+        item: FetchFrom,
+        source: Source,
+        found: list[_Found],
+        errors: list[FetchedQueue],
+    ) -> bool:
+        """Look a queue up for a consumer group; False: it has no filter and gets everything."""
+        assert isinstance(source.group.machine, PartitionMachine)
+        subscriptions, queue = source.group.machine.subscriptions, item.queue
+        kept = subscriptions.of(queue >> QUEUE_BITS, pending.request.consumer_group)
+        is_early = subscriptions.version < pending.request.subscribed
+        if not kept and not is_early:
+            return False
+        error = _out_of_range(item, source)
+        if error is not None:
+            errors.append(error)
+            return True
+        reached = pending.reached.setdefault(queue, item.offset)
+        _leave(self._needing, queue, pending)
+        if is_early:
+            # `resubscribed` comes back to it.
+            return True
+        scan = self._matching.scan(source.group, kept, queue, reached)
+        if scan.found:
+            filtered = _Filtered(item.offset, scan.wanted, scan.reached)
+            found.append(_Found(queue, source, scan.found, filtered))
+            return True
+        pending.reached[queue] = scan.reached
+        if scan.unknown:
+            self._needing.setdefault(queue, {})[pending] = None
+            self._matching.want(source.group, scan.unknown)
+        elif scan.reached > item.offset:
+            # It goes on from there, and its lag is true.
+            filtered = _Filtered(item.offset, [], scan.reached)
+            found.append(_Found(queue, source, [], filtered))
+        return True
+
     def _read(self, pending: "_Pending", found: list[_Found], errors: list[FetchedQueue]) -> None:
         budget = max(1, min(pending.request.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
-        queues, body, cold = _from_memory(found, budget)
-        if queues or errors or not cold:
-            pending.answer(errors + queues, body)
+        read, cold = _from_memory(found, budget)
+        if read or errors or not cold:
+            self._answer(pending, errors, read)
             return
         pending.connection.expect(pending.correlation, budget)
         self._reader.submit(
@@ -210,27 +393,53 @@ class Fetches:
         self,
         pending: "_Pending",
         cold: list[_Found],
-        result: "tuple[list[FetchedQueue], list[bytes]] | None",
+        read: _Read | None,
         error: BaseException | None,
     ) -> None:
-        if result is not None:
-            pending.answer(*result)
+        if read is not None:
+            self._answer(pending, [], read)
             return
         assert error is not None
         reply = self._on_error(error)
         pending.answer([_failed(found.queue, reply) for found in cold], [])
 
+    def _answer(self, pending: "_Pending", errors: list[FetchedQueue], read: _Read) -> None:
+        queues = [self._describe(pending, item, records) for item, records in read]
+        body = [record.encoded[HEADER_BYTES:] for _, records in read for record in records]
+        pending.answer(errors + queues, body)
+
+    def _describe(self, pending: "_Pending", item: _Found, records: list[Record]) -> FetchedQueue:
+        described = _describe(item, records)
+        if item.filtered is None:
+            return described
+        offset, wanted, following = item.filtered
+        if len(records) < len(item.placements):
+            following = item.placements[len(records)].base_offset
+        masks, matching = b"", 0
+        for placement, wish, record in zip(item.placements, wanted, records, strict=False):
+            mask = self._matching.mask(item.source.group, placement, wish, record)
+            if placement.base_offset < offset:
+                mask = mask.copy()
+                mask[: offset - placement.base_offset] = False
+            matching += int(np.count_nonzero(mask))
+            masks += np.packbits(mask, bitorder="little").tobytes()
+        passed = following - offset - matching
+        self._matching.count_passed(item.queue, pending.request.consumer_group, passed)
+        return msgspec.structs.replace(described, next=following, masks=masks)
+
 
 class _Pending:
     """One fetch and who waits for it."""
 
-    __slots__ = ("connection", "correlation", "is_answered", "request")
+    __slots__ = ("connection", "correlation", "is_answered", "reached", "request")
 
     def __init__(self, connection: Connection, correlation: int, request: Fetch) -> None:
         self.connection = connection
         self.correlation = correlation
         self.request = request
         self.is_answered = False
+        # Queue with a filter → the offset before which nothing matches.
+        self.reached: dict[int, int] = {}
 
     def answer(self, queues: list[FetchedQueue], body: list[bytes]) -> None:
         self.is_answered = True
@@ -242,15 +451,32 @@ def _failed(queue: int, error: ErrorReply) -> FetchedQueue:
     return FetchedQueue(queue, -1, -1, b"", b"", b"", error)
 
 
-def _from_memory(
-    found: list[_Found], budget: int
-) -> tuple[list[FetchedQueue], list[bytes], list[_Found]]:
+def _leave(waiting: "dict[K, dict[_Pending, None]]", key: K, pending: "_Pending") -> None:
+    """Take a fetch out of those that wait under a key."""
+    fetches = waiting.get(key)
+    if fetches is not None:
+        fetches.pop(pending, None)
+        if not fetches:
+            del waiting[key]
+
+
+def _out_of_range(item: FetchFrom, source: Source) -> FetchedQueue | None:
+    """The refusal of an offset that a queue does not have."""
+    earliest = source.earliest(item.queue)
+    if earliest <= item.offset <= source.end:
+        return None
+    message = f"offset {item.offset} is not within {earliest}..{source.end}"
+    error = ErrorReply("offset_out_of_range", message, earliest=earliest, end=source.end)
+    return _failed(item.queue, error)
+
+
+def _from_memory(found: list[_Found], budget: int) -> tuple[_Read, list[_Found]]:
     """What the caches hold of `found`, within `budget` bytes; and the queues they do not start."""
-    queues: list[FetchedQueue] = []
-    body: list[bytes] = []
+    read: _Read = []
     cold: list[_Found] = []
+    batches = 0
     for item in found:
-        if budget <= 0 or len(body) >= BATCHES_MAX:
+        if budget <= 0 or batches >= BATCHES_MAX:
             break
         records: list[Record] = []
         for placement in item.placements:
@@ -259,27 +485,27 @@ def _from_memory(
                 break
             records.append(record)
             budget -= len(record.encoded)
-        if records:
-            queues.append(_describe(item, records))
-            body.extend([record.encoded[HEADER_BYTES:] for record in records])
+        batches += len(records)
+        if records or not item.placements:
+            read.append((item, records))
         else:
             cold.append(item)
-    return queues, body, cold
+    return read, cold
 
 
-def _from_disk(cold: list[_Found], budget: int) -> tuple[list[FetchedQueue], list[bytes]]:
+def _from_disk(cold: list[_Found], budget: int) -> _Read:
     """On the reading thread: the batches of queues whose next one has left the cache."""
-    queues: list[FetchedQueue] = []
-    body: list[bytes] = []
+    read: _Read = []
+    batches = 0
     for item in cold:
-        if budget <= 0 or len(body) >= BATCHES_MAX:
+        if budget <= 0 or batches >= BATCHES_MAX:
             break
         wanted = [placement.index for placement in item.placements]
         records = item.source.group.store.read_at(wanted, budget)
         budget -= sum([len(record.encoded) for record in records])
-        queues.append(_describe(item, records))
-        body.extend([record.encoded[HEADER_BYTES:] for record in records])
-    return queues, body
+        batches += len(records)
+        read.append((item, records))
+    return read
 
 
 def _describe(item: _Found, records: list[Record]) -> FetchedQueue:

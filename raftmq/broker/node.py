@@ -326,6 +326,7 @@ class Node:
         if group.number == SYSTEM_GROUP:
             self.catalog_changed()
         self._housekeeping.place(group, records, results, self._touched)
+        self._fetches.note_subscriptions(group)
 
     def at_border(self, group: Group, record: Record) -> None:
         """The machine has just applied the last record before a segment: take a snapshot."""
@@ -500,6 +501,7 @@ class Node:
         nursery.start_soon(self._tick)
         nursery.start_soon(self.timers.run)
         nursery.start_soon(self._duties.run)
+        nursery.start_soon(self._fetches.match)
 
     async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
         await trio.serve_listeners(self._serve_one, [listener])
@@ -560,11 +562,11 @@ class Node:
 
     async def _catalog_changed(self) -> None:
         """Open groups that this node shall carry, connect to nodes that are new."""
-        for group in list(self.catalog.groups.values()):
-            is_new = group.id not in self.groups and group.id not in self._retiring.under_way
         if self.acquaintances.is_superseded(self.id, self.generation):
             self.fail(self.acquaintances.fault_of(self.id, self.incarnation))
             return
+        for group in list(self.catalog.groups.values()):
+            is_new = group.id not in self.groups and group.id not in self._retiring.under_way
             if self.id in group.members and is_new:
                 self._open_group(group.id, group.founders)
         self.links.connect()

@@ -10,12 +10,20 @@ Invariants:
 - `PAGE_BYTES` and the largest entry together stay far below `wire.frame.HEADER_BYTES_MAX`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from raftmq.pop.catalog import Catalog, Topic
 from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.frame import HEADER_BYTES_MAX
-from raftmq.wire.messages import Committed, CommittedOffset, CommittedOffsets, TopicView
+from raftmq.wire.messages import (
+    Committed,
+    CommittedOffset,
+    CommittedOffsets,
+    FindSubscriptions,
+    FoundSubscriptions,
+    SubscriptionView,
+    TopicView,
+)
 
 PAGE_BYTES = 1024 * 1024
 """About the length of a page. A topic of 65,536 queues adds 330 kB at the most."""
@@ -61,23 +69,58 @@ def _number(topic: Topic) -> int:
     return topic.id
 
 
-def committed_page(machine: PartitionMachine, request: Committed) -> CommittedOffsets:
-    """Committed offsets by consumer group and queue, after the entry that the request names."""
+def committed_page(
+    machine: PartitionMachine,
+    request: Committed,
+    *,
+    passed: Callable[[int, str], int] = lambda _queue, _name: 0,
+) -> CommittedOffsets:
+    """Committed offsets by consumer group and queue, after the entry that the request names.
+
+    `passed` says how many messages of a queue a consumer group passed over.
+    """
     offsets: list[CommittedOffset] = []
     size = 0
-    for offset in _committed(machine, request):
+    for offset in _committed(machine, request, passed):
         if size >= PAGE_BYTES:
             return CommittedOffsets(offsets, is_cut=True)
         offsets.append(offset)
-        size += 4 * _NUMBER_BYTES + len(offset.consumer_group.encode())
+        size += 5 * _NUMBER_BYTES + len(offset.consumer_group.encode())
     return CommittedOffsets(offsets)
 
 
-def _committed(machine: PartitionMachine, request: Committed) -> Iterator[CommittedOffset]:
+def _committed(
+    machine: PartitionMachine, request: Committed, passed: Callable[[int, str], int]
+) -> Iterator[CommittedOffset]:
     name = request.consumer_group
     wanted = machine.committed if name is None else {name} & machine.committed.keys()
     after = (request.after_group, request.after_queue)
     for group in sorted(group for group in wanted if group >= request.after_group):
         for queue, (offset, timestamp) in sorted(machine.committed[group].items()):
             if (group, queue) > after:
-                yield CommittedOffset(group, queue, offset, timestamp)
+                yield CommittedOffset(group, queue, offset, timestamp, passed(queue, group))
+
+
+def subscriptions_page(catalog: Catalog, request: FindSubscriptions) -> FoundSubscriptions:
+    """Subscriptions by topic and consumer group, after the entry that the request names."""
+    views: list[SubscriptionView] = []
+    size = 0
+    for view in _subscriptions(catalog, request):
+        if size >= PAGE_BYTES:
+            return FoundSubscriptions(views, is_cut=True)
+        views.append(view)
+        size += 4 * _NUMBER_BYTES
+        size += sum(len(text.encode()) for text in (view.topic, view.consumer_group))
+        size += len(view.expression.encode("utf-8", "surrogatepass"))
+    return FoundSubscriptions(views)
+
+
+def _subscriptions(catalog: Catalog, request: FindSubscriptions) -> Iterator[SubscriptionView]:
+    after = (request.after_topic, request.after_group)
+    of_topic, only = catalog.subscribers.of_topic, request.consumer_group
+    for topic in _topics(catalog, None if request.topic is None else [request.topic]):
+        found = of_topic.get(topic.id, {})
+        for name in sorted(found) if only is None else {only} & found.keys():
+            if (topic.id, name) > after:
+                each = found[name]
+                yield SubscriptionView(topic.name, topic.id, name, each.expression, each.version)

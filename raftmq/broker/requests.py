@@ -36,6 +36,7 @@ from raftmq.wire.messages import (
     ErrorReply,
     FindKey,
     FindOffsets,
+    FindSubscriptions,
     FoundBatch,
     FoundKey,
     FoundOffset,
@@ -53,7 +54,7 @@ from .connection import Connection
 from .fetches import Fetches, Source
 from .group import Group
 from .members import plan
-from .pages import QUESTIONS_MAX, committed_page
+from .pages import QUESTIONS_MAX, committed_page, subscriptions_page
 from .settings import Limits
 from .tickets import Callback
 from .world import Worker
@@ -142,6 +143,7 @@ class Requests:
             FrameKind.TRANSFER: self._transfer,
             FrameKind.MEMBER: self._member,
             FrameKind.FORGET: fetches.forget,
+            FrameKind.SUBSCRIBED: self._subscribed,
         }
 
     def handle(self, connection: Connection, frame: Frame) -> None:
@@ -253,7 +255,20 @@ class Requests:
 
         def answer() -> None:
             assert isinstance(group.machine, PartitionMachine)
-            page = committed_page(group.machine, request)
+            page = committed_page(group.machine, request, passed=self._fetches.passed)
+            connection.reply(frame.kind, frame.correlation, pack(page))
+
+        self._read(connection, frame, group, answer)
+
+    def _subscribed(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(FindSubscriptions, frame.header)
+        group = self._service.group(SYSTEM_GROUP)
+        if group is None:
+            connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
+            return
+
+        def answer() -> None:
+            page = subscriptions_page(self._service.catalog, request)
             connection.reply(frame.kind, frame.correlation, pack(page))
 
         self._read(connection, frame, group, answer)

@@ -38,6 +38,7 @@ class _Reading:
     count: int | None
     until_end: bool
     render: "Callable[[Messages], bytes]"
+    filter: str | None = None
     done: int = 0
     is_interrupted: bool = False
 
@@ -50,6 +51,12 @@ class _Reading:
 @click.command()
 @click.argument("topic")
 @click.option("-g", "--group", help="Commit as this consumer group, and go on where it was.")
+@click.option(
+    "--filter",
+    "filter_",
+    metavar="EXPRESSION",
+    help="Subscribe the group (-g) to this: tags as 'paid || shipped', or SQL as 'amount > 5'.",
+)
 @click.option(
     "--from",
     "start",
@@ -75,6 +82,7 @@ def consume(
     session: Session,
     topic: str,
     group: str | None,
+    filter_: str | None,
     start: "Start",
     queues: tuple[int, ...],
     count: int | None,
@@ -91,7 +99,8 @@ def consume(
     raftmq consume orders -g billing -o json
     raftmq consume orders --from 15m -f '%k\\t%v\\n'
     """
-    reading = _Reading(topic, group, start, queues, count, until_end, _renderer(output, template))
+    render = _renderer(output, template)
+    reading = _Reading(topic, group, start, queues, count, until_end, render, filter_)
     if output == "table" and template is None:
         _write(TABLE_HEADING)
     try:
@@ -115,6 +124,7 @@ async def _read(mq: "Client", reading: _Reading) -> None:
             group=reading.group,
             queues=reading.queues or None,
             start=reading.start,
+            filter=reading.filter,
         ) as consumer,
         anyio.create_task_group() as tasks,
     ):
@@ -126,6 +136,9 @@ async def _read(mq: "Client", reading: _Reading) -> None:
             while not _is_enough(reading, consumer, ends):
                 messages = await consumer.fetch(reading.wanted, wait=1.0)
                 if not messages:
+                    if reading.filter is not None:
+                        # What does not match is read, too.
+                        await consumer.commit()
                     continue
                 _write(reading.render(messages))
                 reading.done += len(messages)

@@ -1,4 +1,4 @@
-"""`raftmq group`: show and reset how far consumer groups have read."""
+"""`raftmq group`: what consumer groups want, and how far they have read."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def group() -> None:
-    """Show and reset how far consumer groups have read."""
+    """Show and change what consumer groups want, and how far they have read."""
 
 
 @group.command("list")
@@ -46,7 +46,10 @@ def list_(session: Session, topic: str | None, output: str) -> None:
 @output_option()
 @with_session
 def describe(session: Session, name: str, output: str) -> None:
-    """Show a consumer group's committed offset and lag in each queue."""
+    """Show what a consumer group wants, and its committed offset and lag in each queue.
+
+    PASSED counts messages that do not match its filter: it read on after them without them.
+    """
 
     async def call(mq: "Client") -> "ConsumerGroup":
         return await mq.admin.describe_group(name)
@@ -55,14 +58,62 @@ def describe(session: Session, name: str, output: str) -> None:
     if output == "json":
         print_json(_plain(found))
         return
+    for each in found.subscriptions:
+        click.echo(f"of {each.topic} it wants: {each.filter}")
     print_table(
-        ["TOPIC", ">QUEUE", ">COMMITTED", ">EARLIEST", ">END", ">LAG", "COMMITTED AT"],
+        ["TOPIC", ">QUEUE", ">COMMITTED", ">EARLIEST", ">END", ">LAG", ">PASSED", "COMMITTED AT"],
         [
-            (o.topic, o.queue, o.committed, o.earliest, o.end, o.lag, time_text(o.timestamp))
+            (
+                o.topic,
+                o.queue,
+                o.committed,
+                o.earliest,
+                o.end,
+                o.lag,
+                o.passed,
+                time_text(o.timestamp),
+            )
             for o in found.offsets
         ],
         title=f"{found.name}, lag {found.lag}",
     )
+
+
+@group.command()
+@click.argument("name")
+@click.argument("topic")
+@click.argument("expression")
+@with_session
+def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
+    """Say what a consumer group wants of a topic; its consumers follow at once.
+
+    A first subscription holds for all that the group has not read yet, a changed one for what is
+    stored after it. `raftmq filter explain` shows what an expression means.
+
+    \b
+    raftmq group subscribe billing orders "paid || shipped"
+    raftmq group subscribe audit orders "amount > 1000 AND country <> 'DE'"
+    """
+
+    async def call(mq: "Client") -> None:
+        await mq.admin.subscribe(topic, name, expression)
+
+    session.run(call)
+    note(f"{name} wants of {topic}: {expression}")
+
+
+@group.command()
+@click.argument("name")
+@click.argument("topic")
+@with_session
+def unsubscribe(session: Session, name: str, topic: str) -> None:
+    """Let a consumer group have everything of a topic again."""
+
+    async def call(mq: "Client") -> None:
+        await mq.admin.unsubscribe(topic, name)
+
+    session.run(call)
+    note(f"{name} wants everything of {topic}")
 
 
 @group.command()
@@ -110,4 +161,5 @@ def reset(
 
 def _plain(found: "ConsumerGroup") -> dict[str, Any]:
     offsets = [{**offset._asdict(), "lag": offset.lag} for offset in found.offsets]
-    return {"name": found.name, "lag": found.lag, "offsets": offsets}
+    wanted = [each._asdict() for each in found.subscriptions]
+    return {"name": found.name, "lag": found.lag, "offsets": offsets, "subscriptions": wanted}

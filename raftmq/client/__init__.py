@@ -20,6 +20,7 @@ from .message import Message, Messages, format_id, parse_id
 from .parcel import PendingSend
 from .producer import Producer
 from .receipts import Outgoing, PendingMany, Receipt, SentMany, SentRange, SomeUnsent
+from .subscriptions import Subscription
 
 __all__ = [
     "Admin",
@@ -39,6 +40,7 @@ __all__ = [
     "SentMany",
     "SentRange",
     "SomeUnsent",
+    "Subscription",
     "TopicDescription",
     "TopicInfo",
     "connect",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.filters import compile as compile_filter
 from raftmq.pop.catalog import AlterTopic, Command, CreateTopic, DeleteTopic
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import (
@@ -30,6 +31,7 @@ from .message import QUEUE_BITS
 from .offsets import by_partition, commit_offsets, committed_of, committed_offsets, find_offsets
 from .refusals import exception_of, refusal_of
 from .router import SYSTEM_GROUP, Router
+from .subscriptions import Subscription, find_subscriptions, subscribe, unsubscribe
 
 _MASK = (1 << QUEUE_BITS) - 1
 
@@ -86,6 +88,9 @@ class GroupOffset(NamedTuple):
     """The offset after the last message."""
     timestamp: int
     """When it was committed, milliseconds since 1970."""
+    passed: int = 0
+    """Messages that do not match the group's filter and were passed over when it read the queue, as
+    its leader counted since it was started; what was read twice counts twice."""
 
     @property
     def lag(self) -> int:
@@ -100,6 +105,8 @@ class ConsumerGroup(NamedTuple):
     """Its name."""
     offsets: list[GroupOffset]
     """One entry for each queue with a committed offset, by topic and queue."""
+    subscriptions: tuple[Subscription, ...] = ()
+    """What it wants, by topic; of a topic without an entry everything."""
 
     @property
     def lag(self) -> int:
@@ -204,16 +211,58 @@ class Admin:
         """One consumer group.
 
         Raises:
-            Rejected: `UNKNOWN_GROUP`, it has committed nothing.
+            Rejected: `UNKNOWN_GROUP`, it has committed nothing and subscribed to nothing.
         """
         view = await self.cluster(timeout=timeout)
         groups = {number: g for topic in view.topics for number, g in _queues_of(topic).items()}
         names = {topic.id: topic.name for topic in view.topics}
         found = await self._groups_on(groups, names, name, timeout)
-        if not found:
-            message = f"consumer group {name!r} has committed nothing"
+        subscriptions = tuple(await find_subscriptions(self._router, None, name, timeout))
+        if not found and not subscriptions:
+            message = f"consumer group {name!r} has committed nothing and subscribed to nothing"
             raise Rejected(Reason.UNKNOWN_GROUP, message)
-        return found[0]
+        offsets = found[0].offsets if found else []
+        return ConsumerGroup(name, offsets, subscriptions)
+
+    async def subscribe(
+        self,
+        topic: str,
+        group: str,
+        filter: str,  # noqa: A002  # what users call it
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Say what a consumer group wants of a topic; consumers that run follow at once.
+
+        A first subscription holds for all that the group has not read yet, a changed one for
+        messages that are stored after it: see the page on filters.
+
+        Args:
+            topic: the topic.
+            group: the consumer group; it need not have read anything.
+            filter: tags (`paid || shipped`) or SQL (`amount > 5`).
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            FilterSyntaxError: the filter cannot be read; it is a `Rejected`.
+            Rejected: `UNKNOWN_TOPIC`, `BAD_NAME`, or `TOO_LARGE`: there are too many.
+        """
+        compile_filter(filter)
+        await subscribe(self._router, topic, group, filter, timeout)
+
+    async def unsubscribe(self, topic: str, group: str, *, timeout: float | None = None) -> None:
+        """A consumer group wants everything of a topic that it has not read yet.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        await unsubscribe(self._router, topic, group, timeout)
+
+    async def list_subscriptions(
+        self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
+    ) -> list[Subscription]:
+        """What consumer groups want: of one topic or of all, one of them or all."""
+        return await find_subscriptions(self._router, topic, group, timeout)
 
     async def reset_group(
         self,
@@ -356,6 +405,7 @@ class Admin:
                         end.earliest,
                         end.end,
                         entry.timestamp,
+                        entry.passed,
                     )
                     by_name.setdefault(entry.consumer_group, []).append(offset)
         return [ConsumerGroup(name, sorted(by_name[name])) for name in sorted(by_name)]

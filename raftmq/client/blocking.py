@@ -24,6 +24,7 @@ from .message import Message, Messages
 from .parcel import PendingSend
 from .producer import Producer
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
+from .subscriptions import Subscription
 
 T = TypeVar("T")
 
@@ -263,6 +264,28 @@ class BlockingAdmin:
     def describe_group(self, name: str, *, timeout: float | None = None) -> ConsumerGroup:
         """See `Admin.describe_group`."""
         return self._loop.wait(partial(self._admin.describe_group, name, timeout=timeout))
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        filter: str,  # noqa: A002  # as `Admin.subscribe`
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """See `Admin.subscribe`."""
+        self._loop.wait(partial(self._admin.subscribe, topic, group, filter, timeout=timeout))
+
+    def unsubscribe(self, topic: str, group: str, *, timeout: float | None = None) -> None:
+        """See `Admin.unsubscribe`."""
+        self._loop.wait(partial(self._admin.unsubscribe, topic, group, timeout=timeout))
+
+    def list_subscriptions(
+        self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
+    ) -> list[Subscription]:
+        """See `Admin.list_subscriptions`."""
+        find = partial(self._admin.list_subscriptions, topic=topic, group=group)
+        return self._loop.wait(partial(find, timeout=timeout))
 
     def reset_group(
         self,

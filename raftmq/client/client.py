@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from raftmq.batch import Compression
 from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.filters import is_tags
 
 from .address import parse_url
 from .admin import Admin
@@ -79,6 +80,8 @@ class Client:
         on_trimmed: OnTrimmed = "error",
         auto_commit: float | None = None,
         prefetch_bytes: int = 8 * 1024 * 1024,
+        filter: str | None = None,  # noqa: A002  # what users call it
+        tags: str | None = None,
     ) -> Consumer:
         """A consumer of one topic, to be used as `async with`.
 
@@ -93,9 +96,14 @@ class Client:
             auto_commit: commit so often, in seconds, what the application is done with; None: only
                 `commit` commits.
             prefetch_bytes: how much may be fetched ahead of the application.
+            filter: what the group wants, as SQL (`amount > 5 AND city = 'Paris'`) or tags. Opening
+                the consumer subscribes the whole group to it, in place of what it subscribed to
+                before; see `Admin.subscribe`. None: what it has subscribed to already, if anything.
+            tags: the same for a filter that is tags: `paid || shipped`.
 
         Raises:
             Rejected: `BAD_ARGUMENT`, another mode or value; the message names what exists.
+            FilterSyntaxError: the filter cannot be read; it is a `Rejected`.
         """
         if mode != "pull":
             message = f"mode {mode!r} does not exist: the only mode is 'pull'"
@@ -107,6 +115,7 @@ class Client:
             on_trimmed,
             auto_commit,
             prefetch_bytes,
+            _wish(filter, tags),
         )
         return Consumer(topic, settings, router=self._router, supervisor=self._supervisor)
 
@@ -145,6 +154,18 @@ class Client:
         return await find_by_key(
             self._router, topic, key=key, since=since, limit=limit, timeout=timeout
         )
+
+
+def _wish(sql: str | None, tags: str | None) -> str | None:
+    """The filter that `filter=` or `tags=` gives."""
+    if tags is None:
+        return sql
+    if sql is not None:
+        raise Rejected(Reason.BAD_ARGUMENT, "give filter= or tags=, not both")
+    if not is_tags(tags):
+        message = f"{tags[:80]!r} is no list of tags, as 'paid || shipped': give filter= for SQL"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    return tags
 
 
 class _Connecting(AbstractAsyncContextManager[Client]):

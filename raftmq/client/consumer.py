@@ -17,12 +17,14 @@ import anyio
 import anyio.lowlevel
 
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
+from raftmq.filters import compile as compile_filter
 from raftmq.wire.messages import EARLIEST, LATEST, TopicView
 
 from .fetching import Cursor, Fetcher
 from .message import QUEUE_BITS, Message, Messages
 from .offsets import commit_offsets, committed_offsets, find_offsets, time_ms
 from .router import Router
+from .subscriptions import subscribe
 from .supervisor import Nest, Supervisor
 
 Start = Literal["earliest", "latest"] | datetime | int
@@ -47,6 +49,7 @@ class ConsumerSettings:
     on_trimmed: OnTrimmed
     auto_commit: float | None
     prefetch_bytes: int
+    filter: str | None = None
 
     def validate(self) -> Self:
         """This object, or `Rejected`."""
@@ -56,6 +59,9 @@ class ConsumerSettings:
         _require(self.on_trimmed in trims, f"on_trimmed is one of {trims}")
         _require(self.auto_commit is None or self.auto_commit > 0, "auto_commit must be positive")
         _require(self.auto_commit is None or self.group is not None, "auto_commit needs a group")
+        if self.filter is not None:
+            _require(self.group is not None, "a filter is a group's: give group= too")
+            compile_filter(self.filter)
         _require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
         _require(self.queues is None or len(self.queues) > 0, "queues is empty: None means all")
         return self
@@ -91,14 +97,19 @@ class Consumer:
         """The consumer group; None: nothing is remembered."""
 
     async def __aenter__(self) -> Self:
-        """Find the committed offsets, or where to start, and begin to fetch.
+        """Subscribe if there is a filter, find the committed offsets, or where to start, and
+        begin to fetch.
 
-        Cancelling leaves nothing behind.
+        Cancelling leaves nothing behind but the subscription.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`, or a queue that the topic does not have.
             Unavailable: a leader was not found in time.
         """
+        subscribed = 0
+        if self.group is not None and self._settings.filter is not None:
+            filter_ = self._settings.filter
+            subscribed = await subscribe(self._router, self.topic, self.group, filter_)
         cursors = await self._router.within(None, self._first_cursors(), f"to open {self.topic!r}")
         self._nest = self._supervisor.nest(self._fail)
         self._fetcher = Fetcher(
@@ -107,6 +118,8 @@ class Consumer:
             topic=self.topic,
             bytes_max=self._settings.prefetch_bytes,
             on_trimmed=self._settings.on_trimmed,
+            consumer_group=self.group or "",
+            subscribed=subscribed,
         )
         self._fetcher.add(cursors)
         self._router.watch(self._follow_topic)

@@ -8,9 +8,14 @@ withdrawn and another is sent.
 
     answer, seek, leader found, room ──> kick(): for each leader that is not being asked, ask
 
+If the consumer's group has subscribed, an answer says how far it goes (`next`) and which messages
+of its batches match. Runs of those enter the buffer; the cursor passes over the others, and what
+was handed out and is done follows, so that the group's lag is true.
+
 Invariants:
 - A batch enters the buffer only if it continues its cursor, so a change of leader, an answer that
-  was late or one that was sent twice can neither repeat nor skip a message.
+  was late or one that was sent twice can neither repeat nor skip a message. With a filter the
+  leader vouches for what lies between.
 - The buffer holds `bytes_max` and one answer a node at most.
 - A queue with an error is not asked for until it is moved.
 
@@ -67,6 +72,7 @@ class Cursor:
         "handed",
         "queue_number",
         "strikes",
+        "tail",
         "version",
     )
 
@@ -89,6 +95,8 @@ class Cursor:
         """Why it stands still."""
         self.strikes = 0
         """How often in a row a leader did not have what stands before `fetched`."""
+        self.tail: _Chunk | None = None
+        """The last of its chunks in the buffer."""
 
     @property
     def queue(self) -> int:
@@ -101,18 +109,32 @@ class Cursor:
         self.fetched = self.handed = self.done = offset
         self.error = None
         self.strikes = 0
+        self.tail = None
+
+    def pass_over(self, offset: int) -> None:
+        """What lies before `offset` and was not fetched is not wanted."""
+        self.fetched = offset
+        if self.tail is not None:
+            self.tail.following = offset
+        elif self.done == self.handed:
+            self.handed = self.done = offset
+        else:
+            self.handed = offset
 
 
 class _Chunk:
-    """A batch in the buffer, from `start` on."""
+    """Neighbouring messages of a batch in the buffer."""
 
-    __slots__ = ("batch", "cursor", "size", "start")
+    __slots__ = ("batch", "cursor", "following", "size", "start", "stop")
 
-    def __init__(self, cursor: Cursor, batch: Batch, start: int, size: int) -> None:
+    def __init__(self, cursor: Cursor, batch: Batch, start: int, stop: int, size: int) -> None:
         self.cursor = cursor
         self.batch = batch
         self.start = start
+        self.stop = stop
         self.size = size
+        self.following = batch.base_offset + stop
+        """The offset that comes next once all of it is handed out."""
 
 
 class _Flight:
@@ -135,13 +157,23 @@ class Fetcher:
     """Reads ahead for one consumer."""
 
     def __init__(
-        self, router: Router, nest: Nest, *, topic: str, bytes_max: int, on_trimmed: str
+        self,
+        router: Router,
+        nest: Nest,
+        *,
+        topic: str,
+        bytes_max: int,
+        on_trimmed: str,
+        consumer_group: str = "",
+        subscribed: int = 0,
     ) -> None:
         self._router = router
         self._nest = nest
         self._topic = topic
         self._bytes_max = bytes_max
         self._on_trimmed = on_trimmed
+        self._consumer_group = consumer_group
+        self._subscribed = subscribed
         self._buffer: deque[_Chunk] = deque()
         self._buffered_bytes = 0
         self._flights: dict[Connection, _Flight] = {}
@@ -185,13 +217,16 @@ class Fetcher:
         while buffer and count > 0:
             chunk = buffer[0]
             cursor, batch, start = chunk.cursor, chunk.batch, chunk.start
-            stop = min(len(batch), start + count)
+            stop = min(chunk.stop, start + count)
             slices.append(Slice(batch, start, stop, cursor.queue_number))
             cursor.handed = batch.base_offset + stop
             count -= stop - start
-            if stop == len(batch):
+            if stop == chunk.stop:
                 buffer.popleft()
                 self._buffered_bytes -= chunk.size
+                cursor.handed = chunk.following
+                if cursor.tail is chunk:
+                    cursor.tail = None
             else:
                 chunk.start = stop
         if was_full and self._buffered_bytes < self._bytes_max:
@@ -252,7 +287,7 @@ class Fetcher:
     def _ask(self, connection: Connection, cursors: list[Cursor]) -> None:
         flight = _Flight({c.queue_number: (c, c.version) for c in cursors})
         queues = [FetchFrom(cursor.queue_number, cursor.fetched) for cursor in cursors]
-        header = pack(Fetch(queues, POLL_MS, FETCH_BYTES))
+        header = pack(Fetch(queues, POLL_MS, FETCH_BYTES, self._consumer_group, self._subscribed))
         self._flights[connection] = flight
         flight.request = connection.post(
             FrameKind.FETCH, header, (), lambda answer: self._answered(connection, flight, answer)
@@ -326,6 +361,9 @@ class Fetcher:
         bases, timestamps = vector(queue.bases, "Q"), vector(queue.timestamps, "q")
         if not len(bases) == len(timestamps) == len(sizes) or sum(sizes) != len(view):
             raise ProtocolError(f"the vectors of queue {queue.queue} do not fit each other")
+        if queue.next >= 0:
+            self._read_filtered(cursor, queue, zip(bases, timestamps, sizes, strict=True), view)
+            return
         position = 0
         for base, timestamp, size in zip(bases, timestamps, sizes, strict=True):
             payload = view[position : position + size]
@@ -342,10 +380,57 @@ class Fetcher:
                 )
             end = base + len(batch)
             if end > cursor.fetched:
-                self._buffer.append(_Chunk(cursor, batch, cursor.fetched - base, size))
-                self._buffered_bytes += size
+                self._keep(_Chunk(cursor, batch, cursor.fetched - base, len(batch), size))
                 cursor.fetched = end
                 cursor.strikes = 0
+
+    def _read_filtered(
+        self,
+        cursor: Cursor,
+        queue: FetchedQueue,
+        batches: Iterable[tuple[int, int, int]],
+        view: memoryview,
+    ) -> None:
+        """Take the matching messages of an answer, and pass over the others."""
+        position = mask_position = 0
+        for base, timestamp, size in batches:
+            payload = view[position : position + size]
+            position += size
+            try:
+                batch = decode(payload, base, timestamp, cursor.queue_number, self._topic)
+            except UnreadableBatch as error:
+                cursor.pass_over(max(cursor.fetched, base))
+                cursor.error = error
+                return
+            mask_bytes = (len(batch) + 7) // 8
+            mask = queue.masks[mask_position : mask_position + mask_bytes]
+            mask_position += mask_bytes
+            if batch.head.queue != cursor.queue_number or len(mask) != mask_bytes:
+                raise ProtocolError(
+                    f"{self._name(cursor)} at offset {cursor.fetched} was answered with a batch of "
+                    f"queue {batch.head.queue} at offset {base} and a mask of {len(mask)} bytes"
+                )
+            if base + len(batch) > cursor.fetched:
+                self._take_runs(cursor, batch, runs(mask, max(0, cursor.fetched - base)), size)
+        if queue.next > cursor.fetched:
+            cursor.pass_over(queue.next)
+        cursor.strikes = 0
+
+    def _take_runs(
+        self, cursor: Cursor, batch: Batch, found: list[tuple[int, int]], size: int
+    ) -> None:
+        for start, stop in found:
+            cursor.pass_over(batch.base_offset + start)
+            # The batch stays in memory until the last of its runs is handed out.
+            chunk = _Chunk(cursor, batch, start, stop, size if stop == found[-1][1] else 0)
+            self._keep(chunk)
+            cursor.fetched = chunk.following
+        cursor.pass_over(batch.base_offset + len(batch))
+
+    def _keep(self, chunk: _Chunk) -> None:
+        self._buffer.append(chunk)
+        self._buffered_bytes += chunk.size
+        chunk.cursor.tail = chunk
 
     def _refused(self, connection: Connection, cursor: Cursor, refusal: ErrorReply) -> None:
         code = refusal.code
@@ -406,6 +491,25 @@ class Fetcher:
 
     def _name(self, cursor: Cursor) -> str:
         return f"queue {cursor.queue} of topic {self._topic!r}"
+
+
+def runs(mask: bytes, first: int) -> list[tuple[int, int]]:
+    """Runs of set bits at or after position `first`, as [start, stop).
+
+    >>> runs(bytes([0b11100110]), 2)
+    [(2, 3), (5, 8)]
+    """
+    found: list[tuple[int, int]] = []
+    bits = int.from_bytes(mask, "little") >> first
+    at = first
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        length = (~bits & (bits + 1)).bit_length() - 1
+        found.append((at + skip, at + skip + length))
+        bits >>= length
+        at += skip + length
+    return found
 
 
 def vector(data: bytes, item: str) -> tuple[int, ...]:

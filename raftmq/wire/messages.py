@@ -20,6 +20,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | TRANSFER | `Transfer`, `Done` | - | - |
 | MEMBER | `ChangeMember`, `Done` | - | - |
 | FORGET | no header, no answer | - | - |
+| SUBSCRIBED | `FindSubscriptions`, `FoundSubscriptions` | - | - |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -64,6 +65,7 @@ class FrameKind(IntEnum):
     FORGET = 13
     """With the correlation of a FETCH that nobody waits for any more: it is answered at once, with
     what is there, mostly nothing. Without effect if it was answered."""
+    SUBSCRIBED = 14
     RAFT = 32
     SNAPSHOT = 33
     PROBE = 34
@@ -170,6 +172,12 @@ class Fetch(_Wire, frozen=True):
     """How long to wait when nothing is there; 0 answers at once."""
     bytes_max: int
     """Stop adding batches when the body is this long; one batch is always given."""
+    consumer_group: str = ""
+    """The consumer group that reads: if it has subscribed to a queue's topic, it gets those batches
+    of which it wants something. Empty: everything is wanted."""
+    subscribed: int = 0
+    """The version of the group's subscription, as `Subscribe` gave it: wait until the queues' log
+    knows it. 0: whatever holds."""
 
 
 class FetchedQueue(_Wire, frozen=True):
@@ -189,6 +197,12 @@ class FetchedQueue(_Wire, frozen=True):
     """Bytes of each batch in the body: little-endian u32 vector."""
     error: ErrorReply | None = None
     """Why this queue could not be read; the vectors are empty then."""
+    next: int = -1
+    """If the group has subscribed: where to go on. What lies before and was not sent does not
+    match. -1: no filter was applied."""
+    masks: bytes = b""
+    """If the group has subscribed: for each batch (messages + 7) / 8 bytes, one bit a message,
+    lowest bit first: 1 says that it matches. Messages before the offset asked for have 0."""
 
 
 class Fetched(_Wire, frozen=True):
@@ -311,6 +325,9 @@ class CommittedOffset(_Wire, frozen=True):
     """The next message to read."""
     timestamp: int
     """When it was committed, by the leader's stamp in milliseconds."""
+    passed: int = 0
+    """Messages that the group passed over when it read the queue here, as they do not match its
+    filter, since the answering node started; what was read twice counts twice."""
 
 
 class CommittedOffsets(_Wire, frozen=True):
@@ -398,6 +415,43 @@ class FoundKey(_Wire, frozen=True):
 
     batches: list[FoundBatch]
     """One entry for each batch in the body."""
+
+
+class FindSubscriptions(_Wire, frozen=True):
+    """Ask the leader of the system group who subscribed to what, linearizably."""
+
+    topic: str | None = None
+    """The topic; None: all."""
+    consumer_group: str | None = None
+    """The consumer group; None: all."""
+    after_topic: int = 0
+    """For the next page: the topic's number in the last entry of the one before."""
+    after_group: str = ""
+    """For the next page: the consumer group of that entry."""
+
+
+class SubscriptionView(_Wire, frozen=True):
+    """What one consumer group wants of one topic."""
+
+    topic: str
+    """The topic's name."""
+    topic_id: int
+    """Its number."""
+    consumer_group: str
+    """The consumer group."""
+    expression: str
+    """The filter."""
+    version: int
+    """Raft index of the catalog's record that made it."""
+
+
+class FoundSubscriptions(_Wire, frozen=True):
+    """The answer to `FindSubscriptions`."""
+
+    subscriptions: list[SubscriptionView]
+    """By topic and consumer group."""
+    is_cut: bool = False
+    """True: more follow; ask again, after the last one."""
 
 
 class Admin(_Wire, frozen=True):
@@ -501,6 +555,10 @@ class ProbeReply(_Wire, frozen=True):
     """True if nobody can know more at this moment: the peer leads the system group."""
     may_lead: bool = False
     """True if the peer would become a leader now: it is not stopping, and its disk has room."""
+    generation: int = 0
+    """The generation of that incarnation: how often the node's data folder was lost before."""
+    refusal: str = ""
+    """Why it cannot take that place; empty: it was not asked for, or it has it."""
 
 
 class RepairRange(_Wire, frozen=True):
@@ -520,7 +578,3 @@ class RepairedRange(_Wire, frozen=True):
 
     count: int
     """How many; the same question with a higher `low` gets more."""
-    generation: int = 0
-    """The generation of that incarnation: how often the node's data folder was lost before."""
-    refusal: str = ""
-    """Why it cannot take that place; empty: it was not asked for, or it has it."""

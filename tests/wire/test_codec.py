@@ -86,8 +86,8 @@ def test_fields_that_the_sender_did_not_know_take_their_defaults() -> None:
 
 
 def test_evolution_holds_inside_of_messages_too() -> None:
-    fetch = unpack(Fetch, cbor2.dumps([[[7, 8, "new"]], 1, 2, "new"]))
-    assert fetch == Fetch([FetchFrom(7, 8)], 1, 2)
+    fetch = unpack(Fetch, cbor2.dumps([[[7, 8, "new"]], 1, 2, "group", 3, "new"]))
+    assert fetch == Fetch([FetchFrom(7, 8)], 1, 2, "group", 3)
 
 
 @pytest.mark.parametrize(
