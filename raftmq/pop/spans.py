@@ -1,0 +1,87 @@
+"""Spans: some messages of a queue as a base offset and a bit for each, never an object a message.
+
+    base 100, bits 0b1101  =  the messages at 100, 102 and 103
+
+What a consumer group has left to do is spans through and through: a lease, a retry and a dead
+letter hold one each, and acknowledging ten thousand messages is one `&`.
+
+Invariants:
+- A span is never empty, and bit 0 of its bits is set: so equal sets of messages are equal spans.
+
+Sources: RocketMQ's checkpoints with bitmaps (PopCheckPoint), without their limit of 32 messages.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Some messages of a queue, handed out equally often."""
+
+    base: int
+    """Offset of the first message."""
+    bits: int
+    """Bit n stands for the message at `base + n`."""
+    attempt: int = 0
+    """How often they were handed out so far."""
+
+    @property
+    def size(self) -> int:
+        """How many messages."""
+        return self.bits.bit_count()
+
+    @property
+    def stop(self) -> int:
+        """The offset after the last message."""
+        return self.base + self.bits.bit_length()
+
+    def offsets(self) -> Iterator[int]:
+        """The messages' offsets, rising."""
+        bits = self.bits
+        while bits:
+            low = bits & -bits
+            yield self.base + low.bit_length() - 1
+            bits ^= low
+
+    def split(self, count: int) -> "tuple[Span, Span | None]":
+        """The first `count` messages, at least one, and the rest."""
+        if self.size <= count:
+            return self, None
+        width = _width_of(self.bits, count)
+        first = self.bits & (1 << width) - 1
+        return self._replace(bits=first), span(self.base, self.bits ^ first, self.attempt)
+
+    def before(self, offset: int) -> "tuple[Span | None, Span | None]":
+        """The messages before an offset, and those from it on."""
+        width = max(offset - self.base, 0)
+        first = self.bits & (1 << width) - 1
+        return (
+            span(self.base, first, self.attempt),
+            span(self.base, self.bits ^ first, self.attempt),
+        )
+
+
+def span(base: int, bits: int, attempt: int = 0) -> Span | None:
+    """The span of these bits; None if there are none."""
+    if not bits:
+        return None
+    skipped = (bits & -bits).bit_length() - 1
+    return Span(base + skipped, bits >> skipped, attempt)
+
+
+def run(base: int, count: int, attempt: int = 0) -> Span:
+    """`count` messages in a row, at least one."""
+    assert count > 0, count
+    return Span(base, (1 << count) - 1, attempt)
+
+
+def _width_of(bits: int, count: int) -> int:
+    """How many of the lowest bits hold `count` ones."""
+    low, high = count, bits.bit_length()
+    while low < high:
+        middle = (low + high) // 2
+        if (bits & (1 << middle) - 1).bit_count() >= count:
+            high = middle
+        else:
+            low = middle + 1
+    return low
