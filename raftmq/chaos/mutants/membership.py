@@ -331,7 +331,8 @@ MUTANTS = (
         number=38,
         name="new-voter-counts",
         what="A new voter is taken for caught up, and counted.",
-        killers=("R14", "R13", "R9", "assert"),
+        # V3: the leader never sends the new voter what it takes it to have.
+        killers=("R14", "R13", "R9", "V3", "assert"),
         plant=takes_new_voters_for_caught_up,
         kinds=_CHANGES,
     ),
