@@ -67,6 +67,7 @@ def _group_status(node: "Node", group: Group) -> dict[str, Any]:
         "digest": group.machine.digest,
         "voters": list(group.conf_state.voters),
         "learners": list(group.conf_state.learners),
+        "voters_outgoing": list(group.conf_state.voters_outgoing),
         "refusal": group.refusal,
         "abstains": group.abstains,
         "rotten": node.repairs.status(group.number),

@@ -260,7 +260,10 @@ def _group(
     # last one of a node holds.
     progress = sorted((int(member), seen) for member, seen in best["progress"].items())
     behind = {str(_node_of(m)): max(0, best["last_index"] - seen["match"]) for m, seen in progress}
-    lost = set(map(_node_of, best["voters"]))
+    counted = {*best["voters"], *best.get("voters_outgoing", ())}
+    newest = {_node_of(member): member for member in sorted([*counted, *best["learners"]])}
+    # An earlier self of such a node is still counted on.
+    again = {_node_of(member) for member in counted if member != newest[_node_of(member)]}
     return {
         **plain,
         # A follower may still name a leader that is gone: only one that says so itself counts.
@@ -270,7 +273,7 @@ def _group(
         "learners": [_node_of(member) for member in best["learners"]],
         "commit": best["commit"],
         "behind": behind,
-        "re_enter": [n for n in map(_node_of, best["learners"]) if n in lost],
+        "re_enter": sorted(again),
     }
 
 

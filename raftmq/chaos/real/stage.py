@@ -210,6 +210,9 @@ def goals_of(statuses: dict[int, dict[str, Any]], nodes: set[int]) -> dict[int, 
     goals: dict[int, Goal] = {}
     for number, node in leaders_of(statuses).items():
         leader = _replica(statuses, node, number)
+        # A joint membership may still need the lost self of a node that was wiped.
+        if leader.get("voters_outgoing"):
+            return {}
         present = [voter for voter in leader["voters"] if node_of(voter) in nodes]
         for voter in present:
             replica = _replica(statuses, node_of(voter), number)

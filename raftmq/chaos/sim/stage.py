@@ -27,6 +27,7 @@ from typing import Any
 
 import trio
 
+from raftmq.broker.group import node_of
 from raftmq.broker.hosting import GONE
 from raftmq.chaos.checkers import Derived, Recovery
 from raftmq.chaos.faults.schedule import Event
@@ -341,6 +342,21 @@ class Stage:
                 self.counts["nodes mended"] += 1
                 self.watch.note(node, "is whole again")
 
+    def _counts(self, node: int, number: int, member: int) -> bool:
+        """True if all who carry a group count on this self of a node, and on no earlier one.
+
+        One that was wiped re-enters as another member, which learns first; as long as a joint
+        membership needs its lost self, the loss of one more would be the loss of a majority.
+        """
+        for other in self.cluster.nodes.values():
+            if number in other.groups and number in self._wanted_on(other.id):
+                conf = other.groups[number].conf_state
+                if member not in conf.voters or any(
+                    node_of(one) == node and one != member for one in conf.voters_outgoing
+                ):
+                    return False
+        return True
+
     def _is_whole(self, node: int, *, reads_snapshots: bool) -> bool:
         """True if a node counts everywhere, has nothing to mend, and holds all it had promised."""
         running, wanted = self.cluster.nodes.get(node), self._wanted_on(node)
@@ -350,8 +366,7 @@ class Stage:
             group = running.groups[number]
             if group.abstains or running.repairs.status(number):
                 return False
-            # One that was wiped re-enters as another member, which learns first.
-            if group.raft.id not in group.conf_state.voters:
+            if not self._counts(node, number, group.raft.id):
                 return False
             durable = min(group.raft.commit, group.cache.last_index())
             if durable < self._promised[node].get(number, 0):
