@@ -1,6 +1,8 @@
 """Consumer groups with filters, in whole made-up clusters: what they get, miss, wait for."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import trio
 from raftmq.broker.settings import Log
 from raftmq.chaos.sim.clients import Clients
 from raftmq.client import Client, Consumer
-from raftmq.errors import FilterSyntaxError, Reason, Rejected
+from raftmq.errors import FilterSyntaxError, Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
 from raftmq.pop.machine import PartitionMachine
 from tests.broker.cluster import Cluster
@@ -225,8 +227,6 @@ def test_old_batches_are_matched_from_disk() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_together_get_exactly_what_a_scan_would_give(seed: int) -> None:
-    from random import Random
-
     random = Random(seed)
     texts = [
         "n > 50", "n < 10 OR n IN (20, 30)", "kind = 'a'", "kind = 'b' AND n > 30", "kind IS NULL",
@@ -291,3 +291,41 @@ def test_filter_that_cannot_be_read_is_refused_before_anything_is_sent() -> None
         return refused.value.reason, await mq.admin.list_subscriptions()
 
     assert with_client(job) == (Reason.BAD_FILTER, [])
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_nothing_is_missed_and_nothing_else_comes_while_leaders_die(seed: int) -> None:
+    random = Random(seed)
+    wanted = {"g0": "n >= 30 AND n < 45", "g1": "kind = 'a' OR n = 7", "g2": "NOT (kind = 'b')"}
+    props: list[Mapping[str, Any]] = [
+        {"n": n} | ({"kind": random.choice("ab")} if random.random() < 0.7 else {})
+        for n in range(90)
+    ]
+
+    async def job(cluster: Cluster, mq: Client) -> dict[str, list[int]]:
+        got: dict[str, list[int]] = {name: [] for name in wanted}
+        is_sent = False
+
+        async def read(name: str) -> None:
+            async with mq.consumer("orders", group=name, filter=wanted[name]) as c:
+                while not is_sent or c.position[0] < len(props):
+                    with suppress(Unavailable):
+                        got[name] += [m.props["n"] for m in await c.fetch(5, wait=3)]  # type: ignore[misc]
+
+        async with trio.open_nursery() as nursery:
+            for name in wanted:
+                nursery.start_soon(read, name)
+            for first in range(0, len(props), 15):
+                await send(mq, props[first : first + 15])
+                leader = cluster.leader_of(QUEUE)
+                cluster.kill(leader, power=random.random() < 0.5)
+                await trio.sleep(random.uniform(0.1, 8))
+                await cluster.start(leader)
+                await trio.sleep(random.uniform(0.1, 8))
+            is_sent = True
+        return got
+
+    got = with_client(job)
+    for name, text in wanted.items():
+        found = compile_filter(text)
+        assert got[name] == [n for n, each in enumerate(props) if found.matches(each)], name

@@ -122,6 +122,26 @@ def test_group_goes_on_where_it_was_and_reset_is_dry_unless_executed(
     assert raftmq.ok("consume", topic, "-g", group, "-e").stdout.split() == list("23456789")
 
 
+def test_group_gets_what_it_subscribed_to(raftmq: CommandLine, topic: str) -> None:
+    raftmq.ok("produce", topic, "1", "2", "-k", "one", "--tag", "paid")
+    raftmq.ok("produce", topic, "3", "4", "5", "-k", "one", "--tag", "lost")
+    group = f"filtered-{topic}"
+    assert "wants of" in raftmq.ok("group", "subscribe", group, topic, "paid").stderr
+    assert raftmq.ok("consume", topic, "-g", group, "-e").stdout.split() == ["1", "2"]
+    wrong = raftmq("group", "subscribe", group, topic, "city CONTAIN 'x'")
+    assert wrong.code == 1
+    assert "did you mean CONTAINS?" in wrong.stderr
+    other = raftmq.ok("consume", topic, "-g", f"{group}-2", "--filter", "TAGS <> 'paid'", "-e")
+    assert other.stdout.split() == ["3", "4", "5"]
+    described = raftmq.ok("group", "describe", f"{group}-2", "-o", "json").json
+    assert described["lag"] == 0
+    assert sum(each["passed"] for each in described["offsets"]) == 2
+    assert [each["filter"] for each in described["subscriptions"]] == ["TAGS <> 'paid'"]
+    assert "it wants: paid" in raftmq.ok("group", "describe", group).stdout
+    raftmq.ok("group", "unsubscribe", group, topic)
+    assert "it wants" not in raftmq.ok("group", "describe", group).stdout
+
+
 def test_consume_starts_where_it_is_told(raftmq: CommandLine, topic: str) -> None:
     raftmq.ok("produce", topic, *map(str, range(5)), "-k", "one")
     (queue,) = {m["queue"] for m in raftmq.ok("consume", topic, "-e", "-o", "json").lines}

@@ -1,5 +1,6 @@
 """The catalog's subscriptions: who wants what."""
 
+import cbor2
 import pytest
 
 from raftmq.errors import Reason
@@ -104,3 +105,10 @@ def test_snapshot_holds_subscriptions_and_their_bounds(catalog: Catalog) -> None
     for each in (catalog, restored):
         run(each, Subscribe("orders", "third", "x"))
     assert restored.snapshot() == catalog.snapshot()
+
+
+def test_snapshot_from_before_subscriptions_is_read(catalog: Catalog) -> None:
+    _, *state = cbor2.loads(catalog.snapshot())
+    older = Catalog.restore(cbor2.dumps([1, *state[:-1]]))
+    assert older.topics == catalog.topics
+    assert wanted(older) == {}

@@ -1,5 +1,7 @@
 """A data group's subscriptions: which filter holds for which batch."""
 
+import cbor2
+
 from raftmq.log.record import Kind
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import PartitionMachine, Trim
@@ -106,3 +108,12 @@ def test_change_answers_with_the_version() -> None:
     log = Log()
     command = Resubscribe(0, 10, [])
     assert log.add(Kind.COMMANDS, encode_commands([command])) == [Changed(10)]
+
+
+def test_snapshot_from_before_subscriptions_is_read() -> None:
+    log = Log()
+    log.send(0)
+    _, *state = cbor2.loads(log.machine.snapshot())
+    older = PartitionMachine.restore(cbor2.dumps([1, *state[:-1]]))
+    assert older.ends == log.machine.ends
+    assert older.subscriptions.version == 0
