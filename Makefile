@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
-SOURCES := raftmq tests bench demo docs/generate.py
+SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 
-.PHONY: help setup test demo check fix chaos mutants known-bugs seeds bench docs clean
+.PHONY: help setup test demo check fix chaos mutants known-bugs seeds bench docs chapters clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,9 @@ docs: setup  ## write the reference pages from the code, build the site into sit
 	$(BIN)/python docs/generate.py
 	$(SYNC) --group docs
 	$(BIN)/zensical build --strict --clean
+
+chapters: setup  ## play what the chapters on chaos tell, and print it on them (ARGS="a-bug")
+	$(BIN)/python docs/chapters.py $(ARGS)
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
