@@ -4,6 +4,9 @@ TCP neither repeats nor loses a part of a stream. But a request whose connection
 on another one, by clients and by peers; what arrives twice so is made here by playing the beginning
 of a recorded connection on a new one. And a peer may leave out any message to another, as Raft
 allows it; so frames of one kind are taken out of the stream between two nodes.
+
+Left out: commits of offsets are not sent again. One that arrives twice sets a later one back, and
+no more is promised of them (`docs/guarantees.md`).
 """
 
 import struct
@@ -60,6 +63,7 @@ def play_again(
         return
     connection = stage.random.choice(known)
     frames = list(frames_of(bytes(connection.out.record)))
+    frames = [frame for frame in frames if frame[9] != FrameKind.COMMIT]
     if len(frames) < 2:
         return
     start = stage.random.randrange(1, len(frames))

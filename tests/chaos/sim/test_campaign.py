@@ -1,0 +1,32 @@
+"""The campaign of CI: a hundred runs of whole brokers, a minute of made-up time each.
+
+The seeds are fixed, so that a failure is one that can be had again; `raftmq chaos run --world sim`
+plays others. Every tenth seed is played once more in another process, which hashes otherwise.
+"""
+
+import pytest
+
+from raftmq.chaos.faults import World, draw, of_world
+from raftmq.chaos.sim.run import WorkloadName, run
+from tests.chaos.sim.processes import trace_hash_in_another_process
+
+SECONDS = 60.0
+SEEDS = range(500, 600)
+AGAIN_EVERY = 10
+WORKLOADS: tuple[WorkloadName, ...] = ("log", "log", "queue", "register")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_minute_of_faults_breaks_no_promise(seed: int) -> None:
+    workload, is_liveness = WORKLOADS[seed % len(WORKLOADS)], seed % 8 == 1
+    nodes = 5 if seed % 5 == 3 else 3
+    schedule = draw(seed, of_world(World.SIM), nodes=nodes, seconds=SECONDS)
+    outcome = run(schedule, workload=workload, is_liveness=is_liveness, nodes=nodes)
+    assert outcome.is_good, str(outcome)
+    if seed % AGAIN_EVERY == 0:
+        again = trace_hash_in_another_process(
+            schedule, workload=workload, is_liveness=is_liveness, nodes=nodes
+        )
+        assert outcome.trace_hash == again
