@@ -51,6 +51,8 @@ chaos: setup  ## play seeds in both simulators, keep what fails in build/chaos (
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench
 	$(BIN)/python -m bench.run $(ARGS)
+	$(BIN)/python -m bench.filters --json docs/benchmarks-filters.json
+	$(BIN)/python -m bench.subscriptions --json docs/benchmarks-subscriptions.json
 
 mutants: setup  ## plant each known bug and hunt it, writes docs/chaos/mutants.* (ARGS="44 45")
 	$(BIN)/python -m raftmq.chaos.mutants $(ARGS)

@@ -29,6 +29,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from raftmq.batch import Batch, peek
+from raftmq.broker.pages import subscriptions_page
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
@@ -59,6 +60,7 @@ from raftmq.wire.messages import (
     FetchedQueue,
     FindKey,
     FindOffsets,
+    FindSubscriptions,
     FoundBatch,
     FoundKey,
     FoundOffset,
@@ -298,6 +300,7 @@ class FakeNode:
             FrameKind.ADMIN: self._admin,
             FrameKind.STATUS: self._status,
             FrameKind.TRANSFER: self._transfer,
+            FrameKind.SUBSCRIBED: self._subscribed,
         }
 
     def accept(self, pipe: Pipe) -> None:
@@ -478,6 +481,10 @@ class FakeNode:
         if isinstance(result, Refused):
             return ErrorReply(result.reason.value, result.message)
         return pack(AdminDone(msgspec.to_builtins(result))), []
+
+    def _subscribed(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        page = subscriptions_page(self.cluster.catalog, unpack(FindSubscriptions, frame.header))
+        return self._not_leader(0) or (pack(page), [])
 
     def _transfer(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(Transfer, frame.header)
