@@ -133,7 +133,7 @@ class Watch:
         moment = Moment(
             self.now_ms, name, self._cluster.incarnations[number], kind, term, vote,
             commit, machine.applied, last, 0 if is_leader else group.cache.tail(durable)[0],
-            number in voters or not voters,
+            raft.id in voters or not voters,
         )  # fmt: skip
         if moment[1:] != self._last.get(key, (0,))[1:]:
             self._last[key] = moment
@@ -187,7 +187,7 @@ class Watch:
         ]
         relation = "behind" if group.raft.term < max(terms) else "same"
         role = _ROLES.get(group.raft.role, "follower")
-        if node in group.conf_state.learners:
+        if group.raft.id in group.conf_state.learners:
             role = "learner"
         return role, relation, self._progress_of(node, number)
 
@@ -198,7 +198,8 @@ class Watch:
         group = self._cluster.nodes[leader].groups[number]
         if leader == node:
             return "level"
-        progress = group.raft.status().progress.get(node)
+        member = self._cluster.nodes[node].groups[number].raft.id
+        progress = group.raft.status().progress.get(member)
         if progress is None:
             return "unknown"
         is_behind = progress.match + 10 < group.raft.last_index
