@@ -30,7 +30,7 @@ from raftmq.log.builder import Placement
 from raftmq.log.record import HEADER_BYTES, Record
 from raftmq.pop.catalog import QUEUE_BITS
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.subscriptions import Wanted
+from raftmq.pop.subscriptions import Subscriptions, Wanted
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
@@ -201,21 +201,28 @@ class Fetches:
         await self._matching.run()
 
     def note_subscriptions(self, group: Group) -> None:
-        """Records were applied: if they changed subscriptions, all who name a group start anew."""
+        """Records were applied: if they changed filters, those who wait with them start anew."""
         if not isinstance(group.machine, PartitionMachine):
             return
         changed = group.machine.subscriptions.changed
         if self._noted.get(group.number, 0) != changed:
             self._noted[group.number] = changed
-            self._start_anew()
+            self._start_anew(group.machine.subscriptions)
 
-    def _start_anew(self) -> None:
+    def _start_anew(self, subscriptions: Subscriptions) -> None:
+        """Look again for those whose filter, as they were parked, is another one now."""
         again: dict[_Pending, None] = {}
         for groups in self._filtered.values():
             again.update((pending, None) for of in groups.values() for pending in of)
         for plain in self._parked.values():
             again.update((p, None) for p in plain if p.request.consumer_group)
         for pending in again:
+            name = pending.request.consumer_group
+            if all(
+                number == _number(subscriptions, queue, name)
+                for queue, number in pending.numbers.items()
+            ):
+                continue
             key = pending.connection, pending.correlation
             self._unpark(pending)
             pending.reached.clear()
@@ -352,6 +359,8 @@ class Fetches:
         subscriptions, queue = source.group.machine.subscriptions, item.queue
         kept = subscriptions.of(queue >> QUEUE_BITS, pending.request.consumer_group)
         is_early = subscriptions.version < pending.request.subscribed
+        name = pending.request.consumer_group
+        pending.numbers[queue] = -1 if is_early else _number(subscriptions, queue, name)
         if not kept and not is_early:
             return False
         error = _out_of_range(item, source)
@@ -431,7 +440,7 @@ class Fetches:
 class _Pending:
     """One fetch and who waits for it."""
 
-    __slots__ = ("connection", "correlation", "is_answered", "reached", "request")
+    __slots__ = ("connection", "correlation", "is_answered", "numbers", "reached", "request")
 
     def __init__(self, connection: Connection, correlation: int, request: Fetch) -> None:
         self.connection = connection
@@ -440,6 +449,9 @@ class _Pending:
         self.is_answered = False
         # Queue with a filter → the offset before which nothing matches.
         self.reached: dict[int, int] = {}
+        # Queue → the number of the group's subscription as it was last looked at; 0: it has none,
+        # -1: the log does not know it yet.
+        self.numbers: dict[int, int] = {}
 
     def answer(self, queues: list[FetchedQueue], body: list[bytes]) -> None:
         self.is_answered = True
@@ -449,6 +461,12 @@ class _Pending:
 
 def _failed(queue: int, error: ErrorReply) -> FetchedQueue:
     return FetchedQueue(queue, -1, -1, b"", b"", b"", error)
+
+
+def _number(subscriptions: Subscriptions, queue: int, name: str) -> int:
+    """The number of a group's subscription to a queue's topic; 0: it has none."""
+    kept = subscriptions.of(queue >> QUEUE_BITS, name)
+    return kept[-1].number if kept else 0
 
 
 def _leave(waiting: "dict[K, dict[_Pending, None]]", key: K, pending: "_Pending") -> None:

@@ -1,0 +1,211 @@
+"""Matching: what is kept of each batch, how much, and for how long."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from raftmq.batch import encode
+from raftmq.broker.matching import FILTERS_A_STEP, SCAN_MAX, Matching
+from raftmq.log.builder import Placement
+from raftmq.log.record import Kind
+from raftmq.pop.commands import encode_commands
+from raftmq.pop.subscriptions import Change, Resubscribe
+from raftmq.wire.messages import ErrorReply
+from tests.pop.test_machine import Log
+
+TOPIC = 1
+QUEUE = TOPIC << 16
+MESSAGES = 4
+
+
+class Replica:
+    """What matching needs of a partition group, with batches of four messages each."""
+
+    number = 1
+    is_leader = True
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.placements: list[Placement] = []
+        self.index = SimpleNamespace(lookup=self._lookup)
+        self.cache = SimpleNamespace(get=lambda index: self.log.records[index - 1])
+        self.store = None
+
+    @property
+    def machine(self) -> Any:
+        return self.log.machine
+
+    def _lookup(self, _: int, offset: int, limit: int) -> list[Placement]:
+        return [p for p in self.placements if p.base_offset + p.count > offset][:limit]
+
+    def subscribe(self, *texts: str) -> None:
+        """Groups g1, g2, … with these filters."""
+        known = self.machine.subscriptions
+        changes = [Change(TOPIC, f"g{n}", n, text) for n, text in enumerate(texts, 1)]
+        command = Resubscribe(known.version, known.version + 1, changes)
+        self.log.add(Kind.COMMANDS, encode_commands([command]))
+
+    def send(self, first: int, *, is_damaged: bool = False) -> Placement:
+        """A batch whose messages have `n` from `first` on."""
+        rows = [{"n": n} for n in range(first, first + MESSAGES)]
+        payload = encode([b""] * MESSAGES, props=rows).to_bytes(queue=QUEUE, producer=first)
+        if is_damaged:
+            payload = payload[:80] + bytes(len(payload) - 80)
+        self.log.add(Kind.BATCH, payload)
+        base = len(self.placements) * MESSAGES
+        self.placements.append(Placement(QUEUE, base, MESSAGES, self.machine.applied))
+        return self.placements[-1]
+
+
+class Waiting:
+    def __init__(self) -> None:
+        self.names: list[set[str]] = []
+
+    def matched(self, queue: int, names: set[str]) -> None:
+        assert queue == QUEUE
+        self.names.append(names)
+
+    def not_matched(self, queue: int, why: ErrorReply) -> None:
+        raise AssertionError(f"{queue}: {why}")
+
+
+def matched(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching, Waiting]:
+    """A matching that has matched all batches of the replica."""
+    waiting = Waiting()
+    matching = Matching(
+        lambda _: replica,  # type: ignore[arg-type, return-value]
+        waiting,
+        reader=None,  # type: ignore[arg-type]
+        on_error=lambda error: ErrorReply("unavailable", str(error)),
+        bytes_max=bytes_max,
+    )
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(matching.run)
+            matching.want(replica, replica.placements)  # type: ignore[arg-type]
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    return matching, waiting
+
+
+def scan(matching: Matching, replica: Replica, group: str, offset: int = 0) -> Any:
+    kept = replica.machine.subscriptions.of(TOPIC, group)
+    return matching.scan(replica, kept, QUEUE, offset)  # type: ignore[arg-type]
+
+
+def test_batches_are_matched_once_for_all_groups() -> None:
+    replica = Replica()
+    replica.subscribe("n = 1 OR n = 9", "n > 5", "n < 0")
+    first, second, third = (replica.send(n) for n in (0, 4, 8))
+    matching, waiting = matched(replica)
+    assert matching.batches == 3
+    assert set().union(*waiting.names) == {"g1", "g2"}
+    found = {group: scan(matching, replica, group) for group in ("g1", "g2", "g3")}
+    assert found["g1"].found == [first, third]
+    assert found["g2"].found == [second, third]
+    assert found["g3"].found == []
+    assert {each.reached for each in found.values()} == {12}
+
+
+def test_scan_stops_at_a_batch_that_was_not_matched() -> None:
+    replica = Replica()
+    replica.subscribe("n = 1")
+    replica.send(0)
+    matching, _ = matched(replica)
+    unknown = replica.send(4)
+    found = scan(matching, replica, "g1")
+    assert (found.reached, found.unknown) == (4, [unknown])
+
+
+def test_vectors_are_bounded_and_the_oldest_give_way() -> None:
+    replica = Replica()
+    replica.subscribe("n >= 0")
+    for n in range(50):
+        replica.send(n * MESSAGES)
+    matching, _ = matched(replica, bytes_max=4_000)
+    assert 3_000 < matching.bytes <= 4_000
+    assert scan(matching, replica, "g1").unknown[0] == replica.placements[0]
+    last = replica.placements[-1]
+    assert scan(matching, replica, "g1", last.base_offset).found == [last]
+
+
+def test_equal_vectors_are_kept_once() -> None:
+    replica = Replica()
+    replica.subscribe(*["n >= 0"] * 100)
+    for n in range(50):
+        replica.send(n * MESSAGES)
+    matching, _ = matched(replica)
+    assert len(matching._shared) == 1
+    assert matching.bytes < 50 * 400
+
+
+def test_group_that_subscribes_for_the_first_time_has_old_batches_matched_again() -> None:
+    replica = Replica()
+    replica.subscribe("n = 1")
+    replica.send(0)
+    matching, _ = matched(replica)
+    assert not scan(matching, replica, "g1").unknown
+    replica.subscribe("n = 1", "n = 2")
+    assert scan(matching, replica, "g2").unknown == replica.placements
+    assert matching.bytes == 0
+
+
+def test_batch_that_cannot_be_read_is_for_everybody() -> None:
+    replica = Replica()
+    replica.subscribe("n = 1")
+    placement = replica.send(100, is_damaged=True)
+    matching, _ = matched(replica)
+    found = scan(matching, replica, "g1")
+    assert found.found == [placement]
+    record = replica.log.records[placement.index - 1]
+    mask = matching.mask(replica, placement, found.wanted[0], record)  # type: ignore[arg-type]
+    assert np.all(mask)
+
+
+def test_mask_is_the_same_from_memory_and_anew() -> None:
+    replica = Replica()
+    replica.subscribe("n IN (1, 2, 9)")
+    for n in range(0, 400, MESSAGES):
+        replica.send(n)
+    matching, _ = matched(replica)
+    found = scan(matching, replica, "g1")
+    assert [p.base_offset for p in found.found] == [0, 8]
+    record = replica.log.records[found.found[0].index - 1]
+    given = (replica, found.found[0], found.wanted[0], record)
+    assert matching.mask(*given).tolist() == [False, True, True, False]  # type: ignore[arg-type]
+    matching._recent.clear()
+    assert matching.mask(*given).tolist() == [False, True, True, False]  # type: ignore[arg-type]
+
+
+def test_more_filters_than_a_step_takes_all_enter_the_index() -> None:
+    replica = Replica()
+    count = 3 * FILTERS_A_STEP + 1
+    replica.subscribe(*[f"n = {n}" for n in range(count)])
+    replica.send(count - 4)
+    _, waiting = matched(replica)
+    assert set().union(*waiting.names) == {f"g{n}" for n in range(count - 3, count + 1)}
+
+
+def test_one_look_goes_through_a_bounded_number_of_batches() -> None:
+    replica = Replica()
+    replica.subscribe("n < 0")
+    for n in range(SCAN_MAX + 10):
+        replica.send(n * MESSAGES)
+    matching, _ = matched(replica)
+    assert scan(matching, replica, "g1").reached == SCAN_MAX * MESSAGES
+
+
+@pytest.mark.parametrize("messages", [[3], [3, 4]])
+def test_what_was_passed_over_is_counted(messages: list[int]) -> None:
+    matching, _ = matched(Replica())
+    for count in messages:
+        matching.count_passed(QUEUE, "g", count)
+    assert matching.passed(QUEUE, "g") == sum(messages)
+    assert matching.passed(QUEUE, "h") == 0
