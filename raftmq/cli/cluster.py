@@ -269,8 +269,8 @@ def _group(
         # A follower may still name a leader that is gone: only one that says so itself counts.
         "leader": best["leader"] if leading else 0,
         "term": best["term"],
-        "voters": [_node_of(member) for member in best["voters"]],
-        "learners": [_node_of(member) for member in best["learners"]],
+        "voters": sorted(map(_node_of, best["voters"])),
+        "learners": sorted(map(_node_of, best["learners"])),
         "commit": best["commit"],
         "behind": behind,
         "re_enter": sorted(again),
