@@ -1,5 +1,6 @@
 """The plugin as a user meets it: tests of tests, each in a session of its own."""
 
+import ast
 import json
 import re
 import shlex
@@ -9,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from raftmq.chaos import plugin
 
 # A session in this process forgets what it imported; numpy cannot be loaded twice.
 for name in ("player", "verdicts"):
@@ -381,6 +384,24 @@ def test_test_that_times_out_leaves_its_history(pytester: pytest.Pytester) -> No
     done.assert_outcomes(failed=1)
     assert "Timeout" in done.stdout.str()
     assert len(list((pytester.path / "kept").glob("*/history.parquet"))) == 1
+
+
+def test_names_of_pytest_that_it_needs_when_loaded_are_in_old_ones_too() -> None:
+    # It is loaded wherever raftmq is installed: a name that pytest lacks would end every run.
+    since_7 = {
+        *("Config", "FixtureRequest", "Function", "Metafunc", "Parser", "StashKey", "UsageError"),
+        *("fail", "fixture", "hookimpl", "skip"),
+    }
+    tree = ast.parse(Path(plugin.__file__).read_text())
+    needed = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "pytest"
+    }
+    assert "fixture" in needed
+    assert needed <= since_7
 
 
 def test_pytest_that_uses_nothing_of_it_loads_nothing_for_it(tmp_path: Path) -> None:
