@@ -109,7 +109,7 @@ def _play(
 
     totals = Totals()
     results = campaign(plan, seeds, jobs=jobs, seconds_max=budget, artifacts=artifacts)
-    with Meter(f"chaos {plan.world.value}", total=total, unit="seeds") as meter:
+    with Meter(plan.world.value, total=total, unit="seeds") as meter:
         try:
             for result in results:
                 totals.add(result)
@@ -122,10 +122,10 @@ def _play(
 
 def _progress(plan: "Plan", totals: "Totals") -> str:
     """The words before the bar."""
-    words = f"chaos {plan.world.value}: {totals.faults.total():,} faults"
+    words = f"{plan.world.value}: {totals.faults.total():,} faults"
     if plan.world.value != "real":
         words += f", {totals.hours_per_cpu_minute:.2f} simulated h/CPU-min"
-    return words + (f", {len(totals.bad)} not good" if totals.bad else "")
+    return words + (f", {len(totals.bad)} bad" if totals.bad else "")
 
 
 def _exit_code(totals: "Totals") -> int:

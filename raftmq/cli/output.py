@@ -23,6 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 LINE_SECONDS = 5.0
 """Between two lines of progress where no bar can be drawn."""
 
+_WIDE = 110
+"""Columns of a terminal in which a bar has room beside the words and figures."""
+
 _WIDTH_MAX = 10_000
 """Columns where stdout is no terminal: nothing is cut or wrapped."""
 
@@ -184,13 +187,15 @@ def _bar(console: "Console", unit: str) -> "Progress":
 
     # Where time itself is counted, its rate says nothing.
     counts = [] if unit == "s" else [TextColumn("{task.completed:,.0f}"), Rate()]
+    # Figures before graphics: nothing is cut where a terminal is narrow.
+    is_wide = console.width >= _WIDE
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
+        *([BarColumn(bar_width=30)] if is_wide else []),
         *counts,
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        *([TimeRemainingColumn()] if is_wide else []),
         console=console,
         transient=True,
     )
