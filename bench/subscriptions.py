@@ -36,6 +36,7 @@ from raftmq import connect
 from raftmq.batch import Batch
 from raftmq.client import Client, Consumer
 from raftmq.errors import RaftmqError
+from raftmq.filters import Index
 from raftmq.filters import compile as compile_filter
 from raftmq.filters.masks import BatchView
 from raftmq.testing import free_ports
@@ -45,6 +46,8 @@ TOPIC = "orders"
 SCENARIOS = ("no groups", "index", "scan")
 LOADED_BATCHES = 40
 """Different batches; they are sent in turn."""
+WARM_BATCHES = 2
+"""Sent before anything is measured."""
 
 
 class Row(TypedDict):
@@ -57,7 +60,7 @@ class Row(TypedDict):
     cpu_seconds: float
     """Of the node, for a million messages."""
     received: int
-    """Messages that the reading groups got, of those really sent."""
+    """Messages that the reading groups got, of those really sent: all that match."""
 
 
 class Scan:
@@ -127,13 +130,14 @@ class Measured:
         """Subscribe, send, read; what the node used meanwhile."""
         async with connect(url, timeout=60) as mq:
             await mq.admin.create_topic(TOPIC, 1)
+            expected = self._expected(WARM_BATCHES) + self._expected(self._count)
             async with anyio.create_task_group() as tasks:
                 for first in range(4):
                     tasks.start_soon(self._subscribe, mq, first)
             async with anyio.create_task_group() as tasks:
                 for number in range(self._readers):
                     tasks.start_soon(self._read, mq, f"group-{number}")
-                await self._send(mq, 2)
+                await self._send(mq, WARM_BATCHES)
                 await anyio.sleep(2)
                 before = cpu_seconds(pid)
                 await self._send(mq, self._count)
@@ -141,11 +145,21 @@ class Measured:
                 if not self._readers:
                     await anyio.sleep(1)
             used = cpu_seconds(pid) - before
+        assert self._received == expected, f"{self._received} of {expected} were received"
         sent = self._count * BATCH_MESSAGES
         per_million = round(used * 1e6 / sent, 2)
         return Row(
             name=self._scenario, messages=sent, cpu_seconds=per_million, received=self._received
         )
+
+    def _expected(self, batches: int) -> int:
+        """What the readers must get of so many batches."""
+        index: Index[int] = Index()
+        for number, text in enumerate(self._texts[: self._readers]):
+            index.add(number, text)
+        hits = [len(index.match(props)) for props in self._props]
+        rounds, rest = divmod(batches, LOADED_BATCHES)
+        return rounds * sum(hits) + sum(hits[: rest * BATCH_MESSAGES])
 
     async def _subscribe(self, mq: Client, first: int) -> None:
         for number in range(first, len(self._texts), 4):
@@ -167,7 +181,8 @@ class Measured:
                 await self._take(c)
 
     async def _take(self, c: Consumer) -> None:
-        self._received += len(await c.fetch(5000, wait=0.5))
+        messages = await c.fetch(5000, wait=0.5)
+        self._received += len(messages)
 
 
 def measure(scenario: str, messages: int, groups: int, readers: int) -> Row:
