@@ -6,8 +6,14 @@ from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.sim.run import run
 
 KINDS = (
-    "bit-flip", "bad-sector", "misdirected-write", "lost-write", "time-travel", "cut-tail",
-    "missing-segment",
+    "bit-flip",
+    "time-travel",
+    *(
+        pytest.param(kind, marks=pytest.mark.campaign)
+        for kind in (
+            "bad-sector", "misdirected-write", "lost-write", "cut-tail", "missing-segment",
+        )
+    ),
 )  # fmt: skip
 
 
