@@ -145,6 +145,7 @@ class SimCluster:
 
         from raftmq.chaos.sim.clients import Clients
         from raftmq.chaos.sim.cluster import Cluster
+        from raftmq.chaos.sim.drain import level
         from raftmq.chaos.sim.nemesis import Nemesis
         from raftmq.chaos.sim.stage import Stage
         from raftmq.chaos.sim.watch import Watch
@@ -172,11 +173,12 @@ class SimCluster:
             nemesis.heal()
             self.is_healed = True
             await self._wait_returned()
+            await level(stage)
             watch.end()
             stage.end()
-            self._look_back(stage, watch)
             assert not clients.failures, "; ".join(clients.failures)
             nursery.cancel_scope.cancel()
+        self._look_back(stage, watch)
 
     def _until_done(self, name: str, job: Job) -> Callable[["Client", object], Awaitable[None]]:
         async def run(mq: "Client", _: object) -> None:

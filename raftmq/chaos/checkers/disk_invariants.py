@@ -87,6 +87,7 @@ def chain_is_unbroken(evidence: Evidence) -> list[Breach]:
 def acknowledged_stays(evidence: Evidence) -> list[Breach]:
     """L8: each acknowledged entry is on some node in the end, the same as it was told."""
     require_some(evidence.acknowledged, "acknowledged entry")
+    require_some(evidence.nodes, "log")
     found = []
     for told in evidence.acknowledged:
         index = told.entry.index

@@ -68,11 +68,16 @@ async def drain(stage: Stage, workload: Workload, *, is_liveness: bool = False) 
     await _require(
         stage, "V3", DRAIN_SECONDS, lambda: workload.is_drained, "queues are not read to their end"
     )
-    await _require(stage, "V3", LEVEL_SECONDS, partial(_is_level, stage), "replicas differ")
+    await level(stage)
     if not is_liveness:
         _require_readable(stage)
         await rebuild_indexes(stage)
-        await _require(stage, "V3", LEVEL_SECONDS, partial(_is_level, stage), "replicas differ")
+        await level(stage)
+
+
+async def level(stage: Stage) -> None:
+    """Wait until the replicas of each partition group are equal, and note who they are."""
+    await _require(stage, "V3", LEVEL_SECONDS, partial(_is_level, stage), "replicas differ")
     for group in stage.watch.moments:
         stage.final_members[group] = stage.cluster.members(group)
 
