@@ -248,8 +248,9 @@ class LogStore(LogWriter):
     def read(self, low: int, high: int, bytes_max: int) -> list[Record]:
         """Records from `low` up to `high` (exclusive), as many as fit in `bytes_max` file bytes.
 
-        At least one if low < high. Any thread; a moment's state of the log is read, however it
-        changes meanwhile. Costs one `pread` for up to 8 MiB.
+        At least one if there is one. Any thread; a moment's state of the log is read, however it
+        changes meanwhile: who asks may not have heard yet that the end was cut off. Costs one
+        `pread` for up to 8 MiB.
 
         Raises:
             Dropped: `low` is no longer kept.

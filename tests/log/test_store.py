@@ -83,6 +83,16 @@ def test_reading_stops_at_the_byte_limit_and_gives_at_least_one_record() -> None
     assert store.read(5, 5, 1) == []
 
 
+def test_seed_7237_reading_beyond_an_end_that_was_cut_off_gives_what_is_there() -> None:
+    chain = Chain()
+    store, _ = open_store(MemoryFiles())
+    store.append(chain.make([b"a"] * 3), HardState(1, 1, 0))
+    store.sync()
+    assert store.read(2, 9, 1 << 20) == chain.upto(3)[1:]
+    assert store.read(4, 9, 1 << 20) == []
+    assert store.read(6, 9, 1 << 20) == []
+
+
 def test_reading_goes_across_segments() -> None:
     files, chain = MemoryFiles(), Chain()
     store, _ = open_store(files)
