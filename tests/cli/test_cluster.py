@@ -60,7 +60,8 @@ def test_node_that_re_enters_is_a_problem_until_its_new_self_votes() -> None:
         "node 3 lost its data folder and re-enters group 0: it lacks 3 records and does not count "
         "yet"
     )
-    answers[1]["groups"][0] |= {"learners": [], "voters": [1, 2, again]}
+    replicas[0].update(learners=[], voters=[1, 2, again])
+    answers[1] = node(1, *replicas)
     picture = merged(VIEW, answers)
     assert picture["groups"][0]["voters"] == [1, 2, 3]
     assert picture["problems"] == []
