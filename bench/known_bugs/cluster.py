@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from bench.known_bugs.evidence import Watch
-from bench.known_bugs.member import Library, Member
+from bench.known_bugs.member import Edition, Member
 from bench.known_bugs.streams import Streams
 from raftmq.chaos.core.loop import Loop, Trace
 from raftmq.chaos.core.network import Network
@@ -33,9 +33,9 @@ class Leading:
 class Cluster:
     """Everything. It is state."""
 
-    def __init__(self, seed: int, nodes: int, library: Library, folder: Path) -> None:
+    def __init__(self, seed: int, nodes: int, edition: Edition, folder: Path) -> None:
         self.seed = seed
-        self.library = library
+        self.edition = edition
         self.random = Random(f"known bugs {seed}")
         self.loop = Loop()
         self.trace = Trace()
@@ -50,7 +50,7 @@ class Cluster:
         """By number, which is the place too: nobody is ever replaced."""
         for number in range(1, nodes + 1):
             self.at_place[number] = Member(number, self, folder / str(number))
-        library.arrange(lambda: self.loop.now_us / 1e6, Random(f"pysyncobj {seed}"))
+        edition.arrange(lambda: self.loop.now_us / 1e6, Random(f"pysyncobj {seed}"))
 
     @property
     def nodes(self) -> dict[int, Member]:

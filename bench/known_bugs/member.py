@@ -2,7 +2,7 @@
 
 pysyncobj runs as it is, through its own doors: a `Transport` that hands messages to `Streams`, and
 `doTick`, called every 50 ms and after what has arrived, as its own thread does. Its clock and its
-randomness are replaced in its module (`Library.arrange`), and its sockets are not there. Its
+randomness are replaced in its module (`Edition.arrange`), and its sockets are not there. Its
 journal is a real file, which a process that is killed leaves as it is.
 
 Invariants:
@@ -34,7 +34,7 @@ RESTART_US, RESTART_SPREAD_US = 200_000, 1_500_000
 Call = Callable[..., None]
 
 
-class Library:
+class Edition:
     """pysyncobj as it was found, with another clock, other dice and no sockets."""
 
     def __init__(self, package: ModuleType) -> None:
@@ -101,7 +101,7 @@ class Member:
         self._cluster = cluster
         self._journal = journal
         self._random = Random(f"member {number} {cluster.seed}")
-        self.node = cluster.library.node_type(number)
+        self.node = cluster.edition.node_type(number)
         self.store: Any = None
         """pysyncobj's object; None while the process is down."""
         self.lives = 0
@@ -128,13 +128,13 @@ class Member:
         cluster = self._cluster
         self.lives += 1
         others = [one.node for one in cluster.at_place.values() if one is not self]
-        conf = cluster.library.conf_type(
+        conf = cluster.edition.conf_type(
             autoTick=False,
             journalFile=str(self._journal),
             appendEntriesUseBatch=cluster.uses_batches,
         )
-        self._transport = cluster.library.transport_type(self)
-        self.store = cluster.library.store_type(self, others, conf, self._transport)
+        self._transport = cluster.edition.transport_type(self)
+        self.store = cluster.edition.store_type(self, others, conf, self._transport)
         cluster.watch.started(self)
         self._tick_after(int(cluster.random.random() * TICK_US))
 

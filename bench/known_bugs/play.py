@@ -14,7 +14,7 @@ import sys
 import pysyncobj
 
 from bench.known_bugs.bugs import BUGS
-from bench.known_bugs.member import Library
+from bench.known_bugs.member import Edition
 from bench.known_bugs.run import SECONDS, Played, play
 from raftmq.chaos.seeds import parse
 
@@ -29,9 +29,9 @@ def main() -> None:
         sys.exit("pysyncobj walks over sets: set PYTHONHASHSEED=0 to have a run again")
     # It tells of each exception and each truncation; they are counted instead.
     logging.disable(logging.CRITICAL)
-    library = Library(pysyncobj)
+    edition = Edition(pysyncobj)
     for seed in parse(options.seeds)[0]:
-        line = {"version": library.version} | row(play(library, seed, options.seconds))
+        line = {"version": edition.version} | row(play(edition, seed, options.seconds))
         print(json.dumps(line), flush=True)
 
 

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
 from bench.known_bugs.cluster import Cluster
-from bench.known_bugs.member import Library
+from bench.known_bugs.member import Edition
 from raftmq.chaos.checkers import Verdict, check_evidence
 from raftmq.chaos.checkers.evidence import Evidence
 from raftmq.chaos.core import network_faults, process_faults
@@ -75,10 +75,10 @@ class Played:
     is_vacuous: bool
 
 
-def play(library: Library, seed: int, seconds: float = SECONDS) -> Played:
+def play(edition: Edition, seed: int, seconds: float = SECONDS) -> Played:
     """Play one seed."""
     with TemporaryDirectory(prefix="known-bugs-", dir=_memory()) as folder:
-        return Run(library, seed, seconds, Path(folder)).play()
+        return Run(edition, seed, seconds, Path(folder)).play()
 
 
 def _memory() -> str | None:
@@ -89,10 +89,10 @@ def _memory() -> str | None:
 class Run:
     """One run. It is state."""
 
-    def __init__(self, library: Library, seed: int, seconds: float, folder: Path) -> None:
+    def __init__(self, edition: Edition, seed: int, seconds: float, folder: Path) -> None:
         self._schedule = schedule_of(seed, seconds)
         nodes = 5 if Random(f"size {seed}").random() < 0.25 else 3
-        self._cluster = Cluster(seed, nodes, library, folder)
+        self._cluster = Cluster(seed, nodes, edition, folder)
         self._lasting: dict[Stage, Undo] = {}
         self._is_healed = self._is_over = False
         self._random = Random(f"clients {seed}")
