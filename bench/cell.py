@@ -26,7 +26,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("scenario", choices=SCENARIOS)
     parser.add_argument("--seconds", type=float, default=6.0)
     chosen = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _stop)
+    # A shell's background job is started with SIGINT ignored, which Python leaves so.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     run(chosen.system, chosen.scenario, chosen.seconds)
 
 

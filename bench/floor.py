@@ -32,7 +32,7 @@ from bench.floor_server import (
     prepared,
 )
 from bench.processes import Cluster
-from bench.system import Meter, Sample
+from bench.system import Meter, Sample, Unsupported
 
 
 class Floor:
@@ -76,6 +76,10 @@ class Floor:
         """Read back what a `produce` left."""
         trio.run(self._produce, size, batch, window, seconds)
         return trio.run(self._read_back, size, batch, seconds)
+
+    def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Not there."""
+        raise Unsupported("the floor has no leases: compare with its consume")
 
     def _start(self, name: str, *follower_ports: str) -> str:
         path = self._cluster.folder / f"{name}.bytes"

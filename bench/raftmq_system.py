@@ -34,7 +34,8 @@ class RaftmqSystem:
 
     def __init__(self) -> None:
         self._cluster: Cluster | None = None
-        self._url = ""
+        self.url = ""
+        """Of the cluster, once it runs."""
 
     def available(self) -> str | None:
         """It is always there: it is what this repository builds."""
@@ -58,7 +59,7 @@ class RaftmqSystem:
             cluster.start(command, name=f"node{number}")
         for port in ports:
             wait_for_port(port, cluster, seconds_max=START_SECONDS_MAX)
-        self._url = f"raftmq://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]},127.0.0.1:{ports[2]}"
+        self.url = f"raftmq://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]},127.0.0.1:{ports[2]}"
         trio.run(self._settle)
         return self
 
@@ -73,7 +74,7 @@ class RaftmqSystem:
 
     async def _settle(self) -> None:
         """Create the topic and wait until each node leads its share."""
-        async with raftmq.connect(self._url, timeout=START_SECONDS_MAX) as mq:
+        async with raftmq.connect(self.url, timeout=START_SECONDS_MAX) as mq:
             await mq.admin.create_topic(TOPIC, queues=QUEUES)
             with trio.fail_after(START_SECONDS_MAX):
                 while True:
@@ -89,7 +90,7 @@ class RaftmqSystem:
 
     async def _produce(self, size: int, batch: int, window: int, seconds: float) -> Sample:
         bodies = [b"x" * size] * batch
-        async with raftmq.connect(self._url) as mq, mq.producer(TOPIC) as producer:
+        async with raftmq.connect(self.url) as mq, mq.producer(TOPIC) as producer:
             meter = Meter(size=size, seconds=seconds)
             under_way: deque[tuple[float, raftmq.client.PendingMany]] = deque()
             while not meter.is_over():
@@ -109,7 +110,7 @@ class RaftmqSystem:
 
     async def _single(self, size: int, seconds: float) -> Sample:
         body = b"x" * size
-        async with raftmq.connect(self._url) as mq, mq.producer(TOPIC) as producer:
+        async with raftmq.connect(self.url) as mq, mq.producer(TOPIC) as producer:
             meter = Meter(size=size, seconds=seconds)
             while not meter.is_over():
                 sent_at = time.perf_counter()
@@ -124,7 +125,7 @@ class RaftmqSystem:
 
     async def _consume(self, size: int, seconds: float) -> Sample:
         async with (
-            raftmq.connect(self._url) as mq,
+            raftmq.connect(self.url) as mq,
             mq.consumer(TOPIC, group="bench", mode="pull", auto_commit=1.0) as consumer,
         ):
             meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
@@ -135,3 +136,50 @@ class RaftmqSystem:
                 assert all(len(body) == size for body in messages.bodies)
                 meter.on_delivery(len(messages))
         return meter.sample(until_last=True)
+
+    def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Fill the log, then pop and acknowledge all of it."""
+        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        return trio.run(self._pop, size, batch, window, seconds)
+
+    async def _pop(self, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """`window` tasks, each of which pops a batch, and waits for its acknowledgement."""
+        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+        entries = -await self._log_entries()
+        async with (
+            raftmq.connect(self.url) as mq,
+            mq.consumer(TOPIC, group="bench-pop", mode="pop", prefetch=10_000) as consumer,
+        ):
+            settled = 0
+
+            async def pop() -> None:
+                nonlocal settled
+                while not meter.is_over():
+                    messages = await consumer.pop(batch, wait=0.2)
+                    if not messages:
+                        break
+                    assert all(len(body) == size for body in messages.bodies)
+                    settlement = await messages.ack()
+                    assert not settlement.fenced
+                    meter.on_delivery(len(messages))
+                    settled += len(messages)
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(window):
+                    nursery.start_soon(pop)
+        entries += await self._log_entries()
+        settings = f"{window} tasks of one consumer, {entries / settled:.5f} log entries a message"
+        return meter.sample(until_last=True, settings=settings)
+
+    async def _log_entries(self) -> int:
+        """Records in the logs of all data groups, by their leaders' last index."""
+        async with raftmq.connect(self.url) as mq:
+            total = 0
+            for node in (1, 2, 3):
+                status = await mq.admin.status(node)
+                total += sum(
+                    each["last_index"]
+                    for each in status["groups"]
+                    if each["group"] and each["role"] == "leader"
+                )
+            return total

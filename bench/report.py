@@ -142,6 +142,18 @@ def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
         ("consume-100B: rate over raftmq's own produce, at least", 2.0, rate(small, "raftmq"), True)
     )
     ours.append(rate("consume-100B", "raftmq"))
+    pops = "pop-100B"
+    wanted += [
+        (
+            f"{pops}: rate over raftmq's consume, at least",
+            0.5,
+            rate("consume-100B", "raftmq"),
+            True,
+        ),
+        (f"{pops}: rate over NATS R3's (default), at least", 10.0, rate(pops, "nats"), True),
+        (f"{pops}: rate over RabbitMQ's, at least", 10.0, rate(pops, "rabbitmq"), True),
+    ]
+    ours += [rate(pops, "raftmq")] * 3
     return [
         (claim, limit, got / base, (got / base >= limit) is is_least)
         for (claim, limit, base, is_least), got in zip(wanted, ours, strict=True)

@@ -5,6 +5,7 @@
 | produce | acknowledged publishes with a window in flight |
 | single | one publish at a time, awaited |
 | consume | reading back what an untimed produce left |
+| pop | the same as consumers of a queue: each message leased and acknowledged |
 """
 
 import importlib
@@ -28,7 +29,7 @@ class Scenario:
     """In result rows and for `--only`."""
     title: str
     """For people."""
-    operation: Literal["produce", "single", "consume"]
+    operation: Literal["produce", "single", "consume", "pop"]
     size: int
     """Bytes of a message's body."""
     batch: int = 1
@@ -46,6 +47,8 @@ class Scenario:
                 return system.single(size=size, seconds=seconds)
             case "consume":
                 return system.consume(size=size, batch=batch, window=window, seconds=seconds)
+            case "pop":
+                return system.pop(size=size, batch=batch, window=window, seconds=seconds)
             case _:
                 assert_never(self.operation)
 
@@ -60,6 +63,7 @@ SCENARIOS = {
         Scenario("consume-100B", "Consume, 100 B", "consume", 100, 100, 256),
         Scenario("consume-10kB", "Consume, 10 kB messages", "consume", 10_000, 1, 256),
         Scenario("consume-1MiB", "Consume, 1 MiB messages", "consume", 1 << 20, 1, 16),
+        Scenario("pop-100B", "Pop and acknowledge, 100 B, batches of 100", "pop", 100, 100, 256),
     )
 }
 

@@ -11,7 +11,8 @@ A load tells a `Meter` of each acknowledgement; the meter drops what arrives dur
 and after the deadline.
 
 Invariants:
-- `messages` counts acknowledged (or, in `consume`, delivered) messages only.
+- `messages` counts acknowledged (or, in `consume`, delivered) messages only; in `pop` those whose
+  acknowledgement is confirmed, where the protocol confirms it.
 - Latency runs from just before the send of a message (or batch) to its acknowledgement in the
   client, so it includes the time spent waiting behind the window's other batches.
 - A system without a feature raises `Unsupported`; it never reports a figure of something else.
@@ -95,6 +96,10 @@ class System(Protocol):
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Fill the log by `produce` for `seconds`, then read it all back, timed, for as long
         at most. Queues acknowledge what they deliver; logs are read by position."""
+
+    def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """The same, as a group of consumers that shares the messages: each is handed to one of
+        them, and acknowledged."""
 
 
 class Meter:

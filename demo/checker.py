@@ -151,9 +151,11 @@ class Ledger:
 class Witness:
     """What one consumer group saw."""
 
-    def __init__(self, ledger: Ledger, name: str) -> None:
+    def __init__(self, ledger: Ledger, name: str, *, is_ordered: bool = True) -> None:
         self.name = name
-        """The consumer group."""
+        """The consumer group, or the instance of one."""
+        self.is_ordered = is_ordered
+        """Whether it is promised order by key."""
         self.read = 0
         """How many messages it read, whatever was wrong with them."""
         self.findings: dict[Kind, Finding] = {kind: Finding() for kind in Kind}
@@ -198,8 +200,12 @@ class Witness:
         self._place[row] = place
         # The key it was sent with: an altered one would make its neighbours look out of order.
         sent_key = self._ledger.key(row)
-        if sent_key is not None:
+        if sent_key is not None and self.is_ordered:
             self._check_order(row, sent_key, place)
+
+    def has_read(self, row: object) -> bool:
+        """True if it read this message already; whatever `row` is."""
+        return isinstance(row, int) and self._ledger.is_sent(row) and self._is_read[row] == 1
 
     def finish(self) -> None:
         """Nothing more will be read: look for what is missing or in the wrong place. Once."""

@@ -133,11 +133,14 @@ class Sender:
 
 
 class Reader:
-    """One consumer group: reads everything, in order, and commits as it goes."""
+    """One reader of all queues, in order, who commits as it goes: a whole pull group, or an
+    instance of a broadcast group."""
 
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: Witness, *, broadcast_group: str = "") -> None:
+        """`broadcast_group`: the group of which it is an instance; empty: it is a group."""
         self.witness = witness
         """What it saw."""
+        self._broadcast_group = broadcast_group
         self.seconds = 0.0
         """From the first message to the last."""
         self.trouble = ""
@@ -152,9 +155,7 @@ class Reader:
         """Read until the ends are reached."""
         first = None
         last = anyio.current_time()
-        async with mq.consumer(
-            TOPIC, group=self.witness.name, mode="pull", auto_commit=COMMIT_SECONDS
-        ) as consumer:
+        async with self._consumer(mq) as consumer:
             while self._ends is None or any(
                 consumer.position[queue] < end for queue, end in self._ends.items()
             ):
@@ -169,3 +170,16 @@ class Reader:
                 for m in batch:
                     self.witness.see(m.body, m.key, m.tag, m.props, queue=m.queue, offset=m.offset)
                 self.seconds = last - first
+
+    def _consumer(self, mq: raftmq.Client) -> raftmq.Consumer:
+        name = self.witness.name
+        if not self._broadcast_group:
+            return mq.consumer(TOPIC, group=name, mode="pull", auto_commit=COMMIT_SECONDS)
+        return mq.consumer(
+            TOPIC,
+            group=self._broadcast_group,
+            mode="broadcast",
+            instance=name,
+            start="earliest",
+            auto_commit=COMMIT_SECONDS,
+        )

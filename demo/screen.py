@@ -106,7 +106,7 @@ def tables(report: Report) -> RenderableType:
 def verdict(report: Report) -> Text:
     """One line."""
     if report.holds:
-        words = "each group read every acked message once, as sent, in order by key"
+        words = "each acked message once to each group, as sent, in order by key"
         return Text.assemble((" HOLDS ", "bold #0d1117 on green"), "  ", words)
     broken = sum(not check.holds for check in report.checks)
     words = f"{broken} of {len(report.checks)} checks are violated"
@@ -158,6 +158,8 @@ def _figures(report: Report) -> Table:
     table.add_row("sent and acked", f"{figures.send_per_s:,.0f}/s", "the failover included")
     for group, rate in figures.read_per_s.items():
         table.add_row(f"read by {group}", f"{rate:,.0f}/s", "while it was sent")
+    refused = f"{figures.refused:,} late acknowledgements refused"
+    table.add_row("frozen consumer", f"had {figures.frozen_with:,}", refused)
     failover = "longest pause of receipts after the kill"
     table.add_row("failover", f"{figures.failover_seconds:.2f} s", failover)
     memory = f"{figures.memory_bytes_max / 2**20:,.0f} MiB"

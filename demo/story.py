@@ -1,7 +1,8 @@
-"""What happens, in order: start, stream, kill at 40 %, failover, restart, prove.
+"""What happens, in order: start, stream, freeze, kill at 40 %, failover, restart, prove.
 
 | when | what |
 |---|---|
+| 20 % of the messages are acked | one of the consumers that share a group freezes |
 | 40 % of the messages are acked | SIGKILL to who leads the first queue's partition group |
 | 60 % are about to be sent | they wait until the kill has happened, so that it is never missed |
 | the killed leader's queues ack again | the node is started again, with the folder it had |
@@ -28,11 +29,15 @@ from .flights import flights
 from .report import Check, Figures, Report, checks_of
 from .roles import QUEUES, TOPIC, Reader, Sender
 from .screen import Screen
+from .sharing import Sharing
 
-GROUPS = ("board", "audit")
-"""The consumer groups."""
-KILL_AT, HOLD_AT = 0.4, 0.6
-"""Shares of the messages: acked when the leader is killed, sent before that has happened."""
+BOARD, GATES, PLANES, WALL = "board", "gates", "planes", "wall"
+"""The consumer groups: pull, pop, ordered, broadcast."""
+SCREENS = ("wall-1", "wall-2")
+"""The instances of the last one."""
+FREEZE_AT, KILL_AT, HOLD_AT = 0.2, 0.4, 0.6
+"""Shares of the messages: acked when a consumer freezes and when the leader is killed, sent before
+that has happened."""
 DEMO_SECONDS_MAX = 900.0
 READY_SECONDS_MAX = 60.0
 RESTART_SECONDS_MAX = 60.0
@@ -83,7 +88,13 @@ class Story:
         self._rows = rows
         self._screen = screen
         self._ledger = Ledger(rows)
-        self._readers = [Reader(Witness(self._ledger, name)) for name in GROUPS]
+        self._gates = Sharing(
+            Witness(self._ledger, GATES, is_ordered=False), mode="pop", consumers=3
+        )
+        planes = Sharing(Witness(self._ledger, PLANES), mode="ordered", consumers=2)
+        walls = [Reader(Witness(self._ledger, name), broadcast_group=WALL) for name in SCREENS]
+        board = Reader(Witness(self._ledger, BOARD))
+        self._readers: list[Reader | Sharing] = [board, self._gates, planes, *walls]
         self._kill = Kill(0)
         self._is_killed = anyio.Event()
         self._moved = anyio.Event()
@@ -106,7 +117,12 @@ class Story:
                 for reader in self._readers:
                     reader.finish_at(ends)
             self._screen.note("everything was read; comparing what was read with what was sent")
-            return [*self._verdicts(sender), await self._committed(mq), await self._agreed()]
+            return [
+                *self._verdicts(sender),
+                *await self._books(mq),
+                await self._committed(mq),
+                await self._agreed(),
+            ]
 
     def figures(self, ready_seconds: float, total_seconds: float) -> Figures:
         """What was measured."""
@@ -118,6 +134,8 @@ class Story:
             keyless=ledger.keyless,
             send_per_s=ledger.acked / max(sender.ended - sender.started, 1e-3),
             read_per_s=reading,
+            frozen_with=self._gates.frozen_with,
+            refused=self._gates.refused,
             failover_seconds=self._kill.seconds,
             killed_node=self._kill.node,
             new_leader=self._kill.new_leader,
@@ -131,14 +149,19 @@ class Story:
             hold_at = int(self._rows * HOLD_AT)
             await sender.run(mq, flights(self._rows), hold_at=hold_at, hold=self._is_killed)
 
-    async def _read(self, reader: Reader) -> None:
+    async def _read(self, reader: Reader | Sharing) -> None:
         async with raftmq.connect(self._nodes.url) as mq:
             await reader.run(mq)
 
     async def _fault(self, sender: Sender) -> None:
         """Kill the leader, see the failover through, start the node again."""
         nodes, kill, screen = self._nodes, self._kill, self._screen
+        is_frozen = False
         while self._ledger.acked < int(self._rows * KILL_AT):
+            if not is_frozen and self._ledger.acked >= int(self._rows * FREEZE_AT):
+                is_frozen = True
+                self._gates.freeze()
+                screen.note("one of the three consumers of `gates` freezes", style="bold red")
             if sender.errors:
                 # It went wrong before there was any fault: let the verdict say so.
                 self._is_killed.set()
@@ -175,27 +198,36 @@ class Story:
         checks = checks_of(self._ledger, sender.errors, [r.witness for r in self._readers])
         return [
             *checks,
-            Check("each group reached the end of all queues", "", len(troubles), troubles),
+            Check("all reached the queues' ends", "", len(troubles), troubles),
         ]
 
+    async def _books(self, mq: raftmq.Client) -> list[Check]:
+        """What the brokers say of the groups that share: every message is acked."""
+        total = sum((await self._ends(mq)).values())
+        checks = []
+        for name in (GATES, PLANES):
+            backlogs = await mq.admin.backlogs(topic=TOPIC, group=name)
+            acked = sum(backlog.acked for backlog in backlogs)
+            wrong = [] if acked == total else [f"{name}: {acked:,} of {total:,} are acked"]
+            checks.append(Check("the broker's books: all is acked", name, total - acked, wrong))
+        return checks
+
     async def _committed(self, mq: raftmq.Client) -> Check:
-        """What the groups committed is where the queues end."""
+        """What the pull group committed is where the queues end."""
         ends = await self._ends(mq)
-        wrong = []
-        for name in GROUPS:
-            group = await mq.admin.describe_group(name)
-            committed = {offset.queue: offset.committed for offset in group.offsets}
-            # A queue that nothing was sent to needs no commit.
-            wrong += [
-                f"{name}: queue {queue} ends at {end}, committed {committed.get(queue)}"
-                for queue, end in ends.items()
-                if committed.get(queue, 0) != end
-            ]
-        return Check("committed offsets are the ends of the queues", "", len(wrong), wrong[:3])
+        group = await mq.admin.describe_group(BOARD)
+        committed = {offset.queue: offset.committed for offset in group.offsets}
+        # A queue that nothing was sent to needs no commit.
+        wrong = [
+            f"{BOARD}: queue {queue} ends at {end}, committed {committed.get(queue)}"
+            for queue, end in ends.items()
+            if committed.get(queue, 0) != end
+        ]
+        return Check("committed offsets are the ends", BOARD, len(wrong), wrong[:3])
 
     async def _agreed(self) -> Check:
         """Each node, the restarted one too, holds the same state of each partition group."""
-        promise = "the replicas agree, the restarted one too"
+        promise = "the three replicas agree"
         wrong = ["not asked"]
         with anyio.move_on_after(CATCH_UP_SECONDS_MAX):
             while wrong:
@@ -217,7 +249,8 @@ class Story:
                 show()
                 await anyio.sleep(SHOW_SECONDS)
 
-        with self._screen.progress(self._rows, GROUPS):
+        names = [reader.witness.name for reader in self._readers]
+        with self._screen.progress(self._rows, names):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(keep_showing)
                 yield

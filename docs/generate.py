@@ -9,7 +9,7 @@
 | `reference/client.md` | the public names of `raftmq` |
 | `reference/commands.md` | the help of each command |
 | `reference/errors.md` | `raftmq/errors.py` |
-| `reference/messages.md` | `raftmq/wire/messages.py` |
+| `reference/messages.md` | `raftmq/wire/`: `messages.py`, and what it names in its table |
 | `reference/formats.md` | the headings of the modules that define bytes |
 | `tour/*.md`, `chaos/*.md` | code below each `<!-- quote: FILE NAME -->` |
 
@@ -298,14 +298,16 @@ def errors_page() -> str:
 
 def messages_page() -> str:
     """The messages of the native protocol."""
-    path = "raftmq/wire/messages.py"
+    names = ["messages", "popping", "consumer_groups", "assigning"]
+    names += ["delaying", "transacting", "tracing"]
+    paths = [f"raftmq/wire/{name}.py" for name in names]
     parts = [
         "# Messages of the protocol\n",
-        markdown(docstring(module(path))),
+        *[markdown(docstring(module(path))) for path in paths],
         "The layout of a frame is among the [formats](formats.md).\n",
         "The same messages as CDDL: [wire.cddl](../wire.cddl).\n",
     ]
-    for node in classes(path):
+    for node in [node for path in paths for node in classes(path)]:
         parts += [f"## `{node.name}`\n", markdown(docstring(node))]
         rows = [list(row) for row in fields(node)]
         if node.name == "FrameKind":
@@ -347,7 +349,8 @@ def client_page() -> str:
         "Every call takes `timeout=` in seconds; None means the one given to `connect`.\n",
     ]
     names = [name for name in raftmq.client.__all__ if name not in ("format_id", "parse_id")]
-    first = ["connect", "Client", "Producer", "Consumer", "Admin", "Message", "Messages"]
+    first = ["connect", "Client", "Producer", "Consumer", "PopConsumer", "Admin"]
+    first += ["Message", "Messages", "PoppedMessage", "PoppedMessages"]
     for name in [*first, *(name for name in names if name not in first)]:
         home = getattr(raftmq.client, name).__module__
         path = home.replace(".", "/") + ".py"
@@ -361,12 +364,19 @@ def described(node: Definition) -> str:
     if not isinstance(node, ast.ClassDef):
         return "\n".join([*parts, signature(node, node.name), markdown(docstring(node))])
     parts.append(markdown(docstring(node)))
+    import raftmq.client
+
+    bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
+    shown = [code(base) for base in bases if base in raftmq.client.__all__]
+    if shown:
+        parts.append(f"It has all that {' and '.join(shown)} has.\n")
     rows = [[code(n), code(kind), text] for n, kind, _, text in fields(node) if text]
     methods = [
         item
         for item in node.body
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
         and not item.name.startswith("_")
+        and not (ast.get_docstring(item) or "").startswith("Internal: ")
     ]
     for item in methods:
         if any(ast.unparse(mark) == "property" for mark in item.decorator_list):

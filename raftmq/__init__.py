@@ -20,10 +20,16 @@ if TYPE_CHECKING:
         Message,
         Messages,
         Outgoing,
+        PopConsumer,
+        PoppedMessage,
+        PoppedMessages,
         Producer,
         Receipt,
+        Settlement,
         connect,
     )
+    from .embedded import Embedded
+    from .embedded import open as open  # noqa: A004  # what users call it
 
 __version__ = "0.1.0"
 
@@ -31,11 +37,16 @@ __all__ = [
     "Admin",
     "Client",
     "Consumer",
+    "Embedded",
     "Message",
     "Messages",
     "Outgoing",
+    "PopConsumer",
+    "PoppedMessage",
+    "PoppedMessages",
     "Producer",
     "Receipt",
+    "Settlement",
     "__version__",
     "blocking",
     "connect",
@@ -43,18 +54,21 @@ __all__ = [
 ]
 
 _MODULES = {"blocking", "errors"}
+_EMBEDDED = {"Embedded", "open"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    # Not in __all__: `from raftmq import *` must not hide Python's own `open`.
+    if name not in __all__ and name != "open":
         raise AttributeError(f"module 'raftmq' has no attribute {name!r}")
     if name in _MODULES:
         return import_module(f"raftmq.{name}")
-    value: object = getattr(import_module("raftmq.client"), name)
+    home = "raftmq.embedded" if name in _EMBEDDED else "raftmq.client"
+    value: object = getattr(import_module(home), name)
     # The next use finds it without this function.
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "open"])

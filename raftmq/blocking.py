@@ -1,4 +1,10 @@
-"""The client for plain code: the same names as the async one, without await."""
+"""The client for plain code: the same names as the async one, without await.
+
+`open` is loaded when first used: who connects to a cluster does not wait for a broker's modules.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from .client.blocking import (
     BlockingAdmin,
@@ -9,13 +15,35 @@ from .client.blocking import (
     BlockingProducer,
     connect,
 )
+from .client.blocking_popping import (
+    BlockingPopConsumer,
+    BlockingPoppedMessage,
+    BlockingPoppedMessages,
+)
+
+if TYPE_CHECKING:
+    from .embedded.blocking import BlockingEmbedded
+    from .embedded.blocking import open as open  # noqa: A004  # what users call it
 
 __all__ = [
     "BlockingAdmin",
     "BlockingClient",
     "BlockingConsumer",
+    "BlockingEmbedded",
     "BlockingPending",
     "BlockingPendingMany",
+    "BlockingPopConsumer",
+    "BlockingPoppedMessage",
+    "BlockingPoppedMessages",
     "BlockingProducer",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # `open` is not in __all__: an import of all names must not hide Python's own.
+    if name not in ("BlockingEmbedded", "open"):
+        raise AttributeError(f"module 'raftmq.blocking' has no attribute {name!r}")
+    value: object = getattr(import_module("raftmq.embedded.blocking"), name)
+    globals()[name] = value
+    return value

@@ -8,6 +8,7 @@
 | `ProtocolError` | no | the two ends do not speak the same protocol |
 | `CorruptRecord` | - | bytes were damaged; the message says where |
 | `UnreadableBatch` | - | a stored batch cannot be read: `seek` to `next_offset` |
+| `Inconsistent` | - | a checked queue broke a promise: keep the folder, report it |
 | `FilterSyntaxError` | no, and never will | a `Rejected`: correct the text as the message shows |
 
 Cores do not raise these (apart from `CorruptRecord`, which codecs raise): a core's refusal is a
@@ -19,6 +20,7 @@ from enum import Enum
 __all__ = [
     "CorruptRecord",
     "FilterSyntaxError",
+    "Inconsistent",
     "OutcomeUnknown",
     "ProtocolError",
     "RaftmqError",
@@ -87,6 +89,19 @@ class UnreadableBatch(CorruptRecord):
         """The first offset after it."""
 
 
+class Inconsistent(RaftmqError):
+    """A checked embedded queue did not do what it promised; see `Embedded.check`.
+
+    The text says which promise, and shows the calls that prove it. Keep the data folder: it is what
+    there is to find out why.
+    """
+
+    def __init__(self, explanation: str, *, anomalies: tuple[str, ...]) -> None:
+        super().__init__(explanation)
+        self.anomalies = anomalies
+        """The names of what was found, as `docs/chaos` explains them."""
+
+
 class Reason(Enum):
     """Why a call was rejected; the value is what travels on the wire."""
 
@@ -112,6 +127,8 @@ class Reason(Enum):
     """The offset lies before the earliest kept message or after the end."""
     UNKNOWN_GROUP = "unknown_group"
     """No consumer group of that name exists."""
+    GROUP_MODE = "group_mode"
+    """The consumer group is of another mode: pop, ordered, broadcast or pull."""
     UNKNOWN_NODE = "unknown_node"
     """No node of that id belongs to the cluster."""
     WRONG_CLUSTER = "wrong_cluster"
@@ -121,6 +138,16 @@ class Reason(Enum):
     consumer could read it."""
     BAD_FILTER = "bad_filter"
     """The text of a filter cannot be read; the message shows where and what would be right."""
+    FELL_DUE = "fell_due"
+    """The delayed message's time has come: it is delivered, and cannot be cancelled any more."""
+    TOO_MANY_DELAYED = "too_many_delayed"
+    """The partition group holds as many delayed messages as it may: send this one later."""
+    UNKNOWN_TRANSACTION = "unknown_transaction"
+    """No transaction of that number is open: it never was, or it ended long ago."""
+    TRANSACTION_ENDED = "transaction_ended"
+    """The transaction was committed or rolled back before, and the first outcome holds."""
+    TOO_MANY_TRANSACTIONS = "too_many_transactions"
+    """The partition group has as many open transactions as it may: end some of them."""
     CHANGE_IN_PROGRESS = "change_in_progress"
     """Another membership change of the same group is not finished yet."""
 

@@ -15,6 +15,8 @@ test sees is what a deployment would see. It runs on trio and on asyncio.
 | `pause`, `resume` | does not run for a while (SIGSTOP, SIGCONT), as in a long stall |
 | `start`, `restart` | goes on with its folder, on the same port |
 
+`in_process` runs the nodes as threads of the test's own process instead (`raftmq.inprocess`).
+
 Invariants:
 - No process outlives the block, nor the process that opened it, however that ends.
 - A node keeps its port for the whole block. Ports lie below those that the system gives to outgoing
@@ -44,8 +46,9 @@ import anyio
 
 from .client import connect
 from .errors import RaftmqError, Unavailable
+from .inprocess import InProcessCluster, in_process
 
-__all__ = ["Cluster", "cluster"]
+__all__ = ["Cluster", "InProcessCluster", "cluster", "in_process"]
 
 HOST = "127.0.0.1"
 PORT_MIN, PORT_MAX = 20_000, 32_000

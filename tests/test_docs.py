@@ -14,7 +14,15 @@ import pytest
 
 from raftmq.broker.settings import Peer, Settings
 from raftmq.errors import Reason
-from raftmq.wire import messages
+from raftmq.wire import (
+    assigning,
+    consumer_groups,
+    delaying,
+    messages,
+    popping,
+    tracing,
+    transacting,
+)
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -83,10 +91,11 @@ def test_every_message_and_reason_has_its_heading_or_line() -> None:
         assert f"| `{frame_kind.name}` | {frame_kind.value} |" in text
     public = [
         value.__name__
-        for value in vars(messages).values()
+        for page in (messages, popping, consumer_groups, assigning, delaying, transacting, tracing)
+        for value in vars(page).values()
         if isinstance(value, type)
         and issubclass(value, msgspec.Struct)
-        and value.__module__ == messages.__name__
+        and value.__module__ == page.__name__
         and not value.__name__.startswith("_")
     ]
     assert len(public) > 30

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import trio
 
 import raftmq
-from raftmq.client.admin import TopicDescription
+from raftmq.client import TopicDescription
 
 from .loads import BATCH, CONNECT_SECONDS_MAX, SIZE, TOPIC, Load, create_topic
 from .nodes import VERSION, Nodes

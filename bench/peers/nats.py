@@ -140,6 +140,10 @@ class Nats:
         self.produce(size=size, batch=batch, window=window, seconds=seconds)
         return asyncio.run(self._pull(size, seconds))
 
+    def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Reading back is pulling and acknowledging here."""
+        return self.consume(size=size, batch=batch, window=window, seconds=seconds)
+
     def _write_config(self, number: int, ports: list[int], route_ports: list[int]) -> Path:
         store = self._cluster.folder / f"store{number}"
         store.mkdir()

@@ -85,6 +85,10 @@ class Pysyncobj:
         """Not there."""
         raise Unsupported("pysyncobj replicates calls; it has no consumers")
 
+    def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Not there."""
+        raise Unsupported("pysyncobj replicates calls; it has no consumers")
+
     def _start(self) -> None:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
         nodes = []

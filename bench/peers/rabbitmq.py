@@ -104,6 +104,10 @@ class Rabbitmq:
         settings = f"prefetch {prefetch}, acknowledged every {prefetch // 4}"
         return meter.sample(until_last=True, settings=settings)
 
+    def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Reading back is taking and acknowledging here."""
+        return self.consume(size=size, batch=batch, window=window, seconds=seconds)
+
     def _publish(self, size: int, in_flight: int, seconds: float) -> Meter:
         meter = Meter(size=size, seconds=seconds)
         window = _Window(meter, os.urandom(size), in_flight)

@@ -1,12 +1,13 @@
 """Record batches: what one producer sends to one queue at once, as columns.
 
 Start reading at `layout` (the bytes, and `peek` for brokers), then `encode`, `draft` and `builder`
-(for producers) and `decode` (for consumers). Pure: no clock, no I/O. numpy is imported only where
-an array is asked for, so that a small command starts without it.
+(for producers), `decode` (for consumers) and `cut` (a part of a batch). Pure: no clock, no I/O.
+numpy is imported only where an array is asked for, so that a small command starts without it.
 """
 
 from .builder import BatchBuilder
 from .compression import Compression
+from .cut import cut
 from .decode import Batch, BatchMessage, TagColumn, admit
 from .draft import Draft
 from .encode import Sealed, encode
@@ -46,6 +47,7 @@ __all__ = [
     "TagColumn",
     "Value",
     "admit",
+    "cut",
     "encode",
     "key_hash",
     "peek",

@@ -346,6 +346,11 @@ class Batch:
             column.fill(rows)
         return rows
 
+    @property
+    def delivery_times(self) -> tuple[int, ...]:
+        """As `deliver_at_ms`, as plain numbers; empty: all at once."""
+        return self._delivery_times
+
     @cached_property
     def deliver_at_ms(self) -> "np.ndarray | None":
         """One int64 a message, milliseconds since 1970, 0: at once; None: all at once."""

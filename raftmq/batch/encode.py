@@ -181,7 +181,7 @@ def seal(
         described, property_columns = table.encode(count)
         if described:
             flags |= Flag.PROPERTIES.value
-            header = cbor2.dumps(described)
+            header = header_of(described)
             columns += property_columns
     return _assemble(header, columns, bodies, flags, base_ms, compression, limits)
 
@@ -217,6 +217,11 @@ def _assemble(
     )
     middle = b"".join((fixed, header, content))
     return Sealed(middle, stored, count=len(bodies), body_bytes=len(body))
+
+
+def header_of(described: Sequence[Sequence[object]]) -> bytes:
+    """The CBOR header of a batch with these property columns: name, kind, and is it nullable."""
+    return cbor2.dumps(described)
 
 
 def as_bytes(bodies: Sequence[bytes]) -> Sequence[bytes]:

@@ -50,7 +50,8 @@ class PropertyColumn:
         self._count = count
         # Bit i: message i has a value. None: all have.
         self.bits = bits
-        self._parts = parts
+        self.parts = parts
+        """What it consists of in the batch behind its bitmap, in the order of the layout."""
 
     @cached_property
     def present(self) -> "np.ndarray | None":
@@ -70,17 +71,17 @@ class PropertyColumn:
         """
         match self.kind:
             case PropertyKind.INTEGER | PropertyKind.FLOAT:
-                return self._parts[0].array()
+                return self.parts[0].array()
             case PropertyKind.BOOLEAN:
                 self._numbers_below(2)
-                return self._parts[0].array().view("?")
+                return self.parts[0].array().view("?")
             case PropertyKind.TEXT:
-                return split_text(self._parts[0], self._parts[1])
+                return split_text(self.parts[0], self.parts[1])
             case PropertyKind.TEXT_CODED:
                 self._numbers_below(len(self.dictionary or ()))
-                return self._parts[2].array()
+                return self.parts[2].array()
             case PropertyKind.BINARY:
-                return split(self._parts[0], self._parts[1])
+                return split(self.parts[0], self.parts[1])
             case _:
                 assert_never(self.kind)
 
@@ -89,7 +90,7 @@ class PropertyColumn:
         """The distinct strings of a `TEXT_CODED` column, else None."""
         if self.kind is not PropertyKind.TEXT_CODED:
             return None
-        return split_text(self._parts[0], self._parts[1])
+        return split_text(self.parts[0], self.parts[1])
 
     def check(self) -> None:
         """Check what stands in the column; afterwards nothing here raises.
@@ -101,13 +102,13 @@ class PropertyColumn:
             case PropertyKind.INTEGER | PropertyKind.FLOAT:
                 pass
             case PropertyKind.BOOLEAN:
-                check_below(self._parts[0], 2)
+                check_below(self.parts[0], 2)
             case PropertyKind.TEXT:
-                check_text(self._parts[0], self._parts[1])
+                check_text(self.parts[0], self.parts[1])
             case PropertyKind.TEXT_CODED:
-                check_below(self._parts[2], len(self.dictionary or ()))
+                check_below(self.parts[2], len(self.dictionary or ()))
             case PropertyKind.BINARY:
-                check_lengths(self._parts[0], len(self._parts[1].content))
+                check_lengths(self.parts[0], len(self.parts[1].content))
             case _:
                 assert_never(self.kind)
 
@@ -132,7 +133,7 @@ class PropertyColumn:
 
     def _as_python(self) -> Iterable[Value]:
         if self.kind is PropertyKind.INTEGER or self.kind is PropertyKind.FLOAT:
-            return self._parts[0].numbers()
+            return self.parts[0].numbers()
         if self.kind is PropertyKind.BOOLEAN:
             return map(bool, self._numbers_below(2))
         if self.kind is PropertyKind.TEXT_CODED:
@@ -141,9 +142,9 @@ class PropertyColumn:
         return self.values
 
     def _numbers_below(self, limit: int) -> tuple[int, ...]:
-        numbers = self._parts[-1].numbers()
+        numbers = self.parts[-1].numbers()
         if numbers and max(numbers) >= limit:
-            raise self._parts[-1].corrupt(f"code {max(numbers)} where {limit - 1} is the highest")
+            raise self.parts[-1].corrupt(f"code {max(numbers)} where {limit - 1} is the highest")
         return numbers
 
 
@@ -167,8 +168,9 @@ def read_columns(header: bytes, cursor: Cursor, count: int, limits: Limits) -> l
         seen.add((name, kind))
         taken[name] = taken.get(name, 0) | all_or_bits
         present = count if bits is None else bits.bit_count()
-        parts = _take_parts(cursor, PropertyKind(kind), present)
-        columns.append(PropertyColumn(name, PropertyKind(kind), count, bits, parts))
+        of_kind = PropertyKind(kind)
+        parts = _take_parts(cursor, of_kind, present)
+        columns.append(PropertyColumn(name, of_kind, count, bits, parts))
     return columns
 
 

@@ -6,9 +6,11 @@
 | name the nodes' data folders | leader of the system group | a node is up that has no name yet |
 | spread the leadership | leader of any group | the group's first member is well and does not lead |
 | give the leadership away | leader of any group | the disk is full here and not elsewhere |
-| retention | leader of a data group | sealed segments are too old or too many |
+| retention | leader of a data group | sealed segments are too old or too many (`retaining`) |
 | forget deleted topics | leader of a data group | its machine knows queues of a deleted topic |
 | take over subscriptions | leader of a data group | the catalog has newer ones than its log |
+| forget deleted consumer groups | leader of a data group | its machine serves some |
+| count what retention took | leader of a data group | it was of use to a consumer group |
 | change members | leader of any group | the catalog wants other members than the group has |
 | forget nodes that left | leader of the system group | a leaving node carries nothing any more |
 
@@ -23,18 +25,19 @@ import trio
 
 from raftmq.consensus import ProgressState
 from raftmq.log.record import Kind
-from raftmq.log.store import SegmentSize
+from raftmq.pop.calls import CloseGroups, Lose
 from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, NameNode, RemoveNode
 from raftmq.pop.catalog import Node as CatalogNode
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
 
+from .fetches import Source
 from .group import Group, node_of
 from .members import is_unused, member_of, next_step
 from .resubscribing import resubscription
-from .settings import Log
 from .space import first_not_in, heirs
 from .tickets import Callback
+from .views import ask_all
 
 if TYPE_CHECKING:
     from .node import Node
@@ -49,6 +52,9 @@ given it up a moment ago because it is stopping."""
 HAND_OVER_LAG_MAX = 256
 """Records that the preferred leader may lack when it is handed the leadership."""
 
+
+LOST_MAX = 10_000
+"""Queues in one record that tells what is lost."""
 
 ASK_AGAIN_SECONDS = 30.0
 """A member that was asked to take over and did not is asked again after so long: while a leader is
@@ -66,6 +72,8 @@ class Duties:
         """Nodes that are about to leave and belong to no data group any more."""
         self._clean: dict[int, tuple[int, int]] = {}
         """Group → (catalog version, queues) at which no queue of a deleted topic was found."""
+        self._told: dict[int, tuple[int, int]] = {}
+        """Group → (segments dropped, consumer groups) at which all was told that is lost."""
         self._led_since: dict[tuple[int, int], float] = {}
         # Group and term → when it was looked at, the last index then, and the one before.
         self._looks: dict[tuple[int, int], tuple[float, int, int]] = {}
@@ -88,6 +96,7 @@ class Duties:
             self._node.links.prune()
             self._node.retire_replicas()
             led = [group for group in self._node.groups.values() if group.is_leader]
+            self._node.retaining.forget(group.number for group in led)
             now = trio.current_time()
             offices = [(group.number, group.raft.term) for group in led]
             self._led_since = {office: self._led_since.get(office, now) for office in offices}
@@ -110,6 +119,8 @@ class Duties:
             self._retain(group)
             self._forget_deleted(group)
             self._resubscribe(group)
+            self._close_groups(group)
+            self._lose(group)
         if self._change_members(group):
             return
         if group.full:
@@ -209,7 +220,7 @@ class Duties:
 
     async def _ask_and_forget(self, leaving: list[int]) -> None:
         try:
-            views = await self._node.views()
+            views = await ask_all(self._node)
         finally:
             self._under_way.discard(("left", SYSTEM_GROUP))
         self._moved = {number for number in leaving if is_unused(number, views, is_data=True)}
@@ -252,9 +263,8 @@ class Duties:
             group.transfer(heir)
 
     def _retain(self, group: Group) -> None:
-        keep_from = retention_start(
-            group.store.segments(), self._node.settings.log, now=self._node.now_ms()
-        )
+        keep_from = self._node.retaining.keep_from(group, now=self._node.now_ms())
+        keep_from = self._node.releasing.trimmable(group, keep_from)
         if keep_from > group.machine.log_start:
             self._propose("retain", group, encode_commands([Trim(keep_from)]))
 
@@ -263,12 +273,13 @@ class Duties:
         assert isinstance(group.machine, PartitionMachine)
         # A queue is found by its topic's deletion or by a batch that came after it. Looking at
         # 20,000 queues holds the loop for tens of milliseconds.
-        state = (catalog.version, len(group.machine.ends))
+        waiting = group.machine.delays.queues
+        state = (catalog.version, len(group.machine.ends) + len(waiting))
         if self._clean.get(group.number) == state:
             return
         deleted = [
             queue
-            for queue in group.machine.ends
+            for queue in dict.fromkeys([*group.machine.ends, *waiting])
             if queue >> QUEUE_BITS <= catalog.topic_last and catalog.topic_of(queue) is None
         ]
         if deleted:
@@ -288,19 +299,40 @@ class Duties:
             payload = encode_commands([command])
             self._propose("resubscribe", group, payload, then=self.think)
 
+    def _close_groups(self, group: Group) -> None:
+        """Forget consumer groups that were deleted, with all that was in hand."""
+        assert isinstance(group.machine, PartitionMachine)
+        known = self._node.catalog.consumer_groups
+        gone = [
+            number
+            for number in group.machine.serving.attached
+            if number <= known.number_last and number not in known.attachments
+        ]
+        if gone:
+            self._propose("close", group, encode_commands([CloseGroups(gone)]))
 
-def retention_start(segments: list[SegmentSize], settings: Log, *, now: int) -> int:
-    """The first index that the settings keep, given all segments of a log, oldest first.
+    def _lose(self, group: Group) -> None:
+        """Tell the consumer groups that pop what retention took of their queues."""
+        assert isinstance(group.machine, PartitionMachine)
+        serving = group.machine.serving
+        state = (group.index.drops, len(serving.attached))
+        if not serving.attached or self._told.get(group.number) == state:
+            return
+        followed = {queue for x in serving.attached.values() for queue in x.group.backlogs}
+        kept = [
+            (queue, earliest)
+            for queue in sorted(followed)
+            if (earliest := _earliest(group, queue)) > serving.earliest.get(queue, 0)
+        ]
+        if not kept:
+            self._told[group.number] = state
+            return
+        part = kept[:LOST_MAX]
+        command = Lose([queue for queue, _ in part], [earliest for _, earliest in part])
+        self._propose("lose", group, encode_commands([command]), then=self.think)
 
-    The newest segment always stays. 0 if everything is kept.
-    """
-    kept_bytes = sum(segment.bytes for segment in segments)
-    start = 0
-    for segment in segments[:-1]:
-        is_old = settings.retention_ms and segment.last_timestamp < now - settings.retention_ms
-        is_over = settings.retention_bytes and kept_bytes > settings.retention_bytes
-        if not (is_old or is_over):
-            break
-        kept_bytes -= segment.bytes
-        start = segment.last + 1
-    return start
+
+def _earliest(group: Group, queue: int) -> int:
+    """The first kept offset of a queue; its end if nothing of it is kept."""
+    assert isinstance(group.machine, PartitionMachine)
+    return Source(group, group.machine.ends.get(queue, 0)).earliest(queue)

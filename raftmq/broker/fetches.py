@@ -17,7 +17,7 @@ Invariants:
   stays below 3 MiB.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from struct import pack as pack_struct
 from typing import NamedTuple, Protocol, TypeVar
@@ -124,7 +124,10 @@ class Fetches:
         on_error: Callable[[BaseException], ErrorReply],
     ) -> None:
         self._catalogue = catalogue
-        self._matching = Matching(catalogue.group, self, reader=reader, on_error=on_error)
+        self.matching = Matching(catalogue.group, self, reader=reader, on_error=on_error)
+        """Which filters want something of which batch."""
+        self.when_matched: Callable[[int], None] = lambda _: None
+        """Told of a queue after batches of it were matched, or could not be read."""
         self._timers = timers
         self._reader = reader
         self._limits = limits
@@ -185,20 +188,22 @@ class Fetches:
         ready += [pending for name, of in waiting.items() if name in names for pending in of]
         for pending in ready:
             self._retry(pending)
+        self.when_matched(queue)
 
     def not_matched(self, queue: int, why: ErrorReply) -> None:
         """Batches of a queue could not be read: who needs them is told."""
         for pending in list(self._needing.get(queue, ())):
             self._unpark(pending)
             pending.answer([_failed(queue, why)], [])
+        self.when_matched(queue)
 
     def passed(self, queue: int, consumer_group: str) -> int:
         """Messages of a queue that a consumer group passed over here: see `CommittedOffset`."""
-        return self._matching.passed(queue, consumer_group)
+        return self.matching.passed(queue, consumer_group)
 
     async def match(self) -> None:
         """Match batches for those who wait with a filter, until cancelled."""
-        await self._matching.run()
+        await self.matching.run()
 
     def note_subscriptions(self, group: Group) -> None:
         """Records were applied: if they changed filters, those who wait with them start anew."""
@@ -264,7 +269,7 @@ class Fetches:
             return
         index, offset = source.group.index, self._ahead[queue]
         while placements := index.lookup(queue, offset, PLACEMENTS_MAX):
-            self._matching.want(source.group, placements)
+            self.matching.want(source.group, placements)
             offset = placements[-1].base_offset + placements[-1].count
         self._ahead[queue] = offset
 
@@ -372,7 +377,7 @@ class Fetches:
         if is_early:
             # `resubscribed` comes back to it.
             return True
-        scan = self._matching.scan(source.group, kept, queue, reached)
+        scan = self.matching.scan(source.group, kept, queue, reached)
         if scan.found:
             filtered = _Filtered(item.offset, scan.wanted, scan.reached)
             found.append(_Found(queue, source, scan.found, filtered))
@@ -380,7 +385,7 @@ class Fetches:
         pending.reached[queue] = scan.reached
         if scan.unknown:
             self._needing.setdefault(queue, {})[pending] = None
-            self._matching.want(source.group, scan.unknown)
+            self.matching.want(source.group, scan.unknown)
         elif scan.reached > item.offset:
             # It goes on from there, and its lag is true.
             filtered = _Filtered(item.offset, [], scan.reached)
@@ -418,7 +423,13 @@ class Fetches:
         pending.answer(errors + queues, body)
 
     def _describe(self, pending: "_Pending", item: _Found, records: list[Record]) -> FetchedQueue:
-        described = _describe(item, records)
+        described = describe(
+            item.queue,
+            item.source,
+            bases=[placement.base_offset for placement in item.placements[: len(records)]],
+            timestamps=[record.timestamp for record in records],
+            sizes=[len(record.encoded) - HEADER_BYTES for record in records],
+        )
         if item.filtered is None:
             return described
         offset, wanted, following = item.filtered
@@ -426,14 +437,14 @@ class Fetches:
             following = item.placements[len(records)].base_offset
         masks, matching = b"", 0
         for placement, wish, record in zip(item.placements, wanted, records, strict=False):
-            mask = self._matching.mask(item.source.group, placement, wish, record)
+            mask = self.matching.mask(item.source.group, placement, wish, record)
             if placement.base_offset < offset:
                 mask = mask.copy()
                 mask[: offset - placement.base_offset] = False
             matching += int(np.count_nonzero(mask))
             masks += np.packbits(mask, bitorder="little").tobytes()
         passed = following - offset - matching
-        self._matching.count_passed(item.queue, pending.request.consumer_group, passed)
+        self.matching.count_passed(item.queue, pending.request.consumer_group, passed)
         return msgspec.structs.replace(described, next=following, masks=masks)
 
 
@@ -526,14 +537,21 @@ def _from_disk(cold: list[_Found], budget: int) -> _Read:
     return read
 
 
-def _describe(item: _Found, records: list[Record]) -> FetchedQueue:
-    count = len(records)
-    bases = [placement.base_offset for placement in item.placements[:count]]
+def describe(
+    queue: int,
+    source: Source,
+    *,
+    bases: Sequence[int],
+    timestamps: Sequence[int],
+    sizes: Sequence[int],
+) -> FetchedQueue:
+    """What was read of a queue: of each batch its base offset, its stamp and its size."""
+    count = len(bases)
     return FetchedQueue(
-        item.queue,
-        item.source.earliest(item.queue),
-        item.source.end,
+        queue,
+        source.earliest(queue),
+        source.end,
         pack_struct(f"<{count}Q", *bases),
-        pack_struct(f"<{count}q", *[record.timestamp for record in records]),
-        pack_struct(f"<{count}I", *[len(record.encoded) - HEADER_BYTES for record in records]),
+        pack_struct(f"<{count}q", *timestamps),
+        pack_struct(f"<{count}I", *sizes),
     )

@@ -55,6 +55,7 @@ from .connection import Connection
 from .identity import Identity, save
 from .peers import PeerLink
 from .tickets import Callback
+from .views import ask_all
 
 if TYPE_CHECKING:
     from .node import Node
@@ -204,7 +205,7 @@ async def _renew(node: "Node", probe: Probe, answer: Callable[..., None]) -> Non
         text = f"node {probe.node} is up with the folder {probe.replaces}: stop it first"
         answer(is_latest=False, refusal=text)
         return
-    without_leader = groups_without_leader(probe.node, node.catalog, await node.views())
+    without_leader = groups_without_leader(probe.node, node.catalog, await ask_all(node))
     if without_leader:
         text = f"partition groups {without_leader} have no leader without its old folder"
         answer(is_latest=False, refusal=text)

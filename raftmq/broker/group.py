@@ -58,6 +58,9 @@ PROPOSE_RECORDS_MAX = 1024
 PROPOSE_BYTES_MAX = 8 * 1024 * 1024
 """The same in bytes."""
 
+LEADERS_MAX = 1000
+"""Terms whose leader is remembered."""
+
 
 class Host(Protocol):
     """What a group needs of its node."""
@@ -158,6 +161,8 @@ class Group:
         self._new_reads: list[Callable[[ErrorReply | None], None]] = []
         self.trimmed = self.machine.log_start
         """Up to where the log was told to drop segments."""
+        self.leaders: dict[int, int] = {}
+        """Term → the node that led it, as far as was seen here; the latest ones."""
         self._office = 0
         self._office_index = 0
         self._borders: set[int] = set()
@@ -175,9 +180,19 @@ class Group:
         return self.raft.role is Role.LEADER
 
     @property
+    def is_alone(self) -> bool:
+        """True if this member is the only voter."""
+        conf = self.conf_state
+        return tuple(conf.voters) == (self.raft.id,) and not conf.voters_outgoing
+
+    @property
     def is_settled(self) -> bool:
         """True if every record appended here is applied: what the machine says is the latest."""
         return not self._waiting and self.machine.applied >= self.raft.last_index
+
+    def now_ms(self) -> int:
+        """The time that a record would be stamped with: what deadlines in the log are told by."""
+        return self.raft.record_time(self._host.now_ms())
 
     @property
     def refusal(self) -> str:
@@ -229,6 +244,7 @@ class Group:
     def tick(self) -> None:
         """Let one tick pass."""
         self.raft.tick()
+        self._lead_if_alone()
         self._host.mark(self)
 
     def persisted(self, messages: list[Message]) -> None:
@@ -363,6 +379,8 @@ class Group:
             self._host.lost_records(self)
         if self.abstains and raft.may_count_again:
             self._host.holds_all_again(self)
+        if raft.leader and raft.term not in self.leaders:
+            self._note_leader()
         office = raft.term if self.is_leader else 0
         if office != self._office:
             self._change_office(office)
@@ -435,6 +453,13 @@ class Group:
                 self._settle(held, record, result)
         self._host.applied(self, records, results)
         self._respond(message)
+        self._lead_if_alone()
+
+    def _lead_if_alone(self) -> None:
+        """A member that is alone has nobody to leave time to. Consensus refuses as long as the end
+        of the log is not applied."""
+        if self.raft.role is Role.FOLLOWER and self.is_alone:
+            self.raft.campaign()
 
     def _change_membership(self, record: Record) -> None:
         # An impossible change is refused alike on every replica: the membership stays as it is.
@@ -455,6 +480,11 @@ class Group:
                 self.raft.step(response)
             else:
                 self._host.send(self, response)
+
+    def _note_leader(self) -> None:
+        self.leaders[self.raft.term] = node_of(self.raft.leader)
+        if len(self.leaders) > LEADERS_MAX:
+            del self.leaders[next(iter(self.leaders))]
 
     def _change_office(self, office: int) -> None:
         """The term in which this member leads changed; 0: it leads in none."""

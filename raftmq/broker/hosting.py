@@ -119,8 +119,8 @@ class GroupOpener:
             store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
             machine, conf_state = _restored(number, store)
         group = self._assemble(number, store, recovered, machine, conf_state)
-        if is_new and founders[0] == node.id:
-            # Nobody leads yet and one is as good as another: no need to wait for a timeout.
+        if group.is_alone or (is_new and founders[0] == node.id):
+            # Nobody else can lead, or one is as good as another: no need to wait for a timeout.
             group.raft.campaign()
         return group
 

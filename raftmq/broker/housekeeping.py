@@ -17,6 +17,7 @@ from raftmq.log.faults import DiskFull
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.segment import Link
+from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Appended, Result
 
 from .disk import DiskLoop
@@ -53,6 +54,9 @@ class Housekeeping:
             if hashes_at:
                 start = HEADER_BYTES + hashes_at
                 index.add_keys(record.index, record.encoded[start : start + 4 * count])
+        if isinstance(group.machine, PartitionMachine):
+            for at, number, touches in group.machine.serving.take_traced():
+                index.add_touches(at, number, touches)
         self._seal(group)
         self._trim(group)
 

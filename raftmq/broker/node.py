@@ -21,7 +21,6 @@ Invariants:
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -46,18 +45,18 @@ from raftmq.wire.messages import (
     ClusterView,
     ErrorReply,
     FrameKind,
-    GroupView,
     Hello,
-    Metadata,
-    NodeView,
     SnapshotChunk,
     Welcome,
 )
 
 from .acquaintances import Acquaintances
+from .assigning import Assigning
+from .backlogs import Backlogs
 from .connection import Connection, Load, Refusal
 from .disk import DiskLoop
 from .duties import Duties
+from .feeding import Feeding
 from .fetches import Fetches, Source
 from .founding import answer_probe, wait_admitted
 from .group import Group, member_id, node_of
@@ -66,10 +65,11 @@ from .housekeeping import Housekeeping
 from .identity import take_up
 from .leaving import hand_over
 from .links import Links
-from .pages import topics_page
-from .peers import PeerLink
+from .popping import Popping
+from .releasing import Releasing
 from .repair import Repairs
 from .requests import Requests
+from .retaining import Retaining
 from .retiring import Retiring
 from .settings import Settings
 from .snapshots import Snapshots
@@ -77,6 +77,9 @@ from .space import Space
 from .status import node_status
 from .tickets import Callback
 from .timers import Timers
+from .tracing import Tracing
+from .transacting import Transacting
+from .views import view
 from .world import World
 
 SOFTWARE = f"raftmq {__version__}"
@@ -175,37 +178,7 @@ class Node:
 
     def view(self, topics: list[str] | None, *, after: int = 0) -> ClusterView:
         """A page of the routing table as this node knows it: see `Metadata`."""
-        catalog, cluster = self.catalog, self.settings.node.cluster
-        page, following = topics_page(catalog, topics, after)
-        if after:
-            return ClusterView(cluster, catalog.version, [], [], page, following)
-        nodes = [NodeView(node.id, node.host, node.port) for node in catalog.nodes.values()]
-        groups = [self._group_view(number) for number in sorted(catalog.groups)]
-        return ClusterView(cluster, catalog.version, nodes, groups, page, following)
-
-    def _group_view(self, number: int) -> GroupView:
-        group = self.groups.get(number)
-        if group is None:
-            return GroupView(number, 0, 0, self.catalog.groups[number].members, [])
-        conf = group.conf_state
-        voters = [node_of(member) for member in conf.voters]
-        learners = [node_of(member) for member in conf.learners]
-        return GroupView(number, node_of(group.leader), group.raft.term, voters, learners)
-
-    async def views(self) -> dict[int, ClusterView]:
-        """By node: the routing table as it knows it, of each that answers within a second."""
-        views = {self.id: self.view([])}
-
-        async def ask(link: PeerLink) -> None:
-            with trio.move_on_after(1.0), suppress(Unavailable):
-                frame = await link.request(FrameKind.METADATA, pack(Metadata([])))
-                if frame.kind != FrameKind.ERROR:
-                    views[link.peer.id] = unpack(ClusterView, frame.header)
-
-        async with trio.open_nursery() as nursery:
-            for link in self.links.all():
-                nursery.start_soon(ask, link)
-        return views
+        return view(self, topics, after=after)
 
     async def prefer(self, group: Group, node: int) -> ErrorReply | None:
         """Note in the catalog that a node shall lead a group, by asking the system group's leader.
@@ -325,8 +298,12 @@ class Node:
         """Records were applied: place them, wake who waits for them."""
         if group.number == SYSTEM_GROUP:
             self.catalog_changed()
+            self._assigning.applied()
         self._housekeeping.place(group, records, results, self._touched)
         self._fetches.note_subscriptions(group)
+        self._popping.applied(group)
+        self.releasing.applied(group)
+        self._feeding.think(group)
 
     def at_border(self, group: Group, record: Record) -> None:
         """The machine has just applied the last record before a segment: take a snapshot."""
@@ -338,6 +315,10 @@ class Node:
 
     def led(self, group: Group, is_leader: bool) -> None:
         """The group won or lost the leadership."""
+        self._popping.led(group, is_leader)
+        self._feeding.led(group, is_leader)
+        if group.number == SYSTEM_GROUP:
+            self._assigning.led(is_leader)
         if not is_leader:
             number = group.number
             self._fetches.refuse(lambda queue: self.catalog.group_of(queue) == number)
@@ -396,6 +377,8 @@ class Node:
         """The connection is gone: drop what waits for it."""
         if self.is_serving:
             self._fetches.drop(connection)
+            self._popping.drop(connection)
+            self._assigning.drop(connection)
 
     def _take_raft(self, connection: Connection, frame: Frame) -> None:
         number, message = raft_wire.decode(frame)
@@ -487,7 +470,26 @@ class Node:
         self._fetches = Fetches(
             self, timers=self.timers, reader=self._reader, limits=limits, on_error=self.read_failed
         )
-        self._requests = Requests(self, fetches=self._fetches, reader=self._reader, limits=limits)
+        self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
+        self.retaining = Retaining(self.settings.log)
+        """Up to where logs are dropped."""
+        self.releasing = Releasing(self, timers=self.timers, reader=self._reader)
+        """Delayed messages that fall due."""
+        self._assigning = Assigning(self, timers=self.timers, limits=limits)
+        others = self._popping.handlers | self._assigning.handlers | Backlogs(self).handlers
+        others |= self.releasing.handlers | Tracing(self, self._reader).handlers
+        others |= Transacting(self).handlers
+        self._feeding = Feeding(
+            self, matching=self._fetches.matching, timers=self.timers, reader=self._reader
+        )
+        self._fetches.when_matched = self._feeding.matched
+        self._requests = Requests(
+            self,
+            fetches=self._fetches,
+            others=others,
+            reader=self._reader,
+            limits=limits,
+        )
         self._snapshots = Snapshots(self, reader=self._reader, disk=self._disk_worker)
         self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
         """What is damaged on its disk."""
@@ -522,6 +524,7 @@ class Node:
         another turn of the event loop; the pump task does it for all other marks.
         """
         self.load.step.begin()
+        self._popping.flush()
         while self._marked:
             marked, self._marked = self._marked, {}
             for group in marked:

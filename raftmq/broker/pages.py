@@ -12,8 +12,15 @@ Invariants:
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from raftmq.pop.catalog import Catalog, Topic
+from raftmq.pop.catalog import QUEUE_BITS, Catalog, Topic
+from raftmq.pop.consumer_groups import Attachment, ConsumerGroup
 from raftmq.pop.machine import PartitionMachine
+from raftmq.wire.consumer_groups import (
+    AttachmentView,
+    ConsumerGroupView,
+    FindConsumerGroups,
+    FoundConsumerGroups,
+)
 from raftmq.wire.frame import HEADER_BYTES_MAX
 from raftmq.wire.messages import (
     Committed,
@@ -124,3 +131,73 @@ def _subscriptions(catalog: Catalog, request: FindSubscriptions) -> Iterator[Sub
             if (topic.id, name) > after:
                 each = found[name]
                 yield SubscriptionView(topic.name, topic.id, name, each.expression, each.version)
+
+
+def consumer_groups_page(catalog: Catalog, request: FindConsumerGroups) -> FoundConsumerGroups:
+    """Consumer groups by name, after the attachment that the request names.
+
+    A group whose attachments do not fit into one page is told again in the next one, with others.
+    """
+    views: list[ConsumerGroupView] = []
+    size = 0
+    for group, attachment in _attachments(catalog, request):
+        if size >= PAGE_BYTES:
+            return FoundConsumerGroups(views, is_cut=True)
+        if not views or views[-1].name != group.name:
+            views.append(_consumer_group_view(group))
+            size += len(group.name.encode("utf-8", "surrogatepass"))
+            size += _NUMBER_BYTES * (8 + len(group.policy.schedule_ms))
+        if attachment is not None:
+            topic = catalog.topic_of(attachment.topic_id << QUEUE_BITS)
+            assert topic is not None, attachment
+            views[-1].attachments.append(_attachment_view(attachment, topic))
+            size += 4 * _NUMBER_BYTES + len(topic.name)
+    return FoundConsumerGroups(views)
+
+
+def _attachments(
+    catalog: Catalog, request: FindConsumerGroups
+) -> Iterator[tuple[ConsumerGroup, Attachment | None]]:
+    """Each attachment with its group; a group without any comes alone."""
+    known = catalog.consumer_groups
+    wanted: Iterable[str] = known.groups
+    here: dict[str, list[Attachment]] = {}
+    if request.topic is not None:
+        topic = catalog.topics.get(request.topic)
+        to_it = known.of_topic(topic.id) if topic is not None else ()
+        wanted = here = {attachment.consumer_group: [attachment] for attachment in to_it}
+    if request.consumer_group is not None:
+        wanted = {request.consumer_group}.intersection(wanted)
+    for name in sorted(name for name in wanted if name >= request.after_group):
+        after = request.after_topic if name == request.after_group else -1
+        attachments = here.get(name) or sorted(known.of_group(name), key=_topic_id)
+        if not attachments and after < 0:
+            yield known.groups[name], None
+        for attachment in attachments:
+            if attachment.topic_id > after:
+                yield known.groups[name], attachment
+
+
+def _topic_id(attachment: Attachment) -> int:
+    return attachment.topic_id
+
+
+def _consumer_group_view(group: ConsumerGroup) -> ConsumerGroupView:
+    policy = group.policy
+    return ConsumerGroupView(
+        group.name,
+        group.mode.value,
+        list(policy.schedule_ms),
+        policy.attempts_max,
+        policy.invisible_ms,
+        policy.order.value,
+        policy.is_blocking,
+        group.version,
+        [],
+    )
+
+
+def _attachment_view(attachment: Attachment, topic: Topic) -> AttachmentView:
+    return AttachmentView(
+        attachment.number, topic.name, topic.id, attachment.is_latest, attachment.queues
+    )

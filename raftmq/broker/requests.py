@@ -16,12 +16,15 @@ from raftmq.errors import CorruptRecord, Reason
 from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.store import LogStore
 from raftmq.pop import catalog as catalog_commands
-from raftmq.pop import machine as machine_commands
+from raftmq.pop import offsets as offset_commands
 from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog, PutGroup
 from raftmq.pop.commands import encode_commands
+from raftmq.pop.delays import RESERVED
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.results import Appended, Changed, Refused, Result
+from raftmq.pop.results import Appended, Changed, Delayed, Refused, Result
+from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
+from raftmq.wire.consumer_groups import FindConsumerGroups
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     EARLIEST,
@@ -30,7 +33,6 @@ from raftmq.wire.messages import (
     AdminDone,
     ChangeMember,
     ClusterView,
-    CommitOffsets,
     Committed,
     Done,
     ErrorReply,
@@ -44,7 +46,6 @@ from raftmq.wire.messages import (
     FrameKind,
     Metadata,
     NodeStatus,
-    OffsetsCommitted,
     Produced,
     Status,
     Transfer,
@@ -54,7 +55,7 @@ from .connection import Connection
 from .fetches import Fetches, Source
 from .group import Group
 from .members import plan
-from .pages import QUESTIONS_MAX, committed_page, subscriptions_page
+from .pages import QUESTIONS_MAX, committed_page, consumer_groups_page, subscriptions_page
 from .settings import Limits
 from .tickets import Callback
 from .world import Worker
@@ -112,6 +113,9 @@ class _Produce:
         if isinstance(result, Appended):
             header = pack(Produced(result.base_offset, result.timestamp, result.duplicate))
             self._connection.reply(FrameKind.PRODUCE, self._correlation, header)
+        elif isinstance(result, Delayed):
+            header = pack(Produced(-1, result.timestamp, result.duplicate, result.number))
+            self._connection.reply(FrameKind.PRODUCE, self._correlation, header)
         else:
             assert isinstance(result, Refused)
             self._connection.refuse(self._correlation, _refused(result))
@@ -124,8 +128,15 @@ class Requests:
     """The handlers, by frame kind."""
 
     def __init__(
-        self, service: Service, *, fetches: Fetches, reader: Worker, limits: Limits
+        self,
+        service: Service,
+        *,
+        fetches: Fetches,
+        others: dict[int, Callable[[Connection, Frame], None]],
+        reader: Worker,
+        limits: Limits,
     ) -> None:
+        """`others`: handlers of frame kinds that are served elsewhere."""
         self._service = service
         self._fetches = fetches
         self._reader = reader
@@ -144,6 +155,8 @@ class Requests:
             FrameKind.MEMBER: self._member,
             FrameKind.FORGET: fetches.forget,
             FrameKind.SUBSCRIBED: self._subscribed,
+            FrameKind.GROUPS: self._consumer_groups,
+            **others,
         }
 
     def handle(self, connection: Connection, frame: Frame) -> None:
@@ -161,6 +174,10 @@ class Requests:
         except CorruptRecord as error:
             reply = ErrorReply(Reason.CORRUPT_BATCH.value, str(error))
             connection.refuse(frame.correlation, reply)
+            return
+        if head.producer >= RESERVED:
+            message = f"producer {head.producer} is the brokers' own: a client's is below 2^63"
+            connection.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, message))
             return
         group = self._group_of(head.queue)
         if isinstance(group, ErrorReply):
@@ -205,13 +222,17 @@ class Requests:
             reply = ErrorReply(Reason.BAD_NAME.value, message)
             connection.refuse(frame.correlation, reply)
             return
-        command = machine_commands.CommitOffsets(
+        command = offset_commands.CommitOffsets(
             request.consumer_group,
             [item.queue for item in request.offsets],
             [item.offset for item in request.offsets],
+            [item.epoch for item in request.offsets if item.epoch],
+            request.sequence,
+            request.kept_ms,
+            request.is_reset,
         )
         payload = encode_commands([command])
-        self._propose_commands(connection, frame, group, payload, lambda _: OffsetsCommitted())
+        self._propose_commands(connection, frame, group, payload, _offsets_committed)
 
     def _propose_commands(
         self,
@@ -262,14 +283,24 @@ class Requests:
 
     def _subscribed(self, connection: Connection, frame: Frame) -> None:
         request = unpack(FindSubscriptions, frame.header)
+        self._read_catalog(connection, frame, lambda known: subscriptions_page(known, request))
+
+    def _consumer_groups(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(FindConsumerGroups, frame.header)
+        self._read_catalog(connection, frame, lambda known: consumer_groups_page(known, request))
+
+    def _read_catalog(
+        self, connection: Connection, frame: Frame, page: Callable[[Catalog], msgspec.Struct]
+    ) -> None:
+        """Answer with a page of the catalog, linearizably."""
         group = self._service.group(SYSTEM_GROUP)
         if group is None:
             connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
             return
 
         def answer() -> None:
-            page = subscriptions_page(self._service.catalog, request)
-            connection.reply(frame.kind, frame.correlation, pack(page))
+            header = pack(page(self._service.catalog))
+            connection.reply(frame.kind, frame.correlation, header)
 
         self._read(connection, frame, group, answer)
 
@@ -465,6 +496,10 @@ def _base_offset(group: Group, queue: int, index: int) -> int | None:
         else:
             high = placement.base_offset
     return None
+
+
+def _offsets_committed(fenced: list[int] | None) -> OffsetsCommitted:
+    return OffsetsCommitted(fenced or [])
 
 
 def _refused(result: Refused) -> ErrorReply:

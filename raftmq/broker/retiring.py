@@ -27,6 +27,7 @@ from raftmq.wire.messages import ClusterView
 
 from .group import Group
 from .hosting import GroupOpener
+from .views import ask_all
 from .world import Worker
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Retiring:
 
     async def _ask(self, due: list[int]) -> None:
         try:
-            views = await self._node.views()
+            views = await ask_all(self._node)
         finally:
             self._is_asking = False
         for number in due:

@@ -57,6 +57,11 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Segments whose newest record is older are dropped; 0 keeps them for ever."""
     retention_bytes: Annotated[int, Meta(ge=0)] = 0
     """The oldest segments of a group are dropped above this size; 0 sets no bound."""
+    dead_ms: Annotated[int, Meta(ge=0)] = 7 * 24 * 3600 * 1000
+    """Segments that hold messages of dead letters, and those after them, stay for so much longer
+    than `retention_ms`, or until the letters are redriven or purged; 0: no longer."""
+    dead_bytes: Annotated[int, Meta(ge=0)] = 1 * GIB
+    """But no more than this is kept of a group for their sake; 0: nothing is."""
     scrub_bytes_per_second: Annotated[int, Meta(ge=0)] = 1 * MIB
     """How fast sealed segments are read and checked in the background, so that rot is found while
     other copies are sound; 0: never."""

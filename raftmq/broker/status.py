@@ -15,6 +15,8 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from raftmq.pop.machine import PartitionMachine
+
 from .group import Group, node_of
 from .pages import STATUS_GROUPS
 
@@ -52,8 +54,21 @@ def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
     }
 
 
+def _waiting(group: Group) -> dict[str, Any]:
+    """Messages whose time has not come, and transactions that nobody has ended."""
+    machine = group.machine
+    if not isinstance(machine, PartitionMachine):
+        return {}
+    return {
+        "delayed": machine.delays.count,
+        "next_due_ms": machine.delays.next_due,
+        "open_transactions": len(machine.transactions.open),
+    }
+
+
 def _group_status(node: "Node", group: Group) -> dict[str, Any]:
     status = group.raft.status()
+    held = node.retaining.held.get(group.number)
     return {
         "group": group.number,
         "member": group.raft.id,
@@ -72,6 +87,8 @@ def _group_status(node: "Node", group: Group) -> dict[str, Any]:
         "abstains": group.abstains,
         "rotten": node.repairs.status(group.number),
         "rotten_snapshots": node.repairs.rotten_snapshots(group),
+        "kept_for_dead": held._asdict() if held is not None else None,
+        **_waiting(group),
         "cache_bytes": group.cache.memory_bytes(),
         "progress": {
             str(member): {"match": progress.match, "state": progress.state.name.lower()}

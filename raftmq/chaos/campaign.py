@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 NODES = 3
 """Of a cluster."""
 
-WORKLOADS = ("log", "queue", "register")
+WORKLOADS = ("log", "queue", "register", "pop")
 """What clients do in the worlds that have clients."""
 
 
@@ -174,6 +174,10 @@ def _planted(mutant: "Mutant | None") -> AbstractContextManager[object]:
 
 
 def _play_core(mutant: "Mutant | None", schedule: Schedule) -> Outcome:
+    if mutant is not None and mutant.is_popping:
+        from raftmq.chaos.ledger import play
+
+        return play(schedule.seed)
     from raftmq.chaos.core import draw_settings, run
 
     settings = draw_settings(schedule.seed)

@@ -12,7 +12,7 @@ import click
 from raftmq.errors import RaftmqError
 
 from .exits import ExitCode, Failure
-from .output import note, output_option, print_json, print_table
+from .output import bytes_text, note, output_option, print_json, print_table
 from .session import Session, with_session
 from .topic import confirm
 from .values import ADDRESS
@@ -45,6 +45,8 @@ def status(session: Session, output: str) -> int:
         _show(picture)
     for problem in picture["problems"]:
         note(f"unhealthy: {problem}")
+    for each in picture["notes"]:
+        note(each)
     return ExitCode.UNHEALTHY if picture["problems"] else ExitCode.OK
 
 
@@ -187,6 +189,7 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     | | `commit`, `behind` (node → records that it lacks, as its leader sees it), |
     | | `re_enter` (nodes that lost their data folders and do not count again yet) |
     | `problems` | sentences; empty if all is well |
+    | `notes` | sentences: what is well, and costs something |
     """
     nodes = [_node(node, told[node.id]) for node in sorted(view.nodes, key=lambda node: node.id)]
     replicas: dict[int, list[dict[str, Any]]] = {group.id: [] for group in view.groups}
@@ -219,7 +222,19 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
         for node in group["re_enter"]
     ]
     problems += _damages(told)
-    return {"cluster": view.cluster, "nodes": nodes, "groups": groups, "problems": problems}
+    plain = {"cluster": view.cluster, "nodes": nodes, "groups": groups}
+    return {**plain, "problems": problems, "notes": _kept_for_dead(replicas)}
+
+
+def _kept_for_dead(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
+    """What leaders keep for the sake of dead letters."""
+    return [
+        f"group {number} keeps {bytes_text(held['bytes'])} longer than retention says, on each of "
+        "its nodes, for dead letters: `raftmq dlq list` shows them; redrive or purge them"
+        for number, found in sorted(replicas.items())
+        for replica in found
+        if replica["role"] == "leader" and (held := replica.get("kept_for_dead"))
+    ]
 
 
 def _damages(told: "dict[int, dict[str, Any] | str]") -> list[str]:

@@ -5,13 +5,13 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from raftmq.errors import Reason, Rejected
 
-from .exits import ExitCode
+from .exits import ExitCode, Failure
 from .formats import TABLE_HEADING, as_json, as_row, compiled
 from .output import Meter, note, output_option
 from .session import Session, with_session
@@ -20,8 +20,9 @@ from .values import START
 if TYPE_CHECKING:
     import anyio
 
-    from raftmq.client import Client, Consumer, Messages
+    from raftmq.client import Client, Consumer, Message, Messages
     from raftmq.client.consumer import Start
+    from raftmq.client.popped import PoppedMessages
 
 FETCH_MESSAGES = 5_000
 """The most that is taken at once: it is written, then committed."""
@@ -37,8 +38,11 @@ class _Reading:
     queues: tuple[int, ...]
     count: int | None
     until_end: bool
-    render: "Callable[[Messages], bytes]"
+    render: "Callable[[Messages | PoppedMessages], bytes]"
     filter: str | None = None
+    is_assigned: bool = False
+    instance: str | None = None
+    is_broadcast: bool = False
     done: int = 0
     is_interrupted: bool = False
 
@@ -67,8 +71,25 @@ class _Reading:
     "only where the group has committed nothing.  [default: earliest]",
 )
 @click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
+@click.option(
+    "--assigned",
+    "is_assigned",
+    is_flag=True,
+    help="As a member of the group (-g): a topic's queues are shared out among its members.",
+)
+@click.option(
+    "--instance",
+    metavar="NAME",
+    help="Of a member, or of a group that broadcasts: a name that outlives this process.",
+)
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("-e", "--exit", "until_end", is_flag=True, help="Stop at the present end.")
+@click.option(
+    "-e",
+    "--exit",
+    "until_end",
+    is_flag=True,
+    help="Stop at the present end; popping: when nothing comes.",
+)
 @click.option(
     "-f",
     "--format",
@@ -85,6 +106,8 @@ def consume(
     filter_: str | None,
     start: "Start",
     queues: tuple[int, ...],
+    is_assigned: bool,
+    instance: str | None,
     count: int | None,
     until_end: bool,
     template: str | None,
@@ -92,15 +115,21 @@ def consume(
 ) -> int:
     """Read messages until Ctrl-C, or until -n or -e ends it.
 
-    A group's offsets are committed after the messages were written to stdout.
+    A group's offsets are committed after the messages were written to stdout. For a group of mode
+    pop or ordered they are popped, and acknowledged after they were written. Of a group of mode
+    broadcast this is one instance, which gets every message.
 
     \b
     raftmq consume orders -n 10
     raftmq consume orders -g billing -o json
+    raftmq consume orders -g billing --assigned
     raftmq consume orders --from 15m -f '%k\\t%v\\n'
     """
     render = _renderer(output, template)
     reading = _Reading(topic, group, start, queues, count, until_end, render, filter_)
+    reading.is_assigned, reading.instance = is_assigned, instance
+    if queues and is_assigned:
+        raise click.UsageError("--assigned says which queues: leave out --queue")
     if output == "table" and template is None:
         _write(TABLE_HEADING)
     try:
@@ -115,6 +144,65 @@ def consume(
 
 
 async def _read(mq: "Client", reading: _Reading) -> None:
+    mode = await _mode(mq, reading)
+    if mode is None:
+        await _read_by_offset(mq, reading)
+    else:
+        await _pop(mq, reading, mode)
+
+
+async def _mode(mq: "Client", reading: _Reading) -> "Literal['pop', 'ordered'] | None":
+    """How the group is popped for; None: it reads by offset."""
+    if reading.group is None:
+        return None
+    found = await mq.admin.consumer_groups(name=reading.group)
+    mode = found[0].mode if found else "pull"
+    reading.is_broadcast = mode == "broadcast"
+    return "pop" if mode == "pop" else "ordered" if mode == "ordered" else None
+
+
+async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']") -> None:
+    """Read for a group that is handed its messages: written, they are acknowledged."""
+    import anyio
+
+    assert reading.group is not None
+    start = reading.start
+    if reading.queues or start not in ("earliest", "latest"):
+        raise Failure(
+            f"consumer group {reading.group!r} has mode {mode}: it takes what it is handed, "
+            "whatever the queue or offset",
+            fix="leave out --queue, and give --from earliest or latest, which a new group heeds",
+        )
+    async with (
+        mq.consumer(
+            reading.topic,
+            group=reading.group,
+            mode=mode,
+            start="latest" if start == "latest" else "earliest",
+            filter=reading.filter,
+        ) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(_await_interrupt, reading, tasks.cancel_scope)
+        with Meter("reading", total=reading.count, is_shown=not sys.stdout.isatty()) as meter:
+            while reading.count is None or reading.done < reading.count:
+                messages = await consumer.pop(reading.wanted, wait=1.0)
+                if not messages:
+                    if reading.until_end:
+                        break
+                    continue
+                _write(reading.render(messages))
+                reading.done += len(messages)
+                # What was written is acknowledged, Ctrl-C or not.
+                with anyio.CancelScope(shield=True):
+                    settlement = await consumer.ack(messages)
+                for message in settlement.fenced:
+                    note(f"too late: {message} is not ours any more, and comes again")
+                meter.advance(len(messages))
+        tasks.cancel_scope.cancel()
+
+
+async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
     import anyio
 
     ends = await _ends(mq, reading) if reading.until_end else {}
@@ -122,7 +210,9 @@ async def _read(mq: "Client", reading: _Reading) -> None:
         mq.consumer(
             reading.topic,
             group=reading.group,
-            queues=reading.queues or None,
+            mode="broadcast" if reading.is_broadcast else "pull",
+            queues="assigned" if reading.is_assigned else reading.queues or None,
+            instance=reading.instance,
             start=reading.start,
             filter=reading.filter,
         ) as consumer,
@@ -145,9 +235,19 @@ async def _read(mq: "Client", reading: _Reading) -> None:
                 if reading.group is not None:
                     # What was written is committed, Ctrl-C or not.
                     with anyio.CancelScope(shield=True):
-                        await consumer.commit()
+                        await _commit(consumer, reading)
                 meter.advance(len(messages))
         tasks.cancel_scope.cancel()
+
+
+async def _commit(consumer: "Consumer", reading: _Reading) -> None:
+    """Commit what was written; of queues that went to other members it comes again there."""
+    try:
+        await consumer.commit()
+    except Rejected as error:
+        if error.reason is not Reason.FENCED or not reading.is_assigned:
+            raise
+        note(str(error))
 
 
 def _refuse_beyond(reading: _Reading, position: dict[int, int], ends: dict[int, int]) -> None:
@@ -176,20 +276,22 @@ def _is_enough(reading: _Reading, consumer: "Consumer", ends: dict[int, int]) ->
     if reading.count is not None and reading.done >= reading.count:
         return True
     position = consumer.position
-    return reading.until_end and all(position.get(q, 0) >= end for q, end in ends.items())
+    # A member has some of the queues; other members read the others.
+    mine = {q: end for q, end in ends.items() if not reading.is_assigned or q in position}
+    return reading.until_end and all(position.get(q, 0) >= end for q, end in mine.items())
 
 
 async def _ends(mq: "Client", reading: _Reading) -> dict[int, int]:
     return await mq.admin.find_offsets(reading.topic, "latest", queues=reading.queues or None)
 
 
-def _renderer(output: str, template: str | None) -> "Callable[[Messages], bytes]":
+def _renderer(output: str, template: str | None) -> "Callable[[Messages | PoppedMessages], bytes]":
     if template is not None:
         render = compiled(template)
         return lambda messages: b"".join(map(render, messages))
     if output == "raw":
         return lambda messages: b"\n".join(messages.bodies) + b"\n"
-    line = as_json if output == "json" else as_row
+    line: Callable[[Message], bytes] = as_json if output == "json" else as_row
     return lambda messages: b"".join(map(line, messages))
 
 

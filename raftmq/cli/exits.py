@@ -60,10 +60,17 @@ _FIXES = {
     Reason.TOO_LARGE: "send smaller messages, or raise limits.batch_bytes_max on every node",
     Reason.OFFSET_OUT_OF_RANGE: "`raftmq topic describe TOPIC` shows what is kept; "
     "`--from earliest` or `raftmq group reset` goes there",
-    Reason.UNKNOWN_GROUP: "`raftmq group list` shows the groups that have committed something",
+    Reason.UNKNOWN_GROUP: "`raftmq group list` shows the consumer groups that there are",
+    Reason.GROUP_MODE: "`raftmq group list` shows the mode of each group; "
+    "use it in its own, or take another name",
     Reason.UNKNOWN_NODE: "`raftmq cluster status` shows the nodes",
     Reason.WRONG_CLUSTER: "give the address of the right cluster with --url or RAFTMQ_URL",
     Reason.BAD_FILTER: "correct the text; `raftmq filter explain TEXT` shows what it means",
+    Reason.FELL_DUE: "it is in its queue: consumers have it, or will",
+    Reason.TOO_MANY_DELAYED: "send it later, or take back others: `raftmq delay cancel ID`",
+    Reason.UNKNOWN_TRANSACTION: "`raftmq tx list` shows those that are open",
+    Reason.TRANSACTION_ENDED: "nothing is left to do: the first outcome holds",
+    Reason.TOO_MANY_TRANSACTIONS: "`raftmq tx list` shows them, `raftmq tx resolve` ends them",
     Reason.CHANGE_IN_PROGRESS: "wait until `raftmq cluster status` shows it done, then try again",
 }
 

@@ -20,7 +20,7 @@ A format is text with these in it, after kcat:
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,13 +50,14 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN = re.compile(r"%(?P<field>.?)|\\(?P<escape>x[0-9a-fA-F]{2}|.?)|(?P<text>[^%\\]+)", re.DOTALL)
 
 
-def compiled(text: str) -> Format:
-    """The function that a format describes.
+def compiled(text: str, more: Mapping[str, Format] | None = None) -> Format:
+    """The function that a format describes; `more`: fields that a command has besides.
 
     Raises:
         click.BadParameter: it has a field or an escape that does not exist.
     """
-    parts: list[bytes | Format] = [_part(match) for match in _TOKEN.finditer(text)]
+    known = {**_FIELDS, **(more or {})}
+    parts: list[bytes | Format] = [_part(match, known) for match in _TOKEN.finditer(text)]
 
     def render(message: "Message") -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
@@ -64,7 +65,7 @@ def compiled(text: str) -> Format:
     return render
 
 
-def _part(match: re.Match[str]) -> bytes | Format:
+def _part(match: re.Match[str], known: Mapping[str, Format]) -> bytes | Format:
     field, escape, text = match["field"], match["escape"], match["text"]
     if text is not None:
         return text.encode()
@@ -76,18 +77,19 @@ def _part(match: re.Match[str]) -> bytes | Format:
         raise click.BadParameter(f"\\{escape} is none of {' '.join(_backslashed())} \\xNN")
     if field == "%":
         return b"%"
-    if field in _FIELDS:
-        return _FIELDS[field]
-    raise click.BadParameter(f"%{field} is none of {' '.join('%' + name for name in _FIELDS)} %%")
+    if field in known:
+        return known[field]
+    raise click.BadParameter(f"%{field} is none of {' '.join('%' + name for name in known)} %%")
 
 
 def _backslashed() -> list[str]:
     return ["\\" + name for name in _ESCAPES]
 
 
-def as_json(message: "Message") -> bytes:
-    """One line; a body that is no text stands in base64 as `body_base64`."""
+def as_json(message: "Message", more: Mapping[str, Any] | None = None) -> bytes:
+    """One line; a body that is no text stands in base64 as `body_base64`. `more` stands first."""
     plain: dict[str, Any] = {
+        **(more or {}),
         "topic": message.topic,
         "queue": message.queue,
         "offset": message.offset,
@@ -117,13 +119,17 @@ TABLE_HEADING = b"%-14s %-24s %5s %9s  %-16s %-10s %s\n" % (
 
 def as_row(message: "Message") -> bytes:
     """One line under `TABLE_HEADING`; what is no printable text is escaped."""
-    body = message.body.decode(errors="backslashreplace")
     moment = time_text(message.timestamp)[:23]
     row = (
         f"{message.id:14} {moment:24} {message.queue:5} {message.offset:9}  "
-        f"{message.key or '':16} {message.tag or '':10} {_printable(body)}\n"
+        f"{message.key or '':16} {message.tag or '':10} {body_text(message)}\n"
     )
     return row.encode()
+
+
+def body_text(message: "Message") -> str:
+    """The body on one line; what is no printable text is escaped."""
+    return _printable(message.body.decode(errors="backslashreplace"))
 
 
 def _printable(text: str) -> str:

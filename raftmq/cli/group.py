@@ -1,44 +1,77 @@
-"""`raftmq group`: what consumer groups want, and how far they have read."""
+"""`raftmq group`: how consumer groups are served, what they want, how far they have come."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .group_members import clone, members
+from .group_settings import COMMANDS, plain_settings, show_attachments, show_backlogs, show_settings
+from .lag import lag
 from .output import note, output_option, print_json, print_table, time_text
 from .session import Session, with_session
 from .values import START
 
 if TYPE_CHECKING:
-    from raftmq.client import Client, ConsumerGroup, OffsetChange
+    from raftmq.client import Backlog, Client, ConsumerGroup, OffsetChange
     from raftmq.client.consumer import Start
 
 
 @click.group()
 def group() -> None:
-    """Show and change what consumer groups want, and how far they have read."""
+    """Create and change consumer groups; show what they want, and how far they have come."""
+
+
+for command in (*COMMANDS, lag, members, clone):
+    group.add_command(command)
 
 
 @group.command("list")
-@click.option("-t", "--topic", help="Only groups that have read this topic.")
+@click.option("-t", "--topic", help="Only groups of this topic.")
 @output_option()
 @with_session
 def list_(session: Session, topic: str | None, output: str) -> None:
-    """List all consumer groups that have committed something, with their lag."""
+    """List all consumer groups: those that were created, and those that have committed something.
 
-    async def call(mq: "Client") -> "list[ConsumerGroup]":
-        return await mq.admin.list_groups(topic=topic)
+    LAG counts messages that are not read, or not done with; `raftmq group lag` tells more.
+    """
 
-    groups = session.run(call)
+    async def call(mq: "Client") -> "tuple[list[ConsumerGroup], dict[str, int]]":
+        groups = await _all_groups(mq, topic)
+        lags = {group.name: group.lag for group in groups}
+        for each in await mq.admin.backlogs(topic=topic):
+            lags[each.group] = lags.get(each.group, 0) + each.lag
+        return groups, lags
+
+    groups, lags = session.run(call)
     if output == "json":
-        print_json([_plain(found) for found in groups])
+        print_json([{**_plain(found), "lag": lags[found.name]} for found in groups])
     elif groups:
-        rows = [
-            (g.name, ", ".join(sorted({o.topic for o in g.offsets})), len(g.offsets), g.lag)
-            for g in groups
-        ]
-        print_table(["GROUP", "TOPICS", ">QUEUES", ">LAG"], rows)
+        rows = [(g.name, _mode(g), ", ".join(_topics(g)), lags[g.name]) for g in groups]
+        print_table(["GROUP", "MODE", "TOPICS", ">LAG"], rows)
     else:
-        note("no group has committed anything yet: `raftmq consume TOPIC -g GROUP` does")
+        note("no groups yet: `raftmq group create NAME` makes one")
+
+
+async def _all_groups(mq: "Client", topic: str | None) -> "list[ConsumerGroup]":
+    """What has settings, what has committed, and what has both, by name."""
+    from raftmq.client import ConsumerGroup
+
+    found = {group.name: group for group in await mq.admin.list_groups(topic=topic)}
+    for settings in await mq.admin.consumer_groups(topic=topic):
+        group = found.get(settings.name) or ConsumerGroup(settings.name, [])
+        found[settings.name] = group._replace(settings=settings)
+    return [found[name] for name in sorted(found)]
+
+
+def _mode(found: "ConsumerGroup") -> str:
+    return "pull" if found.settings is None else found.settings.mode
+
+
+def _topics(found: "ConsumerGroup") -> list[str]:
+    topics = {offset.topic for offset in found.offsets}
+    if found.settings is not None:
+        topics |= {each.topic for each in found.settings.attachments}
+    return sorted(topics)
 
 
 @group.command()
@@ -46,20 +79,27 @@ def list_(session: Session, topic: str | None, output: str) -> None:
 @output_option()
 @with_session
 def describe(session: Session, name: str, output: str) -> None:
-    """Show what a consumer group wants, and its committed offset and lag in each queue.
+    """Show a consumer group: settings, filters, and how far it has come in each queue.
 
     PASSED counts messages that do not match its filter: it read on after them without them.
     """
 
-    async def call(mq: "Client") -> "ConsumerGroup":
-        return await mq.admin.describe_group(name)
+    async def call(mq: "Client") -> "tuple[ConsumerGroup, list[Backlog]]":
+        return await mq.admin.describe_group(name), await mq.admin.backlogs(group=name)
 
-    found = session.run(call)
+    found, backlogs = session.run(call)
     if output == "json":
-        print_json(_plain(found))
+        left = [{**each._asdict(), "lag": each.lag} for each in backlogs]
+        print_json({**_plain(found), "backlogs": left})
         return
+    if found.settings is not None:
+        show_settings(found.settings)
     for each in found.subscriptions:
         click.echo(f"of {each.topic} it wants: {each.filter}")
+    if found.settings is not None and not found.offsets:
+        show_attachments(found.settings)
+        show_backlogs(backlogs)
+        return
     print_table(
         ["TOPIC", ">QUEUE", ">COMMITTED", ">EARLIEST", ">END", ">LAG", ">PASSED", "COMMITTED AT"],
         [
@@ -141,7 +181,10 @@ def reset(
 ) -> None:
     """Move a consumer group to another place of a topic. A dry run unless --execute is given.
 
-    Consumers of the group that run now do not see it until they start again: stop them first.
+    Groups that pop go on from there at once: what is in hand is fenced, dead letters before the new
+    place stay. So do members of a group, and instances of one that broadcasts: name one as
+    NAME@INSTANCE. Other consumers that run now do not see it until they start again, and may undo
+    it: stop them first.
     """
 
     async def call(mq: "Client") -> "list[OffsetChange]":
@@ -162,4 +205,11 @@ def reset(
 def _plain(found: "ConsumerGroup") -> dict[str, Any]:
     offsets = [{**offset._asdict(), "lag": offset.lag} for offset in found.offsets]
     wanted = [each._asdict() for each in found.subscriptions]
-    return {"name": found.name, "lag": found.lag, "offsets": offsets, "subscriptions": wanted}
+    return {
+        "name": found.name,
+        "mode": _mode(found),
+        "lag": found.lag,
+        "offsets": offsets,
+        "subscriptions": wanted,
+        "settings": plain_settings(found.settings),
+    }

@@ -17,6 +17,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,29 +53,44 @@ def print_line(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table with these headings; a heading that starts with `>` is right-aligned."""
+    """A table with these headings.
+
+    A heading that starts with `>` is right-aligned. On a narrow terminal cells are folded, but
+    below a heading that starts with `!` they stay as they are, so that they can be copied, and
+    below one that starts with `~` they are cut.
+    """
     from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    console = Console(width=None if is_terminal else _WIDTH_MAX, highlight=False)
+    with console.capture() as capture:
+        console.print(table_of(columns, rows, title))
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> "Table":
+    """The table that `print_table` prints, for where rich prints it."""
     from rich.table import Table
     from rich.text import Text
 
     is_terminal = sys.stdout.isatty()
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table.expand = is_terminal and any(column.startswith("~") for column in columns)
     for column in columns:
         is_right = column.startswith(">")
         table.add_column(
-            column.removeprefix(">"),
+            column.lstrip(">!~"),
             justify="right" if is_right else "left",
             header_style="bold",
-            no_wrap=not is_terminal,
-            overflow="fold",
+            no_wrap=not is_terminal or column.startswith(("!", "~")),
+            overflow="ellipsis" if column.startswith("~") else "fold",
+            # What is cut takes what the others leave.
+            ratio=1 if is_terminal and column.startswith("~") else None,
         )
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    console = Console(width=None if is_terminal else _WIDTH_MAX, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    for line in capture.get().splitlines():
-        click.echo(line.rstrip())
+    return table
 
 
 def note(message: str) -> None:
@@ -88,6 +104,33 @@ def time_text(milliseconds: int) -> str:
 
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
     return moment.isoformat(timespec="milliseconds")
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in its two largest units, as the options take it.
+
+    >>> [duration_text(s) for s in (0, 0.25, 1.5, 10, 90, 3600, 7320, 604800)]
+    ['0s', '250ms', '1.5s', '10s', '1m30s', '1h', '2h2m', '7d']
+    """
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:.4g}ms"
+    if seconds < 60:
+        return f"{seconds:.4g}s"
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count:.0f}{unit}")
+    return "".join(parts[:2])
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, in English.
+
+    >>> counted(1, "message"), counted(1234, "letter")
+    ('1 message', '1,234 letters')
+    """
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def bytes_text(count: float) -> str:

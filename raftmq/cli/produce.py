@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from .exits import ExitCode
 from .output import Meter, note, output_option, print_line
 from .session import Session, with_session
 from .sources import Chunk, given, lines, made_up
-from .values import PROPERTY, SIZE
+from .values import DURATION, PROPERTY, SIZE
 
 if TYPE_CHECKING:
     from raftmq.client import Client, PendingMany, Producer, SentMany
@@ -38,6 +39,7 @@ class _Sending:
     tag: str | None
     props: "dict[str, Scalar]"
     queue: int | None
+    delay: float | None
     total: int | None
     show: "Callable[[SentMany], None]"
     done: int = 0
@@ -65,6 +67,7 @@ class _Sending:
     help='A property; numbers, true and false are typed, "7" is text (repeat).',
 )
 @click.option("-q", "--queue", type=click.IntRange(0), help="Send to this queue.")
+@click.option("--delay", type=DURATION, help="Deliver them after so long, as 10s or 2h.")
 @click.option("--count", type=click.IntRange(1), help="Make up so many messages.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Of them, so many a second.")
 @click.option("--size", type=SIZE, default="100", help="Bytes of each of them.  [default: 100]")
@@ -81,6 +84,7 @@ def produce(
     tag: str | None,
     props: "tuple[tuple[str, Scalar], ...]",
     queue: int | None,
+    delay: float | None,
     count: int | None,
     rate: float | None,
     size: int,
@@ -94,13 +98,14 @@ def produce(
     raftmq produce orders hello world -k order-1 --tag paid -p buyerId=7
     seq 1000 | raftmq produce orders
     raftmq produce orders --count 100000 --size 1k --rate 5000
+    raftmq produce orders "still there?" --delay 2h
     """
     _check(messages, file, count, whole=whole, rate=rate)
     separator = None if key_separator is None else _separator(key_separator)
     source = _source(messages, file, count, whole=whole, rate=rate, size=size, separator=separator)
     total = count or (len(messages) or None)
     sending = _Sending(
-        topic, source, key, tag, dict(props), queue, total, _shower(output, messages)
+        topic, source, key, tag, dict(props), queue, delay, total, _shower(output, messages)
     )
     try:
         session.run(lambda mq: _send(mq, sending))
@@ -150,6 +155,7 @@ def _take(producer: "Producer", sending: _Sending, chunk: Chunk) -> "PendingMany
             tags=[sending.tag] * size if sending.tag else None,
             props=[sending.props] * size if sending.props else None,
             queue=sending.queue,
+            delay=sending.delay,
         )
     except Unavailable:
         return None
@@ -225,7 +231,8 @@ def _show_json(sent: "SentMany") -> None:
     for outcome in sent:
         if isinstance(outcome, Receipt):
             plain = {"id": outcome.id, "queue": outcome.queue, "offset": outcome.offset}
-            print_line({**plain, "timestamp": outcome.timestamp})
+            later = {"deliver_at_ms": outcome.deliver_at_ms} if outcome.number else {}
+            print_line({**plain, "timestamp": outcome.timestamp, **later})
         else:
             print_line({"error": str(outcome), "kind": type(outcome).__name__})
 
@@ -235,7 +242,11 @@ def _show_text(sent: "SentMany") -> None:
 
     for outcome in sent:
         if isinstance(outcome, Receipt):
-            click.echo(f"{outcome.id}  queue {outcome.queue}  offset {outcome.offset}")
+            place = f"offset {outcome.offset}"
+            if outcome.number:
+                due = datetime.fromtimestamp(outcome.deliver_at_ms / 1000).astimezone()
+                place = f"due {due.isoformat(' ', 'seconds')}"
+            click.echo(f"{outcome.id}  queue {outcome.queue}  {place}")
 
 
 def _summarize(sending: _Sending) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .output import note, output_option, print_json, print_table
+from .replay import replay
 from .session import Session, with_session
 
 if TYPE_CHECKING:
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter and delete topics; replay messages."""
+
+
+topic.add_command(replay)
 
 
 @topic.command()

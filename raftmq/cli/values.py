@@ -3,6 +3,8 @@
 | kind | examples |
 |---|---|
 | `DURATION` | `500ms`, `10s`, `2m`, `1.5h`, `7d`, `10` (seconds) |
+| `DURATIONS` | `10s,1m,1h` |
+| `RATE` | `100/s`, `0.5/s`, `100` (a second), `600/m` |
 | `SIZE` | `100`, `10k` and `10kB` (10,000 bytes), `64KiB` (65,536), `1M`, `1MiB` |
 | `START` | `earliest`, `latest`, `4711` (an offset), `2026-11-20T10:00`, `15m` (so long ago) |
 | `PROPERTY` | `buyerId=7`, `paid=true`, `price=1.5`, `city=Paris`, `zip="01234"` (text) |
@@ -63,6 +65,23 @@ class _Duration(_Kind):
         return float(match[1]) * _SECONDS[match[2]]
 
 
+class _Durations(_Kind):
+    name = "durations"
+
+    def read(self, text: str) -> tuple[float, ...]:
+        return tuple(DURATION.read(part.strip()) for part in text.split(","))
+
+
+class _Rate(_Kind):
+    name = "rate"
+
+    def read(self, text: str) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|m|h))?", text)
+        if match is None or float(match[1]) == 0:
+            _refuse(text, "a rate, as 100/s, 0.5/s or 600/m")
+        return float(match[1]) / _SECONDS[match[2] or "s"]
+
+
 class _Size(_Kind):
     name = "size"
 
@@ -118,6 +137,8 @@ class _Address(_Kind):
 
 
 DURATION = _Duration()
+DURATIONS = _Durations()
+RATE = _Rate()
 SIZE = _Size()
 START = _Start()
 PROPERTY = _Property()

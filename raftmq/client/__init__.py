@@ -1,12 +1,17 @@
 """The client: producer, consumer, admin; on trio and asyncio through anyio, and a blocking face.
 
-Start reading at `client` (what `connect` gives), then `producer` and `consumer` (the public faces),
+Start reading at `client` (what `connect` gives), then `producer`, `consumer` and `popping` (faces),
 `lane` (how batches of one queue keep their order through every fault), `fetching` (how a consumer
 reads ahead), `router` (who leads what) and `connection` (one node).
 """
 
-from .admin import (
-    Admin,
+from .admin import Admin
+from .claims import HeldClaim
+from .client import Client, connect
+from .consumer import Consumer
+from .consumer_groups import GroupAttachment, GroupSettings
+from .dead_letters import Backlog, DeadLetter
+from .descriptions import (
     ConsumerGroup,
     GroupOffset,
     OffsetChange,
@@ -14,35 +19,54 @@ from .admin import (
     TopicDescription,
     TopicInfo,
 )
-from .client import Client, connect
-from .consumer import Consumer
-from .message import Message, Messages, format_id, parse_id
+from .message import Message, MessageColumns, Messages, format_id, parse_id
 from .parcel import PendingSend
+from .popped import LeasedMessage, LeasedMessages, PoppedMessage, PoppedMessages, Settlement
+from .popping import PopConsumer
 from .producer import Producer
 from .receipts import Outgoing, PendingMany, Receipt, SentMany, SentRange, SomeUnsent
 from .subscriptions import Subscription
+from .tracing import Journey, Touch, Trace
+from .transactions import OpenTransaction, Transaction
 
 __all__ = [
     "Admin",
+    "Backlog",
     "Client",
     "Consumer",
     "ConsumerGroup",
+    "DeadLetter",
+    "GroupAttachment",
     "GroupOffset",
+    "GroupSettings",
+    "HeldClaim",
+    "Journey",
+    "LeasedMessage",
+    "LeasedMessages",
     "Message",
+    "MessageColumns",
     "Messages",
     "OffsetChange",
+    "OpenTransaction",
     "Outgoing",
     "PendingMany",
     "PendingSend",
+    "PopConsumer",
+    "PoppedMessage",
+    "PoppedMessages",
     "Producer",
     "QueueDescription",
     "Receipt",
     "SentMany",
     "SentRange",
+    "Settlement",
     "SomeUnsent",
     "Subscription",
     "TopicDescription",
     "TopicInfo",
+    "Touch",
+    "Trace",
+    "Transaction",
     "connect",
     "format_id",
     "parse_id",

@@ -1,13 +1,14 @@
 """The administrative calls: topics, consumer groups, nodes."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
 from raftmq.pop.catalog import AlterTopic, Command, CreateTopic, DeleteTopic
+from raftmq.wire.assigning import MemberView
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import (
     EARLIEST,
@@ -27,102 +28,33 @@ from raftmq.wire.messages import (
 
 from .connection import Connection, Lost
 from .consumer import Exactly, Start, start_of
+from .consumer_groups import (
+    GroupSettings,
+    attach,
+    delete_group,
+    detach,
+    find_groups,
+    policy_of,
+    put_group,
+)
+from .dead_letters import Backlog, DeadLetter, change_dead, find_backlogs, find_dead
+from .descriptions import (
+    ConsumerGroup,
+    GroupOffset,
+    OffsetChange,
+    QueueDescription,
+    TopicDescription,
+    TopicInfo,
+)
+from .membership import find_members
 from .message import QUEUE_BITS
-from .offsets import by_partition, commit_offsets, committed_of, committed_offsets, find_offsets
+from .offsets import by_partition, committed_of, find_offsets
 from .refusals import exception_of, refusal_of
+from .resetting import go_on, make_like, where_is
 from .router import SYSTEM_GROUP, Router
 from .subscriptions import Subscription, find_subscriptions, subscribe, unsubscribe
 
 _MASK = (1 << QUEUE_BITS) - 1
-
-
-class TopicInfo(NamedTuple):
-    """A topic."""
-
-    name: str
-    """Its name."""
-    id: int
-    """Its number; never used again."""
-    queues: int
-    """How many queues it has."""
-
-
-class QueueDescription(NamedTuple):
-    """One queue of a topic."""
-
-    queue: int
-    """The queue within the topic, from 0."""
-    partition_group: int
-    """The partition group that carries it."""
-    leader: int
-    """The node that leads the group; 0: none known."""
-    earliest: int
-    """The first kept offset."""
-    end: int
-    """The offset after the last message; `end - earliest` messages are kept."""
-
-
-class TopicDescription(NamedTuple):
-    """A topic and its queues."""
-
-    name: str
-    """Its name."""
-    id: int
-    """Its number."""
-    queues: list[QueueDescription]
-    """Its queues, in order."""
-
-
-class GroupOffset(NamedTuple):
-    """How far a consumer group has read one queue."""
-
-    topic: str
-    """The topic."""
-    queue: int
-    """The queue within the topic, from 0."""
-    committed: int
-    """The next message to read."""
-    earliest: int
-    """The first kept offset."""
-    end: int
-    """The offset after the last message."""
-    timestamp: int
-    """When it was committed, milliseconds since 1970."""
-    passed: int = 0
-    """Messages that do not match the group's filter and were passed over when it read the queue, as
-    its leader counted since it was started; what was read twice counts twice."""
-
-    @property
-    def lag(self) -> int:
-        """Messages that are kept and not read."""
-        return max(0, self.end - max(self.committed, self.earliest))
-
-
-class ConsumerGroup(NamedTuple):
-    """A consumer group and its committed offsets."""
-
-    name: str
-    """Its name."""
-    offsets: list[GroupOffset]
-    """One entry for each queue with a committed offset, by topic and queue."""
-    subscriptions: tuple[Subscription, ...] = ()
-    """What it wants, by topic; of a topic without an entry everything."""
-
-    @property
-    def lag(self) -> int:
-        """The sum over its queues."""
-        return sum(offset.lag for offset in self.offsets)
-
-
-class OffsetChange(NamedTuple):
-    """One line of a `reset_group`."""
-
-    queue: int
-    """The queue within the topic, from 0."""
-    before: int | None
-    """The committed offset; None: there was none."""
-    after: int
-    """What it becomes."""
 
 
 class Admin:
@@ -211,18 +143,182 @@ class Admin:
         """One consumer group.
 
         Raises:
-            Rejected: `UNKNOWN_GROUP`, it has committed nothing and subscribed to nothing.
+            Rejected: `UNKNOWN_GROUP`, it was not created, has committed nothing and subscribed to
+                nothing.
         """
         view = await self.cluster(timeout=timeout)
         groups = {number: g for topic in view.topics for number, g in _queues_of(topic).items()}
         names = {topic.id: topic.name for topic in view.topics}
         found = await self._groups_on(groups, names, name, timeout)
         subscriptions = tuple(await find_subscriptions(self._router, None, name, timeout))
-        if not found and not subscriptions:
-            message = f"consumer group {name!r} has committed nothing and subscribed to nothing"
+        settings = next(iter(await find_groups(self._router, name, None, timeout)), None)
+        if not found and not subscriptions and settings is None:
+            message = (
+                f"consumer group {name!r} was not created, has committed nothing and subscribed "
+                "to nothing"
+            )
             raise Rejected(Reason.UNKNOWN_GROUP, message)
         offsets = found[0].offsets if found else []
-        return ConsumerGroup(name, offsets, subscriptions)
+        return ConsumerGroup(name, offsets, subscriptions, settings)
+
+    async def create_consumer_group(
+        self,
+        name: str,
+        mode: str = "pop",
+        *,
+        schedule: Sequence[float] | None = None,
+        attempts_max: int | None = None,
+        invisible: float | None = None,
+        order: str = "key",
+        is_blocking: bool = False,
+        timeout: float | None = None,
+    ) -> GroupSettings:
+        """Create a consumer group, or give the one of this name other settings but the mode.
+
+        A group need not be created: the first consumer of its name does so, with the usual
+        settings. What is in hand or waits keeps the time that it was told.
+
+        Args:
+            name: the consumer group, 1 to 127 characters.
+            mode: `pop`, `ordered`, `broadcast` or `pull`; it never changes.
+            schedule: seconds that a message waits after its first failure, the second, …; the last
+                one repeats. 1 to 64 of them, up to 7 days each; None: 10 s up to 2 h, 16 steps.
+            attempts_max: a message that fails for so many times is a dead letter; None: 17.
+            invisible: seconds for which messages are a consumer's alone if it does not say, 1 s to
+                12 h; None: 30 s.
+            order: for an ordered group: keep `key`s or the whole `queue` in order; it never
+                changes.
+            is_blocking: for an ordered group: a message that failed for the last time blocks what
+                comes after it until somebody settles it.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `GROUP_MODE`, it exists in another mode or order; `BAD_NAME`, `BAD_ARGUMENT`,
+                or `TOO_LARGE`: there are too many.
+        """
+        policy = policy_of(schedule, attempts_max, invisible, order, is_blocking)
+        await put_group(self._router, name, mode, policy, timeout)
+        found = await find_groups(self._router, name, None, timeout)
+        if not found:
+            raise Rejected(Reason.UNKNOWN_GROUP, f"consumer group {name!r} was deleted meanwhile")
+        return found[0]
+
+    async def consumer_groups(
+        self, *, name: str | None = None, topic: str | None = None, timeout: float | None = None
+    ) -> list[GroupSettings]:
+        """How consumer groups are served, by name: one of them or all, those of a topic or all.
+
+        A group that only reads by offset need not be among them: `list_groups` has those.
+        """
+        return await find_groups(self._router, name, topic, timeout)
+
+    async def delete_consumer_group(self, name: str, *, timeout: float | None = None) -> None:
+        """Forget a consumer group: what it has in hand, its dead letters, its filters.
+
+        Its consumers are refused from then on; messages stay where they are. Offsets that were
+        committed under its name stay, too.
+
+        Raises:
+            Rejected: `UNKNOWN_GROUP`.
+        """
+        await delete_group(self._router, name, timeout)
+
+    async def attach(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: str = "pop",
+        start: str = "earliest",
+        timeout: float | None = None,
+    ) -> int:
+        """Let a consumer group take messages of a topic, as its first consumer does.
+
+        Nothing changes if it does so already. To attach it before messages come, or before there
+        are consumers, makes sure that none is missed.
+
+        Args:
+            topic: the topic.
+            group: the consumer group; it is created if there is none.
+            mode: `pop`, `ordered`, `broadcast` or `pull`.
+            start: where it begins: `earliest` or `latest`.
+            timeout: seconds; None: the client's default.
+
+        Returns:
+            The attachment's number.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, it exists in another mode; `BAD_NAME`,
+                `BAD_ARGUMENT`, or `TOO_LARGE`: there are too many.
+        """
+        if start not in ("earliest", "latest"):
+            message = f"start is 'earliest' or 'latest', not {start!r}"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        attached = await attach(
+            self._router, topic, group, mode, is_latest=start == "latest", timeout=timeout
+        )
+        return attached.number
+
+    async def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:
+        """Let a consumer group take no more messages of a topic; False: it did not.
+
+        What it has in hand and its dead letters of the topic are forgotten. Its filter stays.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        return await detach(self._router, topic, group, timeout) != 0
+
+    async def backlogs(
+        self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
+    ) -> list[Backlog]:
+        """What groups that pop have left to do, by group, topic and queue: of one of them or all.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        view = await self.cluster(timeout=timeout)
+        if topic is not None and all(known.name != topic for known in view.topics):
+            raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {topic!r}")
+        groups = await find_groups(self._router, group, topic, timeout)
+        return await find_backlogs(self._router, view.topics, groups, timeout)
+
+    async def dead_letters(
+        self, topic: str, group: str, *, limit: int | None = None, timeout: float | None = None
+    ) -> list[DeadLetter]:
+        """The dead letters of a consumer group that pops, by partition group and number; `limit`:
+        about so many messages, None: all.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`, `UNKNOWN_GROUP`: it takes no messages of the topic.
+        """
+        view = await self._topic(topic, timeout)
+        found = await find_groups(self._router, group, topic, timeout)
+        if not found:
+            message = f"consumer group {group!r} takes no messages of {topic!r}"
+            raise Rejected(Reason.UNKNOWN_GROUP, message)
+        number = found[0].attachments[0].number
+        return await find_dead(self._router, view, group, number, limit, timeout)
+
+    async def redrive(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
+        """Hand dead letters out again as if for the first time; how many messages that were.
+
+        Those that are gone are passed over, so to do it again is safe.
+
+        Raises:
+            Rejected: `UNKNOWN_GROUP`: the group was detached or deleted.
+        """
+        return await change_dead(self._router, letters, is_purge=False, timeout=timeout)
+
+    async def purge(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
+        """Throw dead letters away: nobody is handed their messages; how many those were.
+
+        Those that are gone are passed over, so to do it again is safe.
+
+        Raises:
+            As `redrive`.
+        """
+        return await change_dead(self._router, letters, is_purge=True, timeout=timeout)
 
     async def subscribe(
         self,
@@ -274,26 +370,75 @@ class Admin:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> list[OffsetChange]:
-        """Set the committed offsets of a consumer group on a topic; consumers that run do not see
-        it until they start again.
+        """Let a consumer group go on elsewhere in a topic.
+
+        A group that pops, members of a group and instances of a broadcast group go on from there at
+        once. Other consumers that run do not see it until they start again. What consumers that pop
+        have in hand of these queues is fenced; dead letters before the new place stay, and those
+        after it come again with all other messages there.
 
         Args:
-            name: the consumer group; it need not exist.
+            name: the consumer group; if it does not pop it need not exist. `group@instance` is an
+                instance of a broadcast group.
             topic: the topic.
             to: where it shall go on; an offset is cut to what the queue holds.
             queues: the queues to move; None: all.
             dry_run: change nothing and return what would be done.
             timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: it pops, but not messages of this topic.
         """
         view = await self._topic(topic, timeout)
         groups = _queues_of(view, queues)
-        before = await committed_offsets(self._router, groups, name, timeout)
+        standing = await where_is(self._router, view, name, groups, timeout)
         after = await self._offsets_at(groups, to, timeout)
         if not dry_run:
-            for group, numbers in by_partition(groups).items():
-                offsets = {number: after[number] for number in numbers}
-                await commit_offsets(self._router, group, name, offsets, timeout)
-        return [OffsetChange(n & _MASK, before.get(n), after[n]) for n in groups]
+            await go_on(self._router, topic, name, standing, groups, after, timeout)
+        return [OffsetChange(n & _MASK, standing.offsets.get(n), after[n]) for n in groups]
+
+    async def clone_group(
+        self,
+        source: str,
+        name: str,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> list[OffsetChange]:
+        """Let a consumer group go on where another one stands on a topic.
+
+        Of a group that pops that is the first message that was never handed out: what it has in
+        hand, what failed and what is dead stays its own.
+
+        Args:
+            source: the group whose place is taken, of queues where it has one.
+            name: the group that gets it. If there is none it is made with the settings of
+                `source`, if that one pops. If it runs: see `reset_group`.
+            topic: the topic.
+            dry_run: change nothing and return what would be done.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: `source` pops, but not messages of this
+                topic.
+        """
+        view = await self._topic(topic, timeout)
+        groups, router = _queues_of(view), self._router
+        after = (await where_is(router, view, source, groups, timeout)).offsets
+        groups = {number: groups[number] for number in sorted(after)}
+        before = await where_is(router, view, name, groups, timeout, must_take=False)
+        if not dry_run and groups:
+            await make_like(router, topic, source, name, timeout)
+            now = await where_is(router, view, name, groups, timeout)
+            await go_on(router, topic, name, now, groups, after, timeout)
+        return [OffsetChange(n & _MASK, before.offsets.get(n), after[n]) for n in groups]
+
+    async def members(
+        self, group: str | None = None, *, timeout: float | None = None
+    ) -> list[MemberView]:
+        """Members of a consumer group (`group@instance`: an instance), or of all, with queues."""
+        return await find_members(self._router, group, timeout)
 
     async def find_offsets(
         self,

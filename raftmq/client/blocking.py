@@ -4,52 +4,49 @@ A thread of its own runs the event loop (anyio's blocking portal); every call wa
 may be used from several threads. Receipts, messages and errors are those of the async client.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+)
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 
 from raftmq.batch import Value
+from raftmq.wire.assigning import MemberView
 from raftmq.wire.messages import ClusterView
 
-from .admin import Admin, ConsumerGroup, OffsetChange, TopicDescription, TopicInfo
+from .admin import Admin
+from .blocking_popping import BlockingPopConsumer
+from .blocking_transactions import BlockingTransaction, check_back
 from .client import Client
 from .client import connect as connect_async
 from .consumer import Consumer, Start
+from .consumer_groups import GroupSettings
+from .dead_letters import Backlog, DeadLetter
+from .delays import Delay
+from .descriptions import ConsumerGroup, OffsetChange, TopicDescription, TopicInfo
+from .loop import Entered, Loop
 from .message import Message, Messages
 from .parcel import PendingSend
+from .popping import PopConsumer
 from .producer import Producer
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
 from .subscriptions import Subscription
+from .tracing import Touch, Trace
+from .transactions import OpenTransaction
 
 T = TypeVar("T")
-
-
-class _Loop:
-    """The event loop in the other thread."""
-
-    def __init__(self, portal: BlockingPortal) -> None:
-        self.portal = portal
-
-    def wait(self, job: Callable[[], Awaitable[T]]) -> T:
-        """Run an async call there and wait for it."""
-        result: T = self.portal.call(job)
-        return result
-
-    def call(self, job: Callable[[], T]) -> T:
-        """Run a call that does not wait there."""
-        result: T = self.portal.call(job)
-        return result
 
 
 class BlockingPending:
     """A message that `send_nowait` took."""
 
-    def __init__(self, loop: _Loop, pending: PendingSend) -> None:
+    def __init__(self, loop: Loop, pending: PendingSend) -> None:
         self._loop = loop
         self._pending = pending
 
@@ -66,7 +63,7 @@ class BlockingPending:
 class BlockingPendingMany:
     """Messages that `send_many_nowait` took."""
 
-    def __init__(self, loop: _Loop, pending: PendingMany) -> None:
+    def __init__(self, loop: Loop, pending: PendingMany) -> None:
         self._loop = loop
         self._pending = pending
 
@@ -80,25 +77,12 @@ class BlockingPendingMany:
         return self._loop.wait(partial(self._pending.wait, check=check))
 
 
-class BlockingProducer:
+class BlockingProducer(Entered):
     """See `raftmq.Producer`; use it as `with`."""
 
-    def __init__(self, loop: _Loop, producer: Producer) -> None:
-        self._loop = loop
+    def __init__(self, loop: Loop, producer: Producer) -> None:
+        super().__init__(loop, producer)
         self._producer = producer
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._stack.enter_context(self._loop.portal.wrap_async_context_manager(self._producer))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
 
     def send(
         self,
@@ -108,10 +92,11 @@ class BlockingProducer:
         tag: str | None = None,
         props: Mapping[str, Value | None] | None = None,
         queue: int | None = None,
+        delay: Delay | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """See `Producer.send`."""
-        send = partial(self._producer.send, key=key, tag=tag, props=props)
+        send = partial(self._producer.send, key=key, tag=tag, props=props, delay=delay)
         return self._loop.wait(partial(send, body, queue=queue, timeout=timeout))
 
     def send_nowait(
@@ -122,12 +107,24 @@ class BlockingProducer:
         tag: str | None = None,
         props: Mapping[str, Value | None] | None = None,
         queue: int | None = None,
+        delay: Delay | None = None,
         timeout: float | None = None,
     ) -> BlockingPending:
         """See `Producer.send_nowait`."""
-        send = partial(self._producer.send_nowait, key=key, tag=tag, props=props)
+        send = partial(self._producer.send_nowait, key=key, tag=tag, props=props, delay=delay)
         pending = self._loop.call(partial(send, body, queue=queue, timeout=timeout))
         return BlockingPending(self._loop, pending)
+
+    def transaction(
+        self, *, group: str, note: str = "", timeout: float | None = None
+    ) -> BlockingTransaction:
+        """See `Producer.transaction`."""
+        make = partial(self._producer.transaction, group=group, note=note, timeout=timeout)
+        return BlockingTransaction(self._loop, self._loop.call(make))
+
+    def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
+        """See `Client.cancel`."""
+        return self._loop.wait(partial(self._producer.cancel, message_id, timeout=timeout))
 
     def flush(self, *, timeout: float | None = None) -> None:
         """See `Producer.flush`."""
@@ -142,12 +139,14 @@ class BlockingProducer:
         tags: Sequence[str | None] | None = None,
         props: Sequence[Mapping[str, Value | None] | None] | None = None,
         queue: int | None = None,
+        delay: Delay | Sequence[Delay | None] | None = None,
         check: bool = True,
         timeout: float | None = None,
     ) -> SentMany:
         """See `Producer.send_many`."""
         send = partial(self._producer.send_many, bodies=bodies, keys=keys, tags=tags, props=props)
-        return self._loop.wait(partial(send, messages, queue=queue, check=check, timeout=timeout))
+        send = partial(send, messages, queue=queue, delay=delay)
+        return self._loop.wait(partial(send, check=check, timeout=timeout))
 
     def send_many_nowait(
         self,
@@ -158,35 +157,24 @@ class BlockingProducer:
         tags: Sequence[str | None] | None = None,
         props: Sequence[Mapping[str, Value | None] | None] | None = None,
         queue: int | None = None,
+        delay: Delay | Sequence[Delay | None] | None = None,
         timeout: float | None = None,
     ) -> BlockingPendingMany:
         """See `Producer.send_many_nowait`."""
         send = partial(
             self._producer.send_many_nowait, bodies=bodies, keys=keys, tags=tags, props=props
         )
-        pending = self._loop.call(partial(send, messages, queue=queue, timeout=timeout))
+        send = partial(send, messages, queue=queue, delay=delay)
+        pending = self._loop.call(partial(send, timeout=timeout))
         return BlockingPendingMany(self._loop, pending)
 
 
-class BlockingConsumer:
+class BlockingConsumer(Entered):
     """See `raftmq.Consumer`; use it as `with`, and iterate with `for`."""
 
-    def __init__(self, loop: _Loop, consumer: Consumer) -> None:
-        self._loop = loop
+    def __init__(self, loop: Loop, consumer: Consumer) -> None:
+        super().__init__(loop, consumer)
         self._consumer = consumer
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._stack.enter_context(self._loop.portal.wrap_async_context_manager(self._consumer))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, without an end: `break` when you have enough."""
@@ -221,6 +209,11 @@ class BlockingConsumer:
         """See `Consumer.position`."""
         return self._loop.call(lambda: self._consumer.position)
 
+    @property
+    def assignment(self) -> tuple[int, ...]:
+        """See `Consumer.assignment`."""
+        return self._loop.call(lambda: self._consumer.assignment)
+
     def committed(self, *, timeout: float | None = None) -> dict[int, int]:
         """See `Consumer.committed`."""
         return self._loop.wait(partial(self._consumer.committed, timeout=timeout))
@@ -229,7 +222,7 @@ class BlockingConsumer:
 class BlockingAdmin:
     """See `raftmq.Admin`."""
 
-    def __init__(self, loop: _Loop, admin: Admin) -> None:
+    def __init__(self, loop: Loop, admin: Admin) -> None:
         self._loop = loop
         self._admin = admin
 
@@ -264,6 +257,82 @@ class BlockingAdmin:
     def describe_group(self, name: str, *, timeout: float | None = None) -> ConsumerGroup:
         """See `Admin.describe_group`."""
         return self._loop.wait(partial(self._admin.describe_group, name, timeout=timeout))
+
+    def create_consumer_group(
+        self,
+        name: str,
+        mode: str = "pop",
+        *,
+        schedule: Sequence[float] | None = None,
+        attempts_max: int | None = None,
+        invisible: float | None = None,
+        order: str = "key",
+        is_blocking: bool = False,
+        timeout: float | None = None,
+    ) -> GroupSettings:
+        """See `Admin.create_consumer_group`."""
+        call = partial(
+            self._admin.create_consumer_group,
+            name,
+            mode,
+            schedule=schedule,
+            attempts_max=attempts_max,
+            invisible=invisible,
+            order=order,
+            is_blocking=is_blocking,
+            timeout=timeout,
+        )
+        return self._loop.wait(call)
+
+    def consumer_groups(
+        self, *, name: str | None = None, topic: str | None = None, timeout: float | None = None
+    ) -> list[GroupSettings]:
+        """See `Admin.consumer_groups`."""
+        call = partial(self._admin.consumer_groups, name=name, topic=topic, timeout=timeout)
+        return self._loop.wait(call)
+
+    def delete_consumer_group(self, name: str, *, timeout: float | None = None) -> None:
+        """See `Admin.delete_consumer_group`."""
+        self._loop.wait(lambda: self._admin.delete_consumer_group(name, timeout=timeout))
+
+    def attach(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: str = "pop",
+        start: str = "earliest",
+        timeout: float | None = None,
+    ) -> int:
+        """See `Admin.attach`."""
+        call = partial(self._admin.attach, topic, group, mode=mode, start=start, timeout=timeout)
+        return self._loop.wait(call)
+
+    def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:
+        """See `Admin.detach`."""
+        return self._loop.wait(lambda: self._admin.detach(topic, group, timeout=timeout))
+
+    def backlogs(
+        self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
+    ) -> list[Backlog]:
+        """See `Admin.backlogs`."""
+        call = partial(self._admin.backlogs, topic=topic, group=group, timeout=timeout)
+        return self._loop.wait(call)
+
+    def dead_letters(
+        self, topic: str, group: str, *, limit: int | None = None, timeout: float | None = None
+    ) -> list[DeadLetter]:
+        """See `Admin.dead_letters`."""
+        call = partial(self._admin.dead_letters, topic, group, limit=limit, timeout=timeout)
+        return self._loop.wait(call)
+
+    def redrive(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
+        """See `Admin.redrive`."""
+        return self._loop.wait(partial(self._admin.redrive, letters, timeout=timeout))
+
+    def purge(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
+        """See `Admin.purge`."""
+        return self._loop.wait(partial(self._admin.purge, letters, timeout=timeout))
 
     def subscribe(
         self,
@@ -300,6 +369,25 @@ class BlockingAdmin:
         """See `Admin.reset_group`."""
         reset = partial(self._admin.reset_group, name, topic, to=to, queues=queues)
         return self._loop.wait(partial(reset, dry_run=dry_run, timeout=timeout))
+
+    def clone_group(
+        self,
+        source: str,
+        name: str,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> list[OffsetChange]:
+        """See `Admin.clone_group`."""
+        clone = partial(self._admin.clone_group, source, name, topic)
+        return self._loop.wait(partial(clone, dry_run=dry_run, timeout=timeout))
+
+    def members(
+        self, group: str | None = None, *, timeout: float | None = None
+    ) -> list[MemberView]:
+        """See `Admin.members`."""
+        return self._loop.wait(lambda: self._admin.members(group, timeout=timeout))
 
     def find_offsets(
         self,
@@ -343,7 +431,7 @@ class BlockingAdmin:
 class BlockingClient:
     """See `raftmq.Client`. Made by `connect`."""
 
-    def __init__(self, loop: _Loop, client: Client) -> None:
+    def __init__(self, loop: Loop, client: Client) -> None:
         self._loop = loop
         self._client = client
         self.admin = BlockingAdmin(loop, client.admin)
@@ -354,14 +442,66 @@ class BlockingClient:
         make = partial(self._client.producer, topic, **settings)
         return BlockingProducer(self._loop, self._loop.call(make))
 
-    def consumer(self, topic: str, **settings: Any) -> BlockingConsumer:
+    @overload
+    def consumer(
+        self, topic: str, *, mode: Literal["pull", "broadcast"] = "pull", **settings: Any
+    ) -> BlockingConsumer: ...
+
+    @overload
+    def consumer(
+        self, topic: str, *, mode: Literal["pop", "ordered"], **settings: Any
+    ) -> BlockingPopConsumer: ...
+
+    def consumer(
+        self, topic: str, *, mode: str = "pull", **settings: Any
+    ) -> BlockingConsumer | BlockingPopConsumer:
         """A consumer of one topic, to be used as `with`; settings as of `Client.consumer`."""
-        make = partial(self._client.consumer, topic, **settings)
-        return BlockingConsumer(self._loop, self._loop.call(make))
+        make: Callable[..., Any] = self._client.consumer
+        consumer: Consumer | PopConsumer
+        consumer = self._loop.call(partial(make, topic, mode=mode, **settings))
+        if isinstance(consumer, PopConsumer):
+            return BlockingPopConsumer(self._loop, consumer)
+        return BlockingConsumer(self._loop, consumer)
+
+    def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
+        """See `Client.cancel`."""
+        return self._loop.wait(partial(self._client.cancel, message_id, timeout=timeout))
+
+    def check_back(
+        self,
+        group: str,
+        check: Callable[[OpenTransaction], bool | None],
+        *,
+        after: float = 10.0,
+        every: float = 5.0,
+    ) -> AbstractContextManager[None]:
+        """See `Client.check_back`; `check` is called in threads of its own, one at a time."""
+        return check_back(self._loop, self._client, group, check, after=after, every=every)
+
+    def open_transactions(
+        self, group: str = "", *, timeout: float | None = None
+    ) -> list[OpenTransaction]:
+        """See `Client.open_transactions`."""
+        return self._loop.wait(partial(self._client.open_transactions, group, timeout=timeout))
+
+    def end_transaction(
+        self, transaction_id: str, *, commit: bool, timeout: float | None = None
+    ) -> int:
+        """See `Client.end_transaction`."""
+        end = partial(self._client.end_transaction, transaction_id, commit=commit)
+        return self._loop.wait(partial(end, timeout=timeout))
 
     def get(self, message_id: str, *, timeout: float | None = None) -> Message:
         """See `Client.get`."""
         return self._loop.wait(partial(self._client.get, message_id, timeout=timeout))
+
+    def trace(self, message_id: str, *, timeout: float | None = None) -> Trace:
+        """See `Client.trace`."""
+        return self._loop.wait(partial(self._client.trace, message_id, timeout=timeout))
+
+    def why(self, message_id: str, *, timeout: float | None = None) -> list[Touch]:
+        """See `Client.why`."""
+        return self._loop.wait(partial(self._client.why, message_id, timeout=timeout))
 
     def find(
         self,
@@ -377,15 +517,19 @@ class BlockingClient:
         return self._loop.wait(partial(find, timeout=timeout))
 
 
+B = TypeVar("B", bound=BlockingClient)
+
+
 @contextmanager
-def _connected(url: str, timeout: float, cluster: str, backend: str) -> Iterator[BlockingClient]:
+def in_background(
+    opening: AbstractAsyncContextManager[Client], backend: str, kind: type[B]
+) -> Iterator[B]:
+    """The blocking face of what an async `connect` gives, in a thread with a loop of its own."""
     with (
         start_blocking_portal(backend) as portal,
-        portal.wrap_async_context_manager(
-            connect_async(url, timeout=timeout, cluster=cluster)
-        ) as client,
+        portal.wrap_async_context_manager(opening) as client,
     ):
-        yield BlockingClient(_Loop(portal), client)
+        yield kind(Loop(portal), client)
 
 
 def connect(
@@ -399,4 +543,5 @@ def connect(
         cluster: refuse a cluster of another id; empty: take any.
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """
-    return _connected(url, timeout, cluster, backend)
+    opening = connect_async(url, timeout=timeout, cluster=cluster)
+    return in_background(opening, backend, BlockingClient)

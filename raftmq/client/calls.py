@@ -1,6 +1,6 @@
 """One idempotent request to the leader of a partition group, on its way through many attempts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -30,6 +30,7 @@ class LeaderCall:
         header: bytes,
         refusal_in: Callable[[Frame], ErrorReply | None],
         queue_number: int | None,
+        body: Sequence[bytes] = (),
     ) -> None:
         self._refusal_in = refusal_in
         self._queue_number = queue_number
@@ -37,6 +38,7 @@ class LeaderCall:
         self._group = group
         self._kind = kind
         self._header = header
+        self._body = body
         self._attempt = 0
         self.is_doubtful = False
         """True if an attempt may have taken effect."""
@@ -52,7 +54,7 @@ class LeaderCall:
             self.is_doubtful = True
             answer: Answer = Lost(was_written=True, why=f"node {connection.node} did not answer")
             with anyio.move_on_after(ATTEMPT_SECONDS_MAX):
-                answer = await connection.call(self._kind, self._header)
+                answer = await connection.call(self._kind, self._header, self._body)
             self.is_doubtful = doubtful
             if isinstance(answer, Lost):
                 self.is_doubtful = doubtful or answer.was_written

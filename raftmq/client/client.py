@@ -5,26 +5,33 @@ producers and consumers lives there (`supervisor`), and ends with the block. The
 its body raised, unwrapped: the task group never sees the body's exception.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
 
 import anyio
 from anyio.abc import TaskGroup
 
 from raftmq.batch import Compression
 from raftmq.errors import RaftmqError, Reason, Rejected
-from raftmq.filters import is_tags
+from raftmq.pop.policy import Mode
 
 from .address import parse_url
 from .admin import Admin
-from .consumer import Consumer, ConsumerSettings, OnTrimmed, Start
+from .consumer import Consumer, OnTrimmed, Start
+from .delays import cancel_delayed
+from .handles import deed_of, parse_handle, settle_handles, settlement_number
 from .lookup import find_by_key, get_message
 from .message import Message
+from .options import POPPING, READING, Queues, only, popping, reading, wish_of
+from .popping import PopConsumer
 from .producer import Producer, ProducerSettings
 from .router import Router
 from .supervisor import Supervisor
+from .tracing import Touch, Trace, trace
+from .transactions import Check, OpenTransaction, check_back, end_transaction, open_transactions
 from .world import ClientWorld, RealWorld
 
 
@@ -33,6 +40,11 @@ class Client:
 
     admin: Admin
     """Topics, consumer groups, nodes."""
+
+    # What `producer` and `consumer` make, for clients that look on.
+    _producer_class: Callable[..., Producer] = Producer
+    _consumer_class: Callable[..., Consumer] = Consumer
+    _pop_consumer_class: Callable[..., PopConsumer] = PopConsumer
 
     def __init__(self, router: Router, supervisor: Supervisor, world: ClientWorld) -> None:
         self._router = router
@@ -65,59 +77,151 @@ class Client:
         settings = ProducerSettings(
             linger, batch_bytes, batch_messages, buffer_bytes, buffer_messages, compression
         )
-        return Producer(
+        return self._producer_class(
             topic, settings, router=self._router, supervisor=self._supervisor, world=self._world
         )
 
+    @overload
     def consumer(
         self,
         topic: str,
         *,
         group: str | None = None,
-        mode: str = "pull",
-        queues: Sequence[int] | None = None,
-        start: Start = "earliest",
+        mode: Literal["pull", "broadcast"] = "pull",
+        queues: Queues = None,
+        start: Start | None = None,
         on_trimmed: OnTrimmed = "error",
         auto_commit: float | None = None,
         prefetch_bytes: int = 8 * 1024 * 1024,
-        filter: str | None = None,  # noqa: A002  # what users call it
+        filter: str | None = None,
         tags: str | None = None,
-    ) -> Consumer:
+        session: float = 10.0,
+        instance: str | None = None,
+    ) -> Consumer: ...
+
+    @overload
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str,
+        mode: Literal["pop", "ordered"],
+        start: Literal["earliest", "latest"] = "earliest",
+        prefetch: int | None = None,
+        invisible: float | None = None,
+        renew: float | None = None,
+        prefetch_bytes: int = 8 * 1024 * 1024,
+        filter: str | None = None,
+        tags: str | None = None,
+    ) -> PopConsumer: ...
+
+    def consumer(self, topic: str, *, mode: str = "pull", **options: Any) -> Consumer | PopConsumer:
         """A consumer of one topic, to be used as `async with`.
 
         Args:
             topic: its name.
-            group: under which name offsets are committed; None: nothing is remembered.
-            mode: only `"pull"` exists.
-            queues: the queues to read, from 0; None: all, and those added later.
-            start: where a queue begins for which the group has committed nothing.
-            on_trimmed: what to do where retention has dropped the next messages: raise, or go on
-                at an end of the queue.
-            auto_commit: commit so often, in seconds, what the application is done with; None: only
-                `commit` commits.
-            prefetch_bytes: how much may be fetched ahead of the application.
+            mode: `"pull"` reads queues by offset. `"broadcast"` does so too, and each instance of
+                the group gets every message. `"pop"` takes whatever is there, each message for a
+                while, and settles it; `"ordered"` does so with one message of a key after the
+                other. A group keeps the mode of its first consumer.
+            options: the rest, by name.
+
+        Options:
+            group: the consumer group. To pull: under which name offsets are committed; None:
+                nothing is remembered.
+            queues: to pull: the queues to read, from 0; None: all, and those added later;
+                `"assigned"`: the group's members share them out, each queue to one of them.
+            start: where a group begins that is new to the topic, or a queue for which it has
+                committed nothing: `"earliest"`, or with broadcast `"latest"`, if nothing is said.
+            on_trimmed: to pull: what to do where retention has dropped the next messages: raise, or
+                go on at an end of the queue (`"error"`, `"earliest"`, `"latest"`).
+            auto_commit: to pull: commit so often, in seconds, what the application is done with;
+                None: only `commit` commits, with broadcast every second.
+            prefetch_bytes: how much may be fetched ahead of the application, 8 MiB.
             filter: what the group wants, as SQL (`amount > 5 AND city = 'Paris'`) or tags. Opening
                 the consumer subscribes the whole group to it, in place of what it subscribed to
                 before; see `Admin.subscribe`. None: what it has subscribed to already, if anything.
             tags: the same for a filter that is tags: `paid || shipped`.
+            session: of a member: seconds after which it loses its queues if it is not heard, 10.
+            instance: of a member: a name that outlives the process. The next process of this name
+                takes the place of the one before at once. With broadcast it goes on where that one
+                was; None: a random name, so that it begins anew each time.
+            prefetch: to pop: how many messages may be asked for ahead at each leader, None: 500. It
+                begins with few. 0: only what a call asks for.
+            invisible: to pop: seconds for which a message is this consumer's alone; None: as the
+                group's policy says (30 if nothing else was said).
+            renew: to pop: while the application has a message, its lease is extended to so many
+                seconds again and again; it has one as long as the message, or what it came in, is
+                referred to. None: leases are not extended by themselves.
 
         Raises:
             Rejected: `BAD_ARGUMENT`, another mode or value; the message names what exists.
             FilterSyntaxError: the filter cannot be read; it is a `Rejected`.
         """
-        if mode != "pull":
-            message = f"mode {mode!r} does not exist: the only mode is 'pull'"
-            raise Rejected(Reason.BAD_ARGUMENT, message)
-        settings = ConsumerSettings(
-            group,
-            None if queues is None else tuple(queues),
-            start,
-            on_trimmed,
-            auto_commit,
-            prefetch_bytes,
-            _wish(filter, tags),
+        wish = wish_of(options.pop("filter", None), options.pop("tags", None))
+        if mode in (Mode.PULL, Mode.BROADCAST):
+            return self._reader(topic, Mode(mode), wish, options)
+        if mode in (Mode.POP, Mode.ORDERED):
+            return self._popper(topic, Mode(mode), wish, options)
+        message = f"mode {mode!r} does not exist: it is 'pull', 'broadcast', 'pop' or 'ordered'"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+
+    def _reader(
+        self, topic: str, mode: Mode, wish: str | None, options: dict[str, Any]
+    ) -> Consumer:
+        options = only(options, READING)
+        settings, join = reading(topic, mode, self._world.random, wish=wish, **options)
+        return self._consumer_class(
+            topic, settings, router=self._router, supervisor=self._supervisor, join=join
         )
-        return Consumer(topic, settings, router=self._router, supervisor=self._supervisor)
+
+    def _popper(
+        self, topic: str, mode: Mode, wish: str | None, options: dict[str, Any]
+    ) -> PopConsumer:
+        return self._pop_consumer_class(
+            topic,
+            popping(mode, wish=wish, **only(options, POPPING)),
+            router=self._router,
+            supervisor=self._supervisor,
+            world=self._world,
+        )
+
+    async def settle(
+        self,
+        handles: Sequence[str],
+        action: Literal["ack", "nack", "reject", "give_back", "extend"] = "ack",
+        *,
+        delay: float | None = None,
+        reason: str = "rejected",
+        timeout: float | None = None,
+    ) -> list[bool]:
+        """Settle messages by their handles (`raftmq pop` prints them), from any process.
+
+        The consumer that popped them must be closed: it numbers its settlements, and so does this.
+
+        Args:
+            handles: one for each message.
+            action: as the methods of a popped message.
+            delay: seconds; to nack: how long they wait, None: by the group's schedule; to extend:
+                how long their leases run from now on.
+            reason: to reject: why, for people.
+            timeout: seconds for each request; None: the client's default.
+
+        Returns:
+            For each handle whether it is settled so; False: it is not the consumer's any more. Its
+            time ran out, or it was settled before.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, a handle is none, or a delay is out of its range; then nothing
+                was done. `UNKNOWN_GROUP`: the consumer group is gone.
+            Unavailable, OutcomeUnknown: a leader did not answer in time; others may have done their
+                part.
+        """
+        parsed = [parse_handle(handle) for handle in handles]
+        deed = deed_of(action, delay=delay, reason=reason)
+        number = settlement_number(self._world)
+        settled = await settle_handles(self._router, parsed, deed, number=number, timeout=timeout)
+        return [handle in settled for handle in parsed]
 
     async def get(self, message_id: str, *, timeout: float | None = None) -> Message:
         """The message of this id. Cancelling leaves nothing behind.
@@ -128,6 +232,74 @@ class Client:
             Unavailable: the leader was not found in time.
         """
         return await get_message(self._router, message_id, timeout)
+
+    async def trace(self, message_id: str, *, timeout: float | None = None) -> Trace:
+        """The way of a message through the consumer groups that pop: by what records of the log
+        it was handed out, acked, failed, retried or became a dead letter. For one message at a
+        time, not for bulk. Cancelling leaves nothing behind.
+
+        What consumers read by offset (modes pull and broadcast) leaves no trace.
+
+        Raises:
+            Rejected: the id is none (`BAD_ARGUMENT`), its topic is gone (`UNKNOWN_TOPIC`), or
+                there never was such a message (`OFFSET_OUT_OF_RANGE`).
+            Unavailable: a leader was not found in time.
+        """
+        return await trace(self._router, message_id, timeout)
+
+    async def why(self, message_id: str, *, timeout: float | None = None) -> list[Touch]:
+        """Each record of the log that touched a message, in order; raises as `trace`."""
+        return (await self.trace(message_id, timeout=timeout)).touches
+
+    async def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
+        """Take back a delayed message, by the id of its receipt. A repeat is safe.
+
+        Returns:
+            True: this call took it back, and it is never delivered. False: no such message waits;
+            it was taken back before, or never was.
+
+        Raises:
+            Rejected: `FELL_DUE`, its time has come, and it is delivered; `BAD_ARGUMENT`, the id is
+                none; `UNKNOWN_TOPIC`, its topic is gone.
+            Unavailable: the leader was not found in time.
+            OutcomeUnknown: the time ran out after the request was sent.
+        """
+        return await cancel_delayed(self._router, message_id, timeout)
+
+    def check_back(
+        self, group: str, check: Check, *, after: float = 10.0, every: float = 5.0
+    ) -> AbstractAsyncContextManager[None]:
+        """`async with mq.check_back("shop", decide):` ends transactions whose producer died.
+
+        Args:
+            group: the producer group, as `Producer.transaction` has it.
+            check: called with each transaction of the group that stays open, by each process that
+                runs this; True commits it, False rolls it back, None asks again later. It may be
+                `async`. What it raises ends the block.
+            after: seconds for which a transaction is left alone.
+            every: seconds between two looks.
+        """
+        return check_back(self._router, group, check, after=after, every=every)
+
+    async def open_transactions(
+        self, group: str = "", *, timeout: float | None = None
+    ) -> list[OpenTransaction]:
+        """Transactions that nobody has ended, the oldest first; of one producer group, or all."""
+        return await open_transactions(self._router, group, timeout=timeout)
+
+    async def end_transaction(
+        self, transaction_id: str, *, commit: bool, timeout: float | None = None
+    ) -> int:
+        """Commit or roll back a transaction; how many messages it had, 0 if it had ended so before.
+
+        Raises:
+            Rejected: `TRANSACTION_ENDED`, the other outcome holds; `UNKNOWN_TRANSACTION`, it never
+                was, or ended long ago; `BAD_ARGUMENT`, the id is none.
+            Unavailable, OutcomeUnknown: as of any change; a repeat is safe.
+        """
+        return await end_transaction(
+            self._router, transaction_id, is_commit=commit, timeout=timeout
+        )
 
     async def find(
         self,
@@ -156,28 +328,25 @@ class Client:
         )
 
 
-def _wish(sql: str | None, tags: str | None) -> str | None:
-    """The filter that `filter=` or `tags=` gives."""
-    if tags is None:
-        return sql
-    if sql is not None:
-        raise Rejected(Reason.BAD_ARGUMENT, "give filter= or tags=, not both")
-    if not is_tags(tags):
-        message = f"{tags[:80]!r} is no list of tags, as 'paid || shipped': give filter= for SQL"
-        raise Rejected(Reason.BAD_ARGUMENT, message)
-    return tags
+C = TypeVar("C", bound=Client)
 
 
-class _Connecting(AbstractAsyncContextManager[Client]):
-    """What `connect` gives."""
+class Connecting(AbstractAsyncContextManager[C]):
+    """What `connect` gives; `make` makes the client once a node has answered."""
 
-    def __init__(self, router: Router, world: ClientWorld) -> None:
+    def __init__(
+        self,
+        router: Router,
+        world: ClientWorld,
+        make: Callable[[Router, Supervisor, ClientWorld], C],
+    ) -> None:
         self._router = router
         self._world = world
+        self._make = make
         self._tasks: TaskGroup | None = None
         self._supervisor: Supervisor | None = None
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> C:
         if self._tasks is not None:
             raise RaftmqError("a connection is used once: call connect() again")
         self._tasks = anyio.create_task_group()
@@ -190,7 +359,7 @@ class _Connecting(AbstractAsyncContextManager[Client]):
         except BaseException:
             await self._end(self._tasks)
             raise
-        return Client(self._router, supervisor, self._world)
+        return self._make(self._router, supervisor, self._world)
 
     async def __aexit__(
         self,
@@ -232,4 +401,4 @@ def connect(
     """
     world = world or RealWorld()
     router = Router(world, parse_url(url), cluster=cluster, seconds_max=timeout)
-    return _Connecting(router, world)
+    return Connecting(router, world, Client)

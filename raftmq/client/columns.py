@@ -38,6 +38,7 @@ class Columns(NamedTuple):
     keys: Sequence[str | bytes | None] | None
     tags: Sequence[str | None] | None
     props: Sequence[Mapping[str, Value | None] | None] | None
+    dues: Sequence[int] | None = None
 
     @classmethod
     def of(cls, messages: Iterable[bytes | Outgoing | Message]) -> Self:
@@ -68,7 +69,7 @@ class Columns(NamedTuple):
         self, positions: Positions, *, base_ms: int, compression: Compression, limits: Limits
     ) -> Draft | Sealed:
         """These messages, checked, for one batch: a draft, or sealed at once if there are
-        properties, which no other messages can join.
+        properties or delays, which no other messages can join.
 
         Raises:
             Rejected: they cannot be encoded.
@@ -76,17 +77,22 @@ class Columns(NamedTuple):
         bodies = _pick(self.bodies, positions)
         keys = None if self.keys is None else _pick(self.keys, positions)
         tags = None if self.tags is None else _pick(self.tags, positions)
-        if self.props is None:
+        if self.props is None and self.dues is None:
             return Draft(bodies, keys=keys, tags=tags, limits=limits)
         return encode(
             bodies,
             keys=keys,
             tags=tags,
-            props=_pick(self.props, positions),
+            props=None if self.props is None else _pick(self.props, positions),
+            deliver_at_ms=self.dues_of(positions),
             base_ms=base_ms,
             compression=compression,
             limits=limits,
         )
+
+    def dues_of(self, positions: Positions) -> Sequence[int] | None:
+        """When these messages are to be delivered, milliseconds since 1970; None: at once."""
+        return None if self.dues is None else _pick(self.dues, positions)
 
     def cut(
         self,

@@ -3,11 +3,15 @@
 `fetching` reads ahead; the consumer hands out, and asks the leaders where to begin and what was
 committed (`offsets`).
 
-Left out: a commit that was lost on its way and arrives after a later one sets the offset back, so
-the messages between are read again by whoever starts there.
+It reads all queues of the topic, those that are named, or those that are *assigned* to it as a
+member of its group (`assigned`); an instance of a broadcast group is the one member of a group of
+its own.
+
+Left out: without assignment, a commit that was lost on its way and arrives after a later one sets
+the offset back, so the messages between are read again by whoever starts there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -18,23 +22,25 @@ import anyio.lowlevel
 
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
-from raftmq.wire.messages import EARLIEST, LATEST, TopicView
+from raftmq.pop.membership import JoinGroup
+from raftmq.pop.offsets import CLAIM
+from raftmq.pop.policy import Mode
+from raftmq.wire.messages import EARLIEST, TopicView
 
+from .assigned import AssignedQueues
+from .consumer_groups import require_mode
 from .fetching import Cursor, Fetcher
-from .message import QUEUE_BITS, Message, Messages
-from .offsets import commit_offsets, committed_offsets, find_offsets, time_ms
+from .membership import Member
+from .message import QUEUE_BITS, Message, Messages, Slice
+from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets
 from .router import Router
+from .starting import Exactly, OnTrimmed, Start, require, start_of
 from .subscriptions import subscribe
 from .supervisor import Nest, Supervisor
 
-Start = Literal["earliest", "latest"] | datetime | int
-"""Where to begin: an end of the queue, the first message stored at or after a time (with a time
-zone), or an offset."""
+__all__ = ["Consumer", "ConsumerSettings", "Exactly", "OnTrimmed", "Start", "start_of"]
 
-OnTrimmed = Literal["error", "earliest", "latest"]
-"""What to do where retention has dropped the messages that would come next."""
-
-
+_MASK = (1 << QUEUE_BITS) - 1
 _CHECKPOINT_MESSAGES = 64
 """`async for` lets other tasks run after so many messages."""
 
@@ -50,20 +56,22 @@ class ConsumerSettings:
     auto_commit: float | None
     prefetch_bytes: int
     filter: str | None = None
+    kept_ms: int = 0
+    """Committed offsets are forgotten so long after the last commit; 0: never."""
 
     def validate(self) -> Self:
         """This object, or `Rejected`."""
-        _require(self.group != "", "a group has a name, or is None")
+        require(self.group != "", "a group has a name, or is None")
         start_of(self.start)
         trims = ("error", "earliest", "latest")
-        _require(self.on_trimmed in trims, f"on_trimmed is one of {trims}")
-        _require(self.auto_commit is None or self.auto_commit > 0, "auto_commit must be positive")
-        _require(self.auto_commit is None or self.group is not None, "auto_commit needs a group")
+        require(self.on_trimmed in trims, f"on_trimmed is one of {trims}")
+        require(self.auto_commit is None or self.auto_commit > 0, "auto_commit must be positive")
+        require(self.auto_commit is None or self.group is not None, "auto_commit needs a group")
         if self.filter is not None:
-            _require(self.group is not None, "a filter is a group's: give group= too")
+            require(self.group is not None, "a filter is a group's: give group= too")
             compile_filter(self.filter)
-        _require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
-        _require(self.queues is None or len(self.queues) > 0, "queues is empty: None means all")
+        require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
+        require(self.queues is None or len(self.queues) > 0, "queues is empty: None means all")
         return self
 
 
@@ -79,7 +87,13 @@ class Consumer:
     """
 
     def __init__(
-        self, topic: str, settings: ConsumerSettings, *, router: Router, supervisor: Supervisor
+        self,
+        topic: str,
+        settings: ConsumerSettings,
+        *,
+        router: Router,
+        supervisor: Supervisor,
+        join: JoinGroup | None = None,
     ) -> None:
         self._settings = settings.validate()
         self._router = router
@@ -95,6 +109,11 @@ class Consumer:
         """The topic's name."""
         self.group = settings.group
         """The consumer group; None: nothing is remembered."""
+        self._offsets_name = settings.group if join is None else join.offsets_name
+        self._sequence = 0
+        self._assigned: AssignedQueues | None = None
+        if join is not None:
+            self._assigned = AssignedQueues(self, Member(router, join), router)
 
     async def __aenter__(self) -> Self:
         """Subscribe if there is a filter, find the committed offsets, or where to start, and
@@ -103,14 +122,18 @@ class Consumer:
         Cancelling leaves nothing behind but the subscription.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`, or a queue that the topic does not have.
+            Rejected: `UNKNOWN_TOPIC`, or a queue that the topic does not have; `GROUP_MODE`: the
+                group has another mode.
             Unavailable: a leader was not found in time.
         """
         subscribed = 0
+        if self.group is not None and self._assigned is None:
+            await require_mode(self._router, self.group, Mode.PULL)
         if self.group is not None and self._settings.filter is not None:
             filter_ = self._settings.filter
             subscribed = await subscribe(self._router, self.topic, self.group, filter_)
-        cursors = await self._router.within(None, self._first_cursors(), f"to open {self.topic!r}")
+        opening = f"to open {self.topic!r}"
+        cursors = await self._router.within(None, self._first_cursors(), opening)
         self._nest = self._supervisor.nest(self._fail)
         self._fetcher = Fetcher(
             self._router,
@@ -123,6 +146,8 @@ class Consumer:
         )
         self._fetcher.add(cursors)
         self._router.watch(self._follow_topic)
+        if self._assigned is not None:
+            await self._join(self._assigned, opening)
         if self._settings.auto_commit is not None:
             self._nest.start(self._auto_commit)
         return self
@@ -143,6 +168,8 @@ class Consumer:
         try:
             if isinstance(error, Exception) and self._settings.auto_commit is not None:
                 await self._commit_done()
+            if isinstance(error, Exception) and self._assigned is not None:
+                await self._assigned.end(None)
         except RaftmqError as failed:
             error.add_note(f"while the consumer was closed: {failed}")
         finally:
@@ -165,7 +192,7 @@ class Consumer:
                 await anyio.lowlevel.checkpoint()
             fetcher = self._opened()
             self._finish_touched()
-            slices = fetcher.take(1)
+            slices = self._take(fetcher, 1)
             if slices:
                 batch, start, _, queue_number = slices[0]
                 self._touched.append(fetcher.cursors[queue_number])
@@ -193,13 +220,13 @@ class Consumer:
             Unavailable: nothing is there and a queue could not be reached for the client's
                 default timeout. Calling again goes on.
         """
-        _require(count > 0, "count must be positive")
+        require(count > 0, "count must be positive")
         await anyio.lowlevel.checkpoint()
         deadline = anyio.current_time() + wait
         while True:
             fetcher = self._opened()
             self._finish_touched()
-            slices = fetcher.take(count)
+            slices = self._take(fetcher, count)
             if slices or anyio.current_time() >= deadline:
                 self._touched += [fetcher.cursors[part.queue_number] for part in slices]
                 return Messages(slices, self.topic)
@@ -218,15 +245,26 @@ class Consumer:
             timeout: seconds; None: the client's default.
 
         Raises:
-            Rejected: the consumer has no group; an offset is outside of its queue.
+            Rejected: the consumer has no group; an offset is outside of its queue; `FENCED`:
+                queues were assigned to others before what was handed out of them was committed. It
+                was handed to others then, and is committed for all queues that are still here.
             Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.
         """
-        fetcher = self._opened(check=False)
+        self._opened(check=False)
         if offsets is None:
-            wanted = {cursor: cursor.handed for cursor in fetcher.cursors.values()}
+            wanted = {cursor: cursor.handed for cursor in self._owned()}
         else:
             wanted = {self._cursor(queue): offset for queue, offset in offsets.items()}
-        await self._commit(wanted, timeout)
+        lost = {cursor.queue for cursor in await self._commit(wanted, timeout)}
+        if self._assigned is not None:
+            self._assigned.poke()
+            lost |= set(self._assigned.take_lost())
+        if lost:
+            message = (
+                f"queues {sorted(lost)} are not this consumer's any more: what it was handed of "
+                "them and did not commit is handed to others; the other queues are committed"
+            )
+            raise Rejected(Reason.FENCED, message)
 
     async def seek(
         self,
@@ -254,7 +292,7 @@ class Consumer:
         """
         fetcher = self._opened(check=False)
         given = [value for value in (offset, time, to) if value is not None]
-        _require(len(given) == 1, "seek needs exactly one of offset=, time= and to=")
+        require(len(given) == 1, "seek needs exactly one of offset=, time= and to=")
         cursors = list(fetcher.cursors.values()) if queue is None else [self._cursor(queue)]
         where = start_of(given[0])
         if isinstance(where, Exactly):
@@ -272,6 +310,19 @@ class Consumer:
         fetcher = self._opened(check=False)
         return {cursor.queue: cursor.handed for cursor in fetcher.cursors.values()}
 
+    @property
+    def assignment(self) -> tuple[int, ...]:
+        """The queues that are read now; with assignment it changes as members come and go."""
+        fetcher = self._opened(check=False)
+        return tuple(sorted(cursor.queue for cursor in fetcher.cursors.values()))
+
+    @property
+    def epochs(self) -> dict[int, int]:
+        """Queue → the epoch under which it is owned, for assigned queues. It grows with each owner:
+        a fencing token for what is written elsewhere."""
+        fetcher = self._opened(check=False)
+        return {cursor.queue: cursor.epoch for cursor in fetcher.cursors.values() if cursor.epoch}
+
     async def committed(self, *, timeout: float | None = None) -> dict[int, int]:
         """Queue → committed offset of this group; queues without one are left out. Linearizable.
 
@@ -280,8 +331,8 @@ class Consumer:
         """
         fetcher = self._opened(check=False)
         groups = {cursor.queue_number: cursor.group for cursor in fetcher.cursors.values()}
-        found = await committed_offsets(self._router, groups, self._group(), timeout)
-        return {number & ((1 << QUEUE_BITS) - 1): offset for number, offset in found.items()}
+        found = await committed_offsets(self._router, groups, self._name(), timeout)
+        return {number & _MASK: offset for number, offset in found.items()}
 
     async def aclose(self, *, timeout: float | None = None) -> None:
         """End as if the body had not raised. A second call does nothing."""
@@ -289,7 +340,10 @@ class Consumer:
             return
         try:
             if self._settings.auto_commit is not None:
-                await self.commit(timeout=timeout)
+                self._opened(check=False)
+                await self._commit({c: c.handed for c in self._owned()}, timeout)
+            if self._assigned is not None:
+                await self._assigned.end(timeout)
         finally:
             self._end()
 
@@ -298,6 +352,8 @@ class Consumer:
     async def _first_cursors(self) -> list[Cursor]:
         self._view = view = await self._router.topic(self.topic)
         queues = self._settings.queues
+        if self._assigned is not None:
+            return []
         if queues is None:
             queues = tuple(range(len(view.groups)))
         for queue in queues:
@@ -313,75 +369,171 @@ class Consumer:
         groups = {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in queues}
         found: dict[int, int] = {}
         if self.group is not None:
-            found = await committed_offsets(self._router, groups, self.group)
+            found = await committed_offsets(self._router, groups, self._name())
         missing = {number: group for number, group in groups.items() if number not in found}
         if isinstance(start, Exactly):
             found |= dict.fromkeys(missing, start.offset)
         elif missing:
             replies = await find_offsets(self._router, missing, start)
             found |= {number: reply.offset for number, reply in replies.items()}
-        return [
+        cursors = [
             Cursor(queue_number=number, group=group, offset=found[number])
             for number, group in groups.items()
         ]
+        for cursor in cursors if self._assigned is not None else ():
+            if cursor.queue_number not in missing:
+                cursor.committed = cursor.fetched
+        return cursors
+
+    async def _join(self, assigned: AssignedQueues, opening: str) -> None:
+        assert self._nest is not None
+        assert self._fetcher is not None
+        try:
+            await self._router.within(None, assigned.begin(self._fetcher, self._nest), opening)
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """For `AssignedQueues`: true with `auto_commit`."""
+        return self._settings.auto_commit is not None
+
+    async def groups_of(self, queues: Iterable[int]) -> dict[int, int]:
+        """For `AssignedQueues`: queue within the topic → its partition group."""
+        view = self._view
+        if view is None or max(queues) >= len(view.groups):
+            self._view = view = await self._router.topic(self.topic, is_fresh=True)
+        return dict(enumerate(view.groups))
+
+    async def take_up(self, group: int, epochs: Mapping[int, int]) -> list[Cursor]:
+        """For `AssignedQueues`: claim queues, and find where to read on."""
+        view = self._view
+        assert view is not None
+        numbers = {view.id << QUEUE_BITS | queue: epoch for queue, epoch in epochs.items()}
+        fenced = await self._commit_at(group, dict.fromkeys(numbers, CLAIM), numbers)
+        owned = tuple(number & _MASK for number in numbers if number not in fenced)
+        start = start_of(self._settings.start)
+        cursors = await self._cursors_at(view, owned, start) if owned else []
+        for cursor in cursors:
+            cursor.epoch = numbers[cursor.queue_number]
+        # Where nothing was committed it is now, so that all owners to come begin there.
+        fresh = {cursor: cursor.fetched for cursor in cursors if cursor.committed is None}
+        lost = await self._commit(fresh, None)
+        return [cursor for cursor in cursors if cursor not in lost]
+
+    async def commit_done(self, cursors: list[Cursor]) -> None:
+        """For `AssignedQueues`: commit what the application is done with."""
+        await self._commit({cursor: cursor.done for cursor in cursors}, None)
+
+    def _take(self, fetcher: Fetcher, count: int) -> list[Slice]:
+        """What may be handed out now."""
+        if self._assigned is not None and not self._assigned.is_leased:
+            return []
+        return fetcher.take(count)
+
+    def _owned(self) -> list[Cursor]:
+        """Cursors of all queues of which something may be committed."""
+        fetcher, assigned = self._fetcher, self._assigned
+        reading = list(fetcher.cursors.values()) if fetcher is not None else []
+        return reading + (assigned.leaving if assigned is not None else [])
 
     async def _wait(self, fetcher: Fetcher, deadline: float) -> None:
         """Wait for news until `deadline`; raise if a leader has been lost for too long."""
-        lost = fetcher.lost_since()
+        lost = self._lost_since(fetcher)
         seconds = self._router.seconds_max
         until = deadline if lost is None else min(deadline, lost + seconds)
         with anyio.move_on_after(until - anyio.current_time()):
             await fetcher.wait_news()
             return
-        lost = fetcher.lost_since()
+        lost = self._lost_since(fetcher)
         if lost is not None and anyio.current_time() >= lost + seconds:
             fetcher.forgive()
+            if self._assigned is not None:
+                self._assigned.forgive()
             raise Unavailable(
-                f"a leader of topic {self.topic!r} has not been found for {seconds:g} s: "
-                f"{self._router.last_error}"
+                f"a leader of topic {self.topic!r}, or who assigns its queues, has not been found "
+                f"for {seconds:g} s: {self._router.last_error}"
             )
+
+    def _lost_since(self, fetcher: Fetcher) -> float | None:
+        """Since when a leader is looked for, or the lease may have run out."""
+        silent = self._assigned.silent_since if self._assigned is not None else None
+        since = [at for at in (fetcher.lost_since(), silent) if at is not None]
+        return min(since, default=None)
 
     def _finish_touched(self) -> None:
         """The application came back: it is done with what it was handed."""
         for cursor in self._touched:
             cursor.done = cursor.handed
+        if self._touched and self._assigned is not None and self._assigned.leaving:
+            self._assigned.poke()
         self._touched.clear()
 
     async def _auto_commit(self) -> None:
         assert self._settings.auto_commit is not None
+        # Offsets with a lease are renewed long before it runs out, even if nothing is read.
+        renewal, renewed = self._settings.kept_ms / 4000, anyio.current_time()
         while True:
             await anyio.sleep(self._settings.auto_commit)
+            is_renewal = 0 < renewal <= anyio.current_time() - renewed
+            renewed = anyio.current_time() if is_renewal else renewed
             try:
-                await self._commit_done()
+                await self._commit_done(is_renewal=is_renewal)
             except Rejected as error:
                 self._commit_error = error
             except RaftmqError as error:
                 # The next round commits more; what is lost is told by calls that need a leader.
                 self._router.last_error = str(error)
 
-    async def _commit_done(self) -> None:
-        if self._fetcher is not None:
-            wanted = {cursor: cursor.done for cursor in self._fetcher.cursors.values()}
-            await self._commit(wanted, None)
+    async def _commit_done(self, *, is_renewal: bool = False) -> None:
+        done = {cursor: cursor.done for cursor in self._owned()}
+        await self._commit(done, None, is_renewal=is_renewal)
 
-    async def _commit(self, wanted: dict[Cursor, int], timeout: float | None) -> None:
-        group = self._group()
-        changed = {c: offset for c, offset in wanted.items() if c.committed != offset}
+    async def _commit(
+        self, wanted: dict[Cursor, int], timeout: float | None, *, is_renewal: bool = False
+    ) -> list[Cursor]:
+        """Commit offsets that changed, or all; those that are fenced are lost, and returned."""
         by_partition: dict[int, dict[Cursor, int]] = {}
-        for cursor, offset in changed.items():
-            by_partition.setdefault(cursor.group, {})[cursor] = offset
+        for cursor, offset in wanted.items():
+            if cursor.committed != offset or is_renewal:
+                by_partition.setdefault(cursor.group, {})[cursor] = offset
+        # One number for all: they were all read off at this moment.
+        self._sequence += 1
+        sequence = self._sequence
+        lost: list[Cursor] = []
         for partition_group, part in by_partition.items():
+            epochs = {cursor.queue_number: cursor.epoch for cursor in part if cursor.epoch}
             offsets = {cursor.queue_number: offset for cursor, offset in part.items()}
-            await commit_offsets(self._router, partition_group, group, offsets, timeout)
+            fenced = await self._commit_at(partition_group, offsets, epochs, sequence, timeout)
             for cursor, offset in part.items():
-                cursor.committed = offset
+                if cursor.queue_number in fenced:
+                    lost.append(cursor)
+                else:
+                    cursor.committed = offset
+        if lost and self._assigned is not None:
+            self._assigned.lose(lost)
+        return lost
+
+    async def _commit_at(
+        self,
+        partition_group: int,
+        offsets: dict[int, int],
+        epochs: Mapping[int, int],
+        sequence: int = 0,
+        timeout: float | None = None,
+    ) -> list[int]:
+        stamp = Stamp(epochs, sequence, self._settings.kept_ms)
+        return await commit_offsets(
+            self._router, partition_group, self._name(), offsets, timeout, stamp=stamp
+        )
 
     def _follow_topic(self) -> None:
         """The topic may have got more queues; all of them are read unless some were named."""
         view = self._router.topics.get(self.topic)
         if view is None or self._view is None or view.id != self._view.id:
             return
-        is_grown = len(view.groups) > len(self._view.groups)
+        is_grown = len(view.groups) > len(self._view.groups) and self._assigned is None
         if is_grown and self._settings.queues is None and not self._growing and self._nest:
             self._growing = True
             self._nest.start(self._add_queues)
@@ -406,14 +558,17 @@ class Consumer:
         assert self._fetcher is not None
         cursor = self._fetcher.cursors.get(self._view.id << QUEUE_BITS | queue)
         if cursor is None:
-            raise Rejected(Reason.BAD_ARGUMENT, f"queue {queue} is not read by this consumer")
+            # An assigned one may have been here a moment ago.
+            reason = Reason.BAD_ARGUMENT if self._assigned is None else Reason.FENCED
+            raise Rejected(reason, f"queue {queue} is not read by this consumer")
         return cursor
 
-    def _group(self) -> str:
-        if self.group is None:
+    def _name(self) -> str:
+        """Under which name offsets are committed."""
+        if self._offsets_name is None:
             message = "this consumer has no group: give group= to remember offsets"
             raise Rejected(Reason.BAD_ARGUMENT, message)
-        return self.group
+        return self._offsets_name
 
     def _opened(self, *, check: bool = True) -> Fetcher:
         if self._nest is None or self._fetcher is None:
@@ -424,6 +579,8 @@ class Consumer:
             if error is not None:
                 raise error
             self._fetcher.check()
+            if self._assigned is not None:
+                self._assigned.check()
         return self._fetcher
 
     def _fail(self, _: RaftmqError) -> None:
@@ -437,33 +594,3 @@ class Consumer:
             self._router.unwatch(self._follow_topic)
         if self._fetcher is not None:
             self._fetcher.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Exactly:
-    """A start at an offset, not at something to be looked up."""
-
-    offset: int
-
-
-def start_of(start: Start) -> int | Exactly:
-    """What to ask the leaders (`FindOffset.at`), or an offset.
-
-    Raises:
-        Rejected: `BAD_ARGUMENT`, it is no place to start.
-    """
-    if start == "earliest":
-        return EARLIEST
-    if start == "latest":
-        return LATEST
-    if isinstance(start, datetime):
-        return time_ms(start)
-    is_offset = isinstance(start, int) and start >= 0
-    _require(is_offset, f"{start!r} is no 'earliest', 'latest', datetime, or offset from 0")
-    assert isinstance(start, int)
-    return Exactly(start)
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise Rejected(Reason.BAD_ARGUMENT, message)

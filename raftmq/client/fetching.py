@@ -66,6 +66,7 @@ class Cursor:
     __slots__ = (
         "committed",
         "done",
+        "epoch",
         "error",
         "fetched",
         "group",
@@ -81,6 +82,8 @@ class Cursor:
         """The cluster-wide number of the queue."""
         self.group = group
         """Its partition group."""
+        self.epoch = 0
+        """The epoch under which the consumer owns the queue; 0: nobody owns it."""
         self.version = 0
         """Grows with each move: an answer to an earlier question is dropped."""
         self.fetched = offset
@@ -197,7 +200,20 @@ class Fetcher:
     def move(self, cursor: Cursor, offset: int) -> None:
         """Go on reading a queue from elsewhere; what is buffered of it is dropped."""
         cursor.move(offset)
-        kept = [chunk for chunk in self._buffer if chunk.cursor is not cursor]
+        self._drop_chunks({cursor})
+
+    def remove(self, cursors: Iterable[Cursor]) -> None:
+        """Read queues no more; what is buffered of them is dropped, their positions stay."""
+        gone = set(cursors)
+        for cursor in gone:
+            del self.cursors[cursor.queue_number]
+            cursor.version += 1
+            cursor.tail = None
+        if gone:
+            self._drop_chunks(gone)
+
+    def _drop_chunks(self, cursors: set[Cursor]) -> None:
+        kept = [chunk for chunk in self._buffer if chunk.cursor not in cursors]
         self._buffer = deque(kept)
         self._buffered_bytes = sum(chunk.size for chunk in kept)
         self._is_changed = True

@@ -277,7 +277,8 @@ class Lane:
         try:
             if answer.kind == _PRODUCED:
                 done = unpack(Produced, answer.header)
-                self._settle(parcel, done.base_offset, done.timestamp, done.duplicate)
+                offset = None if done.number else done.base_offset
+                self._settle(parcel, offset, done.timestamp, done.duplicate, done.number)
                 return True
             refusal = refusal_of(answer)
         except ProtocolError:
@@ -296,14 +297,19 @@ class Lane:
         return True
 
     def _settle(
-        self, parcel: Parcel, base_offset: int | None, timestamp: int, is_duplicate: bool
+        self,
+        parcel: Parcel,
+        base_offset: int | None,
+        timestamp: int,
+        is_duplicate: bool,
+        number: int = 0,
     ) -> None:
         if self._flights and self._flights[0] is parcel:
             self._flights.popleft()
         else:
             self._flights.remove(parcel)
         parcel.is_settled = True
-        parcel.settle(base_offset, timestamp, is_duplicate)
+        parcel.settle(base_offset, timestamp, is_duplicate, number)
         self._failures = self._strikes = 0
         self._trouble = ""
         self._release(parcel)
@@ -455,14 +461,17 @@ class Lane:
         self._none_open.set()
 
     def close(self, error: RaftmqError | None = None) -> None:
-        """Give up everything; `error`: told to all instead of what is known of each."""
+        """Give up everything; `error`: told to all instead of what is known of each.
+
+        `Unavailable` is told only to what was never written: of the rest it might be wrong.
+        """
         waiting, self._waiting = self._waiting, deque()
         for parcel in waiting:
             self._fail(parcel, error or Unavailable("the producer was closed before it was sent"))
-        if error is not None:
+        if error is not None and not isinstance(error, Unavailable):
             for parcel in self._flights:
                 parcel.tell(error)
-        self._abandon("the producer was closed")
+        self._abandon("the producer was closed" if error is None else str(error))
         self._stop_if_idle()
 
     def _stop_if_idle(self) -> None:

@@ -1,6 +1,7 @@
 """Finding single messages: by id, and by key."""
 
 from datetime import datetime
+from typing import NamedTuple
 
 from raftmq.errors import ProtocolError, Reason, Rejected
 from raftmq.wire.codec import unpack
@@ -13,6 +14,7 @@ from raftmq.wire.messages import (
     FindKey,
     FoundKey,
     FrameKind,
+    TopicView,
 )
 
 from .fetching import vector
@@ -21,8 +23,28 @@ from .offsets import time_ms
 from .router import Router
 
 
-async def get_message(router: Router, message_id: str, timeout: float | None) -> Message:
-    """See `Client.get`."""
+class Place(NamedTuple):
+    """Where a message stands."""
+
+    topic: TopicView
+    """Its topic."""
+    number: int
+    """Its queue's number."""
+    queue: int
+    """The queue within the topic."""
+    offset: int
+    """The offset in the queue."""
+    partition_group: int
+    """What carries the queue."""
+
+
+async def place_of(router: Router, message_id: str, timeout: float | None) -> Place:
+    """The place that an id names; nobody looks whether a message is there.
+
+    Raises:
+        Rejected: the id is none, or there is no such queue.
+        Unavailable: the topic was not found in time.
+    """
     queue_number, offset = parse_id(message_id)
     looking = router.topic_of(queue_number)
     topic = await router.within(timeout, looking, f"looking up the topic of {message_id}")
@@ -30,8 +52,13 @@ async def get_message(router: Router, message_id: str, timeout: float | None) ->
     if queue >= len(topic.groups):
         message = f"topic {topic.name!r} has {len(topic.groups)} queues, and no queue {queue}"
         raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
+    return Place(topic, queue_number, queue, offset, topic.groups[queue])
+
+
+async def get_message(router: Router, message_id: str, timeout: float | None) -> Message:
+    """See `Client.get`."""
+    topic, queue_number, queue, offset, group = await place_of(router, message_id, timeout)
     request = Fetch([FetchFrom(queue_number, offset)], wait_ms=0, bytes_max=1)
-    group = topic.groups[queue]
     frame = await router.call_leader(
         group,
         FrameKind.FETCH,

@@ -18,6 +18,7 @@ from raftmq.batch import Batch, Value, peek
 from raftmq.errors import CorruptRecord, Reason, Rejected, UnreadableBatch
 
 T = TypeVar("T")
+M = TypeVar("M", bound="Message")
 
 QUEUE_BITS = 16
 """The lower bits of a queue number: the queue's place within its topic."""
@@ -139,7 +140,7 @@ class Slice(NamedTuple):
     """The cluster-wide number of the queue."""
 
 
-class Messages(Sequence[Message]):
+class MessageColumns(Sequence[M]):
     """Messages as a consumer was handed them: a sequence, and the same as columns.
 
     Messages of one queue stand in the order of their offsets; those of several queues are mixed
@@ -157,28 +158,32 @@ class Messages(Sequence[Message]):
         return self._count
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> M: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: slice) -> list[M]: ...
 
-    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+    def __getitem__(self, index: int | slice) -> M | list[M]:
         if isinstance(index, slice):
             return list(self)[index]
         at = index + self._count if index < 0 else index
         if at < 0:
             raise IndexError(index)
-        for part in self._slices:
+        for n, part in enumerate(self._slices):
             if at < part.stop - part.start:
-                return Message(part.batch, part.start + at, part.queue_number, self.topic)
+                return self._message(n, part.start + at)
             at -= part.stop - part.start
         raise IndexError(index)
 
-    def __iter__(self) -> Iterator[Message]:
-        topic = self.topic
-        for batch, start, stop, queue_number in self._slices:
-            for position in range(start, stop):
-                yield Message(batch, position, queue_number, topic)
+    def __iter__(self) -> Iterator[M]:
+        message = self._message
+        for n, part in enumerate(self._slices):
+            for position in range(part.start, part.stop):
+                yield message(n, position)
+
+    def _message(self, n: int, position: int) -> M:
+        """The message at a position of the batch of the nth slice."""
+        raise NotImplementedError  # abstract
 
     @property
     def slices(self) -> list[Slice]:
@@ -233,6 +238,26 @@ class Messages(Sequence[Message]):
 
     def __repr__(self) -> str:
         return f"<{self._count} messages of {self.topic!r}>"
+
+
+class Messages(MessageColumns[Message]):
+    """Messages that were read by offset: a sequence, and the same as columns.
+
+    Messages of one queue stand in the order of their offsets; those of several queues are mixed
+    batch by batch. It is empty, and false, if the wait ran out.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Message]:
+        topic = self.topic
+        for batch, start, stop, queue_number in self._slices:
+            for position in range(start, stop):
+                yield Message(batch, position, queue_number, topic)
+
+    def _message(self, n: int, position: int) -> Message:
+        part = self._slices[n]
+        return Message(part.batch, position, part.queue_number, self.topic)
 
 
 def decode(

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
+from typing import NamedTuple
 
 from raftmq.errors import Reason, Rejected
+from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import (
-    CommitOffsets,
     Committed,
     CommittedOffset,
     CommittedOffsets,
@@ -15,7 +17,6 @@ from raftmq.wire.messages import (
     FoundOffset,
     FoundOffsets,
     FrameKind,
-    QueueOffset,
 )
 
 from .router import Router
@@ -103,17 +104,34 @@ async def committed_offsets(
     return found
 
 
+class Stamp(NamedTuple):
+    """What a commit says beside the offsets."""
+
+    epochs: Mapping[int, int] = MappingProxyType({})
+    """Queue → the owner epoch under which it is owned; empty: nobody owns anything."""
+    sequence: int = 0
+    """With epochs: the owner's number of this commit."""
+    kept_ms: int = 0
+    """Forget the offsets so long after the last commit; 0: never."""
+    is_reset: bool = False
+    """True from an operator: it counts although the queues have owners."""
+
+
 async def commit_offsets(
     router: Router,
     partition_group: int,
     name: str,
     offsets: Mapping[int, int],
     timeout: float | None = None,
-) -> None:
-    """Commit offsets of queues of one partition group."""
+    *,
+    stamp: Stamp = Stamp(),  # noqa: B008  # it cannot be changed
+) -> list[int]:
+    """Commit offsets of queues of one partition group; those that are fenced."""
+    fenced: list[int] = []
     for part in _parts(list(offsets)):
-        message = CommitOffsets(name, [QueueOffset(queue, offsets[queue]) for queue in part])
-        await router.call_leader(
+        items = [QueueOffset(queue, offsets[queue], stamp.epochs.get(queue, 0)) for queue in part]
+        message = CommitOffsets(name, items, stamp.sequence, stamp.kept_ms, stamp.is_reset)
+        frame = await router.call_leader(
             partition_group,
             FrameKind.COMMIT,
             message,
@@ -121,3 +139,5 @@ async def commit_offsets(
             is_change=True,
             queue_number=max(part),
         )
+        fenced += unpack(OffsetsCommitted, frame.header).fenced
+    return fenced

@@ -10,7 +10,7 @@ is first written, so what was never written leaves no gap.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import anyio
 
@@ -23,7 +23,8 @@ from .receipts import PendingMany, Receipt, SentRange
 
 __all__ = ["Entry", "Parcel", "PendingMany", "PendingPart", "PendingSend"]
 
-Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | None] | None]
+Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | None] | None, int]
+"""Body, key, tag, properties, and when to deliver it (milliseconds since 1970; 0: at once)."""
 
 
 class Entry(ABC):
@@ -38,6 +39,7 @@ class Entry(ABC):
         "is_done",
         "is_duplicate",
         "is_heard",
+        "number",
         "queue_number",
         "size",
         "timestamp",
@@ -56,8 +58,15 @@ class Entry(ABC):
         self.base_offset: int | None = None
         self.timestamp = 0
         self.is_duplicate = False
+        self.number = 0
+        """What names its first message if it is delayed; 0: it is not."""
         self.is_heard = False
         """True once somebody waits for it; an error that nobody hears is raised by `flush`."""
+
+    @property
+    @abstractmethod
+    def is_delayed(self) -> bool:
+        """True if it is for later: it shares no batch with what is not."""
 
     @abstractmethod
     def append_to(self, builder: BatchBuilder) -> None:
@@ -71,9 +80,12 @@ class Entry(ABC):
     def drop_content(self) -> None:
         """The batch holds it now."""
 
-    def settle(self, base_offset: int | None, timestamp: int, is_duplicate: bool) -> None:
+    def settle(
+        self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
+    ) -> None:
         """It is stored."""
         self.base_offset = base_offset
+        self.number = number
         self.timestamp = timestamp
         self.is_duplicate = is_duplicate
         self.is_done = True
@@ -103,13 +115,20 @@ class Entry(ABC):
 class PendingSend(Entry):
     """A message that `send_nowait` took."""
 
-    __slots__ = ("_arguments",)
+    __slots__ = ("_arguments", "deliver_at_ms")
 
     def __init__(
         self, *, queue_number: int, size: int, deadline: float, arguments: Arguments
     ) -> None:
         super().__init__(queue_number=queue_number, count=1, size=size, deadline=deadline)
         self._arguments: Arguments | None = arguments
+        self.deliver_at_ms = arguments[4]
+        """When it is to be delivered, milliseconds since 1970; 0: at once."""
+
+    @property
+    def is_delayed(self) -> bool:
+        """True if it is for later."""
+        return self.deliver_at_ms > 0
 
     async def wait(self, timeout: float | None = None) -> Receipt:
         """Wait until it is known what became of the message. It may be called again.
@@ -133,13 +152,21 @@ class PendingSend(Entry):
             raise self.error
         if not self.is_done:
             raise OutcomeUnknown("the message is still under way: wait again")
-        return Receipt(self.queue_number, self.base_offset, self.timestamp, self.is_duplicate)
+        due = self.deliver_at_ms if self.number else 0
+        return Receipt(
+            self.queue_number,
+            self.base_offset,
+            self.timestamp,
+            self.is_duplicate,
+            due,
+            self.number,
+        )
 
     def append_to(self, builder: BatchBuilder) -> None:
         """Add the message to a batch; see `Entry.append_to`."""
         assert self._arguments is not None
-        body, key, tag, props = self._arguments
-        builder.append(body, key=key, tag=tag, props=props)
+        body, key, tag, props, due = self._arguments
+        builder.append(body, key=key, tag=tag, props=props, deliver_at_ms=due)
 
     def drop_content(self) -> None:
         """The batch holds the message now."""
@@ -149,16 +176,28 @@ class PendingSend(Entry):
 class PendingPart(Entry):
     """What a `send_many` has for one batch; others may join it there."""
 
-    __slots__ = ("_draft", "sealed")
+    __slots__ = ("_draft", "_dues", "sealed")
 
     def __init__(
-        self, *, queue_number: int, size: int, deadline: float, content: Draft | Sealed
+        self,
+        *,
+        queue_number: int,
+        size: int,
+        deadline: float,
+        content: Draft | Sealed,
+        dues: Sequence[int] | None = None,
     ) -> None:
         count = content.count if isinstance(content, Sealed) else len(content)
         super().__init__(queue_number=queue_number, count=count, size=size, deadline=deadline)
         self._draft = content if isinstance(content, Draft) else None
         self.sealed = content if isinstance(content, Sealed) else None
         """The encoded batch, if it was made at once, so that it must stay alone."""
+        self._dues = dues
+
+    @property
+    def is_delayed(self) -> bool:
+        """True if it is for later."""
+        return self._dues is not None
 
     def append_to(self, builder: BatchBuilder) -> None:
         """Add the messages to a batch; see `Entry.append_to`."""
@@ -178,6 +217,8 @@ class PendingPart(Entry):
             self.timestamp,
             self.is_duplicate,
             self.error,
+            self._dues,
+            self.number,
         )
 
 
@@ -259,6 +300,8 @@ class Parcel:
 
     def try_append(self, entry: Entry) -> bool:
         """As `append`; False if the entry does not fit in with the others."""
+        if entry.is_delayed != self.entries[0].is_delayed:
+            return False
         if self.size + entry.size > self._limits.batch_bytes_max:
             return False
         try:
@@ -292,14 +335,18 @@ class Parcel:
                 entry.append_to(self._builder)
         return self._builder
 
-    def settle(self, base_offset: int | None, timestamp: int, is_duplicate: bool) -> None:
-        """It is stored; None: nobody remembers where."""
+    def settle(
+        self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
+    ) -> None:
+        """It is stored; no offset: it is delayed and has a number, or nobody remembers where."""
         at = base_offset
         for entry in self.entries:
             if not entry.is_done:
-                entry.settle(at, timestamp, is_duplicate)
+                entry.settle(at, timestamp, is_duplicate, number)
             if at is not None:
                 at += entry.count
+            if number:
+                number += entry.count
         self.deadline = float("inf")
 
     def tell(self, error: RaftmqError, *, until: float = float("inf")) -> list[Entry]:

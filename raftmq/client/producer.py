@@ -18,6 +18,7 @@ from raftmq.batch import MESSAGES_MAX, Compression, Limits, Value
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 from .columns import Columns, Positions
+from .delays import Delay, cancel_delayed, due_ms, dues_of
 from .lane import Lane, LaneHost
 from .message import Message
 from .parcel import Arguments, Entry, PendingPart, PendingSend
@@ -26,6 +27,7 @@ from .receipts import Outgoing, PendingMany, Receipt, SentMany
 from .room import Room
 from .router import Router
 from .supervisor import Nest, Supervisor
+from .transactions import Transaction
 from .world import ClientWorld
 
 _MESSAGE_BYTES = 200
@@ -85,6 +87,11 @@ class Producer:
     gathered for so many seconds. A batch that reaches `batch_bytes` or `batch_messages` goes out at
     once. Calls of `send_many` share batches likewise, except those with properties: what such a
     call has for a queue is encoded, and goes, by itself.
+
+    *Delays.* A message that is sent with `delay=` is stored at once and waits there; consumers see
+    it when it falls due, by the clock of its queue's leader, never earlier. It takes its place in
+    its queue then, after what came before; among delayed messages the order is that of their times,
+    and of sending for equal ones. `Receipt.id` names it for `cancel`.
 
     *Bounds.* At most `buffer_bytes` and `buffer_messages` wait for their answer.
     """
@@ -172,6 +179,7 @@ class Producer:
         tag: str | None = None,
         props: Mapping[str, Value | None] | None = None,
         queue: int | None = None,
+        delay: Delay | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Send one message and wait until it is on the disks of a majority.
@@ -185,6 +193,8 @@ class Producer:
             tag: one label.
             props: integers of 64 bits, floats, booleans, strings, bytes; None leaves a name out.
             queue: the queue within the topic, from 0.
+            delay: seconds, a timedelta, or a time with a time zone: deliver it then, ten years from
+                now at the latest. The past means at once.
             timeout: seconds; None: the client's default.
 
         Raises:
@@ -193,13 +203,14 @@ class Producer:
             OutcomeUnknown: the time ran out, or the broker forgot this producer, after the message
                 was written. It was stored, or may be until the next message of its queue is.
             Rejected: the message is too large, has a value that no column can hold, or the topic
-                is gone.
+                is gone; `TOO_MANY_DELAYED`: as many messages wait as may.
         """
         size = self._size_of(body, props)
+        due = due_ms(delay, self._world.now_ms())
         deadline = self._deadline(timeout)
         if not self._room.take_nowait(size, 1):
             await self._wait_room(size, 1, deadline)
-        message = (body, key, tag, props)
+        message = (body, key, tag, props, due)
         lane, entry = self._append(message, queue, size, deadline, is_later=False)
         try:
             await entry.wait_done()
@@ -216,6 +227,7 @@ class Producer:
         tag: str | None = None,
         props: Mapping[str, Value | None] | None = None,
         queue: int | None = None,
+        delay: Delay | None = None,
         timeout: float | None = None,
     ) -> PendingSend:
         """Take one message to be sent; what became of it is told by `wait` of what is returned.
@@ -227,9 +239,10 @@ class Producer:
             Rejected: as `send`.
         """
         size = self._size_of(body, props)
+        due = due_ms(delay, self._world.now_ms())
         if not self._room.take_nowait(size, 1):
             raise Unavailable(self._full())
-        message = (body, key, tag, props)
+        message = (body, key, tag, props, due)
         _, entry = self._append(message, queue, size, self._deadline(timeout), is_later=True)
         return entry
 
@@ -267,6 +280,7 @@ class Producer:
         tags: Sequence[str | None] | None = None,
         props: Sequence[Mapping[str, Value | None] | None] | None = None,
         queue: int | None = None,
+        delay: Delay | Sequence[Delay | None] | None = None,
         check: bool = True,
         timeout: float | None = None,
     ) -> SentMany:
@@ -275,7 +289,7 @@ class Producer:
         Give either `messages` or the columns (`bodies` and, each as long, `keys`, `tags`, `props`).
         Messages of one queue keep their order. Those without a key go to the queues in turn, a
         batch to each; calls under way at once share a batch. Cancelling takes back the batches that
-        were not written yet.
+        were not written yet. `delay` is one for all messages, or one each: see `send`.
 
         Returns:
             One receipt or error a message, as ranges.
@@ -287,7 +301,8 @@ class Producer:
         """
         deadline = self._deadline(timeout)
         batches = []
-        for batch in self._batches(_columns(messages, bodies, keys, tags, props), queue, deadline):
+        columns = self._columns(_columns(messages, bodies, keys, tags, props), delay)
+        for batch in self._batches(columns, queue, deadline):
             batches.append(batch)
             if len(batches) % _CHECKPOINT_BATCHES == 0:
                 await anyio.lowlevel.checkpoint()
@@ -309,6 +324,7 @@ class Producer:
         tags: Sequence[str | None] | None = None,
         props: Sequence[Mapping[str, Value | None] | None] | None = None,
         queue: int | None = None,
+        delay: Delay | Sequence[Delay | None] | None = None,
         timeout: float | None = None,
     ) -> PendingMany:
         """As `send_many`, without waiting: keep several under way and `wait` for each.
@@ -317,7 +333,7 @@ class Producer:
             Unavailable: the buffer has no room for all of them; none was taken.
             Rejected: a message cannot be encoded; none was taken.
         """
-        columns = _columns(messages, bodies, keys, tags, props)
+        columns = self._columns(_columns(messages, bodies, keys, tags, props), delay)
         batches = list(self._batches(columns, queue, self._deadline(timeout)))
         size = sum(batch.part.size for batch in batches)
         if not self._room.take_nowait(size, len(columns.bodies)):
@@ -325,6 +341,18 @@ class Producer:
         for batch in batches:
             self._put(batch)
         return PendingMany([(batch.part, batch.positions) for batch in batches])
+
+    def transaction(
+        self, *, group: str, note: str = "", timeout: float | None = None
+    ) -> Transaction:
+        """`async with p.transaction(group="shop") as t:` sends all or nothing: see there."""
+        self._check()
+        return Transaction(self._router, self._world, self._queues, group, note, timeout)
+
+    async def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
+        """See `Client.cancel`."""
+        self._check()
+        return await cancel_delayed(self._router, message_id, timeout)
 
     async def aclose(self, *, timeout: float | None = None) -> None:
         """Flush and end. A second call does nothing. Cancelling ends it without waiting.
@@ -380,6 +408,10 @@ class Producer:
             self._pump_later(lane)
         return lane, entry
 
+    def _columns(self, columns: Columns, delay: Delay | Sequence[Delay | None] | None) -> Columns:
+        dues = dues_of(delay, len(columns.bodies), self._world.now_ms())
+        return columns if dues is None else columns._replace(dues=dues)
+
     def _batches(self, columns: Columns, queue: int | None, deadline: float) -> Iterator["_Batch"]:
         """Check the messages, batch after batch."""
         self._check()
@@ -409,6 +441,7 @@ class Producer:
                 size=content.size + _MESSAGE_BYTES,
                 deadline=deadline,
                 content=content,
+                dues=columns.dues_of(cut.positions),
             )
             yield _Batch(lane, part, cut.positions)
 

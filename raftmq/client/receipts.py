@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 from raftmq.batch import Value
 from raftmq.errors import RaftmqError
 
+from .delays import format_delayed_id
 from .message import QUEUE_BITS, format_id
 
 if TYPE_CHECKING:
@@ -33,17 +34,21 @@ class Outgoing(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """The message is stored: on the disks of a majority."""
+    """The message is stored: on the disks of a majority. A delayed one waits there."""
 
     queue_number: int
     """The cluster-wide number of its queue."""
     offset: int | None
-    """Its offset. None: a repeat proved that it was stored by an earlier attempt, so long ago that
-    the broker no longer knows where."""
+    """Its offset. None: it is delayed, and gets one when it falls due; or a repeat proved that it
+    was stored by an earlier attempt, so long ago that the broker no longer knows where."""
     timestamp: int
-    """The leader's stamp, milliseconds since 1970; 0 if the offset is None."""
+    """The leader's stamp, milliseconds since 1970; 0 if nobody knows."""
     is_duplicate: bool = False
     """True if an earlier attempt had stored it and this answer is to a repeat."""
+    deliver_at_ms: int = 0
+    """If it is delayed: when it is delivered at the earliest, milliseconds since 1970; else 0."""
+    number: int = 0
+    """If it is delayed: what names it; else 0."""
 
     @property
     def queue(self) -> int:
@@ -52,7 +57,10 @@ class Receipt(NamedTuple):
 
     @property
     def id(self) -> str | None:
-        """The text that `Client.get` takes; None if the offset is."""
+        """The text that `Client.get` takes, or `Client.cancel` if it is delayed; None: nobody
+        knows."""
+        if self.number:
+            return format_delayed_id(self.queue_number, self.deliver_at_ms, self.number)
         return None if self.offset is None else format_id(self.queue_number, self.offset)
 
 
@@ -71,6 +79,10 @@ class SentRange(NamedTuple):
     """See `Receipt.is_duplicate`."""
     error: RaftmqError | None
     """Why it was not stored, or why nobody knows; None: it was stored."""
+    dues: Sequence[int] | None = None
+    """If it is delayed: when each message is delivered at the earliest; 0: at once."""
+    number: int = 0
+    """If it is delayed: what names the first message, the others follow; else 0."""
 
     @property
     def queue(self) -> int:
@@ -81,7 +93,10 @@ class SentRange(NamedTuple):
         """The receipt of the nth message of this range; only if `error` is None."""
         assert self.error is None, self.error
         offset = None if self.base_offset is None else self.base_offset + nth
-        return Receipt(self.queue_number, offset, self.timestamp, self.is_duplicate)
+        due, number = 0, 0
+        if self.number and self.dues is not None:
+            due, number = self.dues[nth], self.number + nth
+        return Receipt(self.queue_number, offset, self.timestamp, self.is_duplicate, due, number)
 
 
 class SentMany(Sequence[Receipt | RaftmqError]):

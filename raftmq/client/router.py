@@ -491,8 +491,9 @@ class Router:
         self,
         group: int,
         kind: FrameKind,
-        message: msgspec.Struct,
+        message: msgspec.Struct | None,
         *,
+        body: Sequence[bytes] = (),
         timeout: float | None = None,
         is_change: bool = False,
         refusal_in: Callable[[Frame], ErrorReply | None] = lambda _: None,
@@ -505,7 +506,8 @@ class Router:
         Args:
             group: the partition group.
             kind: of the request.
-            message: its header.
+            message: its header; None: it has none.
+            body: what follows the header.
             timeout: seconds; None: the default.
             is_change: True if it may change something.
             refusal_in: finds a refusal inside an answer, for requests that answer for parts.
@@ -517,9 +519,15 @@ class Router:
             Unavailable: the time ran out; nothing was changed.
             OutcomeUnknown: the time ran out, and a change was sent and not answered.
         """
-        call = LeaderCall(self, group, kind, pack(message), refusal_in, queue_number)
+        header = b"" if message is None else pack(message)
+        call = LeaderCall(self, group, kind, header, refusal_in, queue_number, body)
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
-            return await call.run()
+            try:
+                return await call.run()
+            except Unavailable as error:
+                if is_change and call.is_doubtful:
+                    raise OutcomeUnknown(f"{error}; {kind.name} may have been done") from error
+                raise
         what = f"{kind.name} to partition group {group} was not answered in time"
         if is_change and call.is_doubtful:
             raise OutcomeUnknown(f"{what}; it may have been done: {call.why}")

@@ -38,7 +38,18 @@ class Supervisor:
 
     def close(self) -> None:
         """The client is being closed: whoever still waits is told."""
-        self._end(RaftmqError("the client was closed"))
+        self.end(RaftmqError("the client was closed"))
+
+    def end(self, failure: RaftmqError) -> None:
+        """The client is not usable any more: whoever waits, or comes later, is told why.
+
+        After `Unavailable`, who waits for a change that may have been done is told
+        `OutcomeUnknown` instead.
+        """
+        if self.failure is None:
+            self.failure = failure
+            for nest in list(self._nests):
+                nest.on_failure(failure)
 
     def _start(self, job: Job, nest: "Nest") -> anyio.CancelScope:
         scope = anyio.CancelScope()
@@ -57,13 +68,7 @@ class Supervisor:
     def _fail(self, error: Exception) -> None:
         failure = RaftmqError(f"the client failed inside, which is a bug: {error!r}")
         failure.__cause__ = error
-        self._end(failure)
-
-    def _end(self, failure: RaftmqError) -> None:
-        if self.failure is None:
-            self.failure = failure
-            for nest in list(self._nests):
-                nest.on_failure(failure)
+        self.end(failure)
 
     def _close(self, nest: "Nest") -> None:
         if nest in self._nests:

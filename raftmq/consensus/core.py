@@ -50,6 +50,7 @@ class Core:
     __slots__ = (
         "abstains",
         "after_append",
+        "behind_since",
         "config",
         "election_elapsed",
         "election_timeout",
@@ -112,6 +113,8 @@ class Core:
         """The drawn timeout: between election_ticks and one less than twice that."""
         self.now = 0
         """The latest time the shell told, in ms; only stamps records."""
+        self.behind_since: tuple[int, int] | None = None
+        """Where the clock was found to be behind the log: its time, and the log's."""
 
         self.membership = Membership()
         self.members: Members = {}
@@ -188,6 +191,22 @@ class Core:
             and self.leader != NONE
             and self.election_elapsed < self.config.election_ticks
         )
+
+    def stamp(self, now: int) -> int:
+        """The time of a record that is appended at `now` by our clock; it never goes back.
+
+        The log may be ahead: an earlier leader's clock was fast, or ours was set back. If its time
+        stood still until ours had caught up, nothing that is timed by it would fall due. So it goes
+        on at half the pace, and ours catches up all the same.
+        """
+        last = self.log.last_timestamp
+        if not 0 < now < last:
+            self.behind_since = None
+            return max(now, last)
+        if self.behind_since is None or now < self.behind_since[0]:
+            self.behind_since = (now, last)
+        since, time = self.behind_since
+        return max(last, time + (now - since) // 2)
 
     def index_members(self) -> None:
         """Refresh what is derived from `members`; to be called whenever they change."""

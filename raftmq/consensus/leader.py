@@ -86,7 +86,7 @@ def _append(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     log = core.log
     first = index = log.last_index + 1
     chain = log.last_crc
-    timestamp = max(log.last_timestamp, core.now)
+    timestamp = core.stamp(core.now)
     term = core.term
     records: list[Record] = []
     for kind, payload in proposals:

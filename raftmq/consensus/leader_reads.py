@@ -19,9 +19,8 @@ from raftmq.consensus.types import NONE, ReadState
 def on_read_request(core: Core, message: Message) -> None:
     """A read of our own, or one that a follower forwarded."""
     requester = core.id if message.sender == NONE else message.sender
-    if core.membership.is_singleton:
-        _grant(core, requester, index=core.log.committed, context=message.context)
-    elif core.log.committed < core.term_first_index:
+    if core.log.committed < core.term_first_index:
+        # Also of a leader that is alone: the commit index that it came back with may lag behind.
         core.pending_reads.append((requester, message.context))
     else:
         _start(core, requester, message.context)
@@ -35,7 +34,7 @@ def start_pending(core: Core) -> None:
 
 
 def _start(core: Core, requester: int, context: bytes) -> None:
-    if core.config.read_mode is ReadMode.LEASE:
+    if core.config.read_mode is ReadMode.LEASE or core.membership.is_singleton:
         _grant(core, requester, index=core.log.committed, context=context)
         return
     core.reads.add(requester, index=core.log.committed, context=context)

@@ -157,8 +157,8 @@ class Raft:
     def propose(self, items: Sequence[Proposal], *, now: int) -> int:
         """Append records, given as (kind, payload), in one go: consecutive, all or nothing.
 
-        They are stamped `max(last record's time, now)`, `now` in ms since 1970. Returns the index
-        of the first; 0 if they were forwarded to the leader, in which case their fate is unknown.
+        They are stamped by `record_time(now)`, `now` in ms since 1970. Returns the index of the
+        first; 0 if they were forwarded to the leader, in which case their fate is unknown.
         Nothing is durable or committed yet: that shows when they come back in
         `Ready.committed` with the same term; if another term's record has the index, they are
         lost.
@@ -179,6 +179,11 @@ class Raft:
         if refused is not None:
             raise ProposalDropped(refused, leader=core.leader)
         return 0
+
+    def record_time(self, now: int) -> int:
+        """The stamp of a record appended at `now`, in ms since 1970: `now`, or a time after it that
+        goes on at half the pace while the log is ahead of our clock."""
+        return self._core.stamp(now)
 
     def propose_membership(self, change: MembershipChange, *, now: int) -> int:
         """Append a membership change. Returns its index, or 0 if it was forwarded.

@@ -6,6 +6,7 @@ have. A batch costs a handful of integers in arrays, whatever the number of its 
     rows     queue | first offset | messages | record | timestamp        one row a batch
     queue -> [first offset, row, first offset, row, ...]                 to find a row by offset
     keys     hash hash hash ... | hash hash ...                          with the record of each run
+    touches  what became of messages: see `traces`
 
 The event loop fills a builder. Once all records of its segment are applied, nothing is added any
 more, and another thread may turn it into columns while the loop goes on reading it.
@@ -27,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raftmq.log.index_file import Column
+from raftmq.log.traces import TouchBuilder
 
 
 class Placement(NamedTuple):
@@ -50,6 +52,8 @@ class SegmentBuilder:
         """The index in the segment's file name."""
         self.born: set[int] = set()
         """Queues whose offset 0 lies in this segment: whatever came before is another life."""
+        self.touches = TouchBuilder()
+        """What became of messages."""
         self._queues = array("Q")
         self._bases = array("Q")
         self._counts = array("I")
@@ -168,6 +172,7 @@ class SegmentBuilder:
             "ordinals": ordinals[order].astype("<u4").tobytes(),
             "keys": keys,
             "key_ordinals": key_ordinals,
+            "touches": self.touches.section(),
         }
 
     def _key_columns(self, base: int) -> tuple[bytes, bytes]:

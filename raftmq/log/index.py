@@ -24,6 +24,7 @@ indexes.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,31 @@ from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.segment import SegmentInfo
 from raftmq.log.store import LogStore
+from raftmq.log.traces import Rows, Touch, TouchRow, find, rows_of
 
 _REBUILD_BYTES = 4 * 1024 * 1024
+
+
+class Source(NamedTuple):
+    """The touches of one segment."""
+
+    base: int
+    """Its first record."""
+    last: int
+    """Its last record; 0: it is still written."""
+    rows: SegmentIndex | list[Rows]
+    """Where they are; nobody changes them any more."""
+
+
+class Touched(NamedTuple):
+    """Where to look for what became of a message."""
+
+    placement: Placement | None
+    """Its batch; None if that is not kept."""
+    sources: list[Source]
+    """By record."""
+    reached: int
+    """What was left out comes after this record; 0: nothing was."""
 
 
 class LogIndex:
@@ -55,6 +79,8 @@ class LogIndex:
         self._infos: list[SegmentInfo] = []
         self._builders: dict[int, SegmentBuilder] = {}
         self._handed_out: set[int] = set()
+        self.drops = 0
+        """How often retention moved."""
         assert applied < replay_from(layout), f"{applied} is past {replay_from(layout)}"
         self.arrange(layout)
         for segment in sorted(sealed, key=lambda segment: segment.sequence):
@@ -92,6 +118,14 @@ class LogIndex:
         if builder is not None:
             builder.add_keys(index, key_hashes)
 
+    def add_touches(self, index: int, number: int, touches: Sequence[Touch]) -> None:
+        """Note what a record did to messages of an attachment; records come in their order."""
+        builder: SegmentBuilder | None = self._active
+        if index < self._active_base:
+            builder = self._builder_at(index)
+        if builder is not None:
+            builder.touches.add(index, number, touches)
+
     def sealable(self, applied: int) -> SegmentBuilder | None:
         """A closed segment whose records are all applied, to be given to `LogStore.seal` on the
         disk thread; None if there is none. Each is handed out once."""
@@ -116,6 +150,7 @@ class LogIndex:
 
     def drop_before(self, index: int) -> None:
         """Retention moved: `index` is the first record kept."""
+        self.drops += 1
         for sequence in list(self._sequences):
             segment = self._sealed[sequence]
             if segment.last >= index:
@@ -207,6 +242,24 @@ class LogIndex:
             if len(found) >= limit:
                 break
         return found[:limit]
+
+    def touched(self, queue: int, offset: int, *, after: int, limit: int) -> "Touched":
+        """Where to look for what became of a message, by records after the one at `after`.
+
+        In up to `limit` segments. Looking may touch the disk: any thread may do it (`look`).
+        """
+        found = self.lookup(queue, offset, 1)
+        placement = found[0] if found and found[0].base_offset <= offset else None
+        first = max(after + 1, 0 if placement is None else placement.index)
+        sealed = self._sealed.values()
+        sources = [Source(one.base, one.last, one) for one in sealed if one.last >= first]
+        for info in self._infos:
+            builder = self._builders.get(info.name)
+            if builder is not None and (info.last is None or info.last >= first):
+                sources.append(Source(info.base, info.last or 0, builder.touches.snapshot()))
+        sources.sort(key=lambda source: source.base)
+        reached = sources[limit - 1].last if len(sources) > limit else 0
+        return Touched(placement, sources[:limit], reached)
 
     def directory_queues(self) -> int:
         """Queues that have batches in sealed segments."""
@@ -324,13 +377,37 @@ def replay_from(layout: Sequence[SegmentInfo]) -> int:
     return min(info.base for info in layout)
 
 
-def rebuild(
-    store: LogStore, info: SegmentInfo, look: Callable[[Record], tuple[Placement | None, bytes]]
-) -> SegmentIndex:
+class Told(NamedTuple):
+    """What the machine said of one record."""
+
+    placement: Placement | None
+    """Where its batch was placed."""
+    key_hashes: bytes
+    """Of its messages: see `LogIndex.add_keys`."""
+    touches: Sequence[tuple[int, Sequence[Touch]]] = ()
+    """What it did to messages, by attachment."""
+
+
+def look(touched: Touched, queue: int, offset: int, *, after: int) -> Iterator[TouchRow]:
+    """What became of a message by records after the one at `after`, in order; any thread.
+
+    Raises:
+        IndexDamaged: what a segment knows of it fails its CRC-32C.
+    """
+    for source in touched.sources:
+        if isinstance(source.rows, SegmentIndex):
+            rows = [rows_of(source.rows.column("touches"), queue)]
+        else:
+            rows = source.rows
+        for each in rows:
+            yield from find(each, queue=queue, offset=offset, after=after)
+
+
+def rebuild(store: LogStore, info: SegmentInfo, told: Callable[[Record], "Told"]) -> SegmentIndex:
     """Build the index file of a closed segment again.
 
-    `look` is called with each record in order, and says where the machine placed its batch, if it
-    did, and the key hashes of its messages (as `LogIndex.add_keys`). Runs on the disk thread.
+    `told` is called with each record in order, and says what the machine said. Runs on the disk
+    thread.
 
     Raises as `LogStore.read` and `LogStore.seal`.
     """
@@ -339,11 +416,13 @@ def rebuild(
     low = info.base
     while low <= info.last:
         for record in store.read(low, info.last + 1, _REBUILD_BYTES):
-            placement, key_hashes = look(record)
+            placement, key_hashes, touches = told(record)
             if placement is not None:
                 builder.place(placement, record.timestamp)
             if key_hashes:
                 builder.add_keys(record.index, key_hashes)
+            for number, some in touches:
+                builder.touches.add(record.index, number, some)
             low = record.index + 1
     return store.seal(builder)
 

@@ -29,13 +29,12 @@ file that is lost or damaged is built again, to the same bytes. Little-endian, 8
 | `queues`, `starts` | u64[q], u32[q+1] | queue | batches of queue i: rows starts[i]:starts[i+1] |
 | `bases`, `counts`, `ordinals` | u64, u32, u32 | row | first offset, messages, record - base |
 | `keys`, `key_ordinals` | u32, u32 | hash, record | which records hold messages of a key |
-
-The twelfth section is empty.
+| `touches` | u8 | queue, record | what became of messages (`traces`); empty: nothing |
 
 Invariants:
 - A segment gets an index only when all its records are applied: committed, hence final.
-- Sections are checked against their CRC before their first use: all but the keys when the log is
-  opened, the keys when one is looked for.
+- Sections are checked against their CRC before their first use: all but the keys and the touches
+  when the log is opened, those when one is looked for.
 
 Left out: a mapped file that someone else cuts short ends the process (SIGBUS). Each map holds a
 file descriptor, so a node needs about one for every sealed segment.
@@ -80,8 +79,9 @@ Column = Literal[
     "ordinals",
     "keys",
     "key_ordinals",
+    "touches",
 ]
-_FORMATS: dict[Column, Literal["Q", "I", "q"]] = {
+_FORMATS: dict[Column, Literal["Q", "I", "q", "B"]] = {
     "run_firsts": "Q",
     "run_terms": "Q",
     "positions": "I",
@@ -93,9 +93,12 @@ _FORMATS: dict[Column, Literal["Q", "I", "q"]] = {
     "ordinals": "I",
     "keys": "I",
     "key_ordinals": "I",
+    "touches": "B",
 }
 _NUMBERS: dict[Column, int] = {column: number for number, column in enumerate(_FORMATS)}
-_WIDTHS = {"Q": 8, "q": 8, "I": 4}
+_WIDTHS = {"Q": 8, "q": 8, "I": 4, "B": 1}
+_RARE = ("keys", "key_ordinals", "touches")
+"""Looked into for single messages only: checked when that happens."""
 
 
 class IndexDamaged(Exception):
@@ -174,9 +177,9 @@ class SegmentIndex:
         return view
 
     def verify(self, *, keys: bool) -> None:
-        """Check all sections, those of the keys only if asked to. Raises `IndexDamaged`."""
+        """Check all sections, those of keys and touches only if asked to. Raises `IndexDamaged`."""
         for column in _FORMATS:
-            if keys or column not in ("keys", "key_ordinals"):
+            if keys or column not in _RARE:
                 self.column(column)
 
     def terms(self) -> list[tuple[int, int]]:
@@ -209,7 +212,6 @@ def encode_index(
         table.append(_SECTION.pack(offset, length, google_crc32c.value(data)))
         parts += [data, bytes(-len(data) % 8)]
         offset += len(data) + len(parts[-1])
-    table.append(_SECTION.pack(offset, 0, 0))
     fields = _AFTER_CRC.pack(
         FORMAT_VERSION,
         name,

@@ -13,11 +13,12 @@ Sources: etcd's WAL encoder; "Can Applications Recover from fsync Failures?" (AT
 """
 
 import errno
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from raftmq.log.faults import DiskFull, FsyncFailed, LogFault, WriteFailed
+from raftmq.log.faults import DiskFull, Dropped, FsyncFailed, LogFault, WriteFailed
 from raftmq.log.files import File, FileSystem, prepare, publish
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.reading import View, read_range
@@ -178,6 +179,24 @@ class LogWriter:
             self._files, self._folder, self._view, low=index, high=index + 1, bytes_max=1
         )
         return Link(record.index, record.term, record.crc, record.timestamp)
+
+    def stamp(self, index: int) -> tuple[int, int]:
+        """Term and timestamp of a kept record, without reading it; any thread.
+
+        Raises:
+            Dropped: it is no longer kept.
+        """
+        view = self._view
+        for segment in reversed(view.segments):
+            if not segment.base <= index <= segment.last:
+                continue
+            if isinstance(segment, Unsealed):
+                link = segment.link(index)
+                return link.term, link.timestamp
+            firsts = segment.column("run_firsts")
+            term = segment.column("run_terms")[bisect_right(firsts, index) - 1]
+            return term, segment.column("timestamps")[index - segment.base]
+        raise Dropped(index, first_index=view.first)
 
     @property
     def _active(self) -> Unsealed:

@@ -6,92 +6,339 @@
 
 | a message is | when it is | kept in |
 |---|---|---|
-| fresh | at or after `next`: never handed out | - |
+| fresh | at or after `next`: never handed out | - , or what is known of it in the `window` |
 | leased | in the hand of a consumer | `leases` |
-| waiting | in a retry that is not due | `groups` |
+| waiting | in a retry that is not due | `retries` |
 | ready | in a retry that is due: handed out before all that is fresh | here |
+| held | kept back for the sake of order: never handed out | `keyed` |
 | dead | in a dead letter | `groups` |
-| acked | in none of these, before `next` | - |
+| acked, passed, purged, lost | in none of these, before `next` | - |
 
-A retry stays in place: the message keeps its offset and is never written a second time.
+A retry stays in place: the message keeps its offset and is never written a second time. This
+backlog knows no order; `keyed` and `serial` are backlogs that keep one.
 
 Invariants:
-- Each offset before `next` is in at most one lease, retry or dead letter.
-
-Left out: order by key, and messages that a filter passes over.
+- Each offset before `next` is in exactly one state, and the counts say how many are in which; what
+  resets jumped over, there or back, is counted apart.
+- With a window, the message at `next` matches, or nothing is known of it.
 
 Sources: RocketMQ copies a retry to a topic of its own, and loses it between two writes (#10985,
 #7914) or revives the next message (#7724); RabbitMQ's rabbit_fifo keeps returns in the machine.
 """
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
-from .spans import Span, run
+from .pieces import WIDTH_MAX, Piece, joined
+from .windows import Fill, Window
+
+
+class Counts(NamedTuple):
+    """How many messages of a queue are in each state, of those before `next`."""
+
+    leased: int
+    """In hand."""
+    waiting: int
+    """Failed, and wait for their time."""
+    ready: int
+    """Came back, and are handed out next."""
+    dead: int
+    """In dead letters."""
+    acked: int
+    """Done with."""
+    passed: int
+    """Did not match the filter."""
+    lost: int
+    """Taken by retention before they were settled."""
+    purged: int = 0
+    """Thrown away as dead letters."""
+    held: int = 0
+    """Were not handed out yet: they wait for their turn with their key."""
 
 
 class Backlog:
     """What a group has not settled of one queue."""
 
-    def __init__(self, begun: int) -> None:
+    is_keyed = False
+    """Whether its window needs keys."""
+
+    def __init__(self, begun: int, *, is_fed: bool = False, fill: Fill | None = None) -> None:
+        self._fill = fill or Fill()
         self.begun = begun
         """Where the group began to read."""
+        self.jumped = 0
+        """Messages that resets passed over, less those that they brought back."""
         self.next = begun
-        """The first offset that was never handed out."""
-        self.acked = 0
-        """Messages settled by a consumer."""
-        self.lost = 0
-        """Messages that retention took before they were settled."""
-        self._ready: deque[Span] = deque()
+        """The first offset that was not looked at: what is before it went out, or is held."""
+        self.window = self._new_window() if is_fed else None
+        """What is known from `next` on; None: nothing needs to be known."""
+        self.earliest = 0
+        """Retention took what is before it, as far as was told."""
+        self.leased = self.waiting = self.ready = self.dead = 0
+        self.acked = self.passed = self.lost = self.purged = 0
+        self._ready: deque[Piece] = deque()
 
     @property
-    def ready(self) -> int:
-        """Messages in retries that are due."""
-        return sum(each.size for each in self._ready)
+    def held(self) -> int:
+        """Messages kept back for the sake of order."""
+        return 0
+
+    @property
+    def counts(self) -> Counts:
+        """How many messages are in which state."""
+        return Counts(
+            leased=self.leased,
+            waiting=self.waiting,
+            ready=self.ready,
+            dead=self.dead,
+            acked=self.acked,
+            passed=self.passed,
+            lost=self.lost,
+            purged=self.purged,
+            held=self.held,
+        )
+
+    def replace(self, before: "Backlog", dead: int) -> None:
+        """Take another one's place after a reset. What was done with counts on; of dead ones so
+        many are left."""
+        if before.window is not None:
+            before.window.cut(before.window.width)
+        self.begun, self.earliest, self.dead = before.begun, before.earliest, dead
+        self.acked, self.passed = before.acked, before.passed
+        self.lost, self.purged = before.lost, before.purged
+        self.jumped = self.next - self.begun - sum(self.counts)
+
+    # What is fed
+
+    @property
+    def known(self) -> int:
+        """The offset up to which all is known."""
+        return self.next if self.window is None else self.next + self.window.width
+
+    def feed(self, base: int, count: int, mask: int | None, keys: bytes | None) -> int:
+        """Take in what the leader knows of messages from `known` on; how many were taken."""
+        if self.window is None or base != self.known:
+            return 0
+        count = self.window.feed(count, mask, keys)
+        self._skip()
+        return count
+
+    def wants_feed(self, end: int) -> bool:
+        """Whether there is more to know than is known."""
+        return self.window is not None and self.window.is_low and self.known < end
+
+    def set_fed(self, is_fed: bool) -> None:
+        """Begin to be fed, or go on without."""
+        if self.window is None and is_fed:
+            self.window = self._new_window()
+        elif self.window is not None and not is_fed:
+            self.window.cut(self.window.width)
+            self.window = None
+
+    def _new_window(self) -> Window:
+        return Window(self._fill, is_keyed=self.is_keyed)
+
+    # What goes out
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether something came back, or was held, and may go out."""
+        return bool(self._ready)
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether a settlement may have made something go out that did not before."""
+        return self.has_returned
 
     def has_some(self, end: int) -> bool:
-        """Whether there is something to hand out, given the queue's end."""
-        return bool(self._ready) or self.next < end
+        """Whether there may be something to hand out, given the queue's end."""
+        if self.window is not None:
+            return self.has_returned or bool(self.window.mask)
+        return self.has_returned or self.next < end
 
-    def take(self, count: int, end: int) -> Span | None:
-        """The next messages to hand out, at most `count`: a retry that is due, or fresh ones.
+    def take(self, count: int, end: int, *, is_full: bool = False) -> Piece | None:
+        """The next messages to hand out, at most `count`: retries that are due, or fresh ones if
+        the group is not full. Their attempt counts this time too."""
+        taken = self._take_ready(count)
+        if taken is not None:
+            self.ready -= taken.size
+        elif not is_full:
+            taken = self._take_fresh(count, end)
+        if taken is None:
+            return None
+        self.leased += taken.size
+        return taken._replace(attempt=taken.attempt + 1)
 
-        Their attempt counts this time too.
-        """
-        if self._ready:
-            taken, rest = self._ready.popleft().split(count)
-            if rest is not None:
-                self._ready.appendleft(rest)
-            return taken._replace(attempt=taken.attempt + 1)
-        count = min(count, end - self.next)
+    def _take_ready(self, count: int) -> Piece | None:
+        if not self._ready:
+            return None
+        taken = self._ready.popleft()
+        while self._ready and taken.size < count:
+            both = joined(taken, self._ready[0])
+            if both is None:
+                break
+            taken = both
+            self._ready.popleft()
+        taken, rest = taken.split(count)
+        if rest is not None:
+            self._ready.appendleft(rest)
+        return taken
+
+    def _take_fresh(self, count: int, end: int) -> Piece | None:
+        if self.window is not None:
+            return self._take_known(count, self.window)
+        count = min(count, end - self.next, WIDTH_MAX)
         if count <= 0:
             return None
-        taken = run(self.next, count, 1)
+        taken = Piece(self.next, (1 << count) - 1)
         self.next += count
         return taken
 
-    def give_back(self, messages: Span) -> None:
-        """Hand these messages out again, after those that are ready."""
-        self._ready.append(messages)
+    def _take_known(self, count: int, window: Window) -> Piece | None:
+        if not window.mask:
+            return None
+        found, _ = Piece(self.next, window.mask).split(count)
+        width = found.bits.bit_length()
+        window.cut(width)
+        self.next += width
+        self.passed += width - found.size
+        self._skip()
+        return found
+
+    def _skip(self) -> None:
+        assert self.window is not None
+        skipped = self.window.skip()
+        self.next += skipped
+        self.passed += skipped
+
+    # What becomes of messages that went out
+
+    def put_back(self, messages: Piece) -> None:
+        """They are to be handed out again, after those that are ready."""
+        self.ready += messages.size
+        both = joined(self._ready[-1], messages) if self._ready else None
+        if both is None:
+            self._ready.append(messages)
+        else:
+            self._ready[-1] = both
+
+    def wait(self, messages: Piece) -> None:
+        """They failed and are not due yet."""
+        self.waiting += messages.size
+
+    def wake(self, messages: Piece) -> None:
+        """They waited and are due."""
+        self.waiting -= messages.size
+        self.put_back(messages)
+
+    def ack(self, messages: Piece) -> None:
+        """They are done with."""
+        self.acked += messages.size
+        self.end_turn(messages)
+
+    def bury(self, messages: Piece, *, is_parked: bool) -> None:
+        """They are in a dead letter now; a parked one stays in the way of what comes after it."""
+        self.dead += messages.size
+        if not is_parked:
+            self.end_turn(messages)
+
+    def redrive(self, messages: Piece, *, is_parked: bool) -> None:
+        """They left their dead letter, to be handed out as if for the first time."""
+        self.dead -= messages.size
+        self.put_back(messages)
+
+    def purge(self, messages: Piece, *, is_parked: bool) -> None:
+        """They left their dead letter, and are thrown away."""
+        self.dead -= messages.size
+        self.purged += messages.size
+        if is_parked:
+            self.end_turn(messages)
+
+    def unpark(self, messages: Piece) -> None:
+        """A parked dead letter is being attended to."""
+
+    def lose_dead(self, messages: Piece, *, is_parked: bool) -> None:
+        """They left their dead letter, but retention had taken them."""
+        self.dead -= messages.size
+        self.lost += messages.size
+        if is_parked:
+            self.end_turn(messages)
+
+    def lose(self, messages: Piece) -> None:
+        """Retention took them."""
+        self.lost += messages.size
+        self.end_turn(messages)
+
+    def lose_waiting(self, messages: Piece) -> None:
+        """Retention took them while they waited."""
+        self.waiting -= messages.size
+        self.lose(messages)
+
+    def end_turn(self, messages: Piece) -> None:
+        """They are in nobody's way any more: for backlogs that keep an order."""
+
+    def occupy(self, messages: Piece) -> None:
+        """After a restart: they went out and are in their turn."""
 
     def trim(self, earliest: int) -> None:
-        """Retention: messages before an offset are gone."""
-        self.lost += max(earliest - self.next, 0)
-        self.next = max(self.next, earliest)
-        parts = [each.before(earliest) for each in self._ready]
-        self.lost += sum(gone.size for gone, _ in parts if gone is not None)
-        self._ready = deque(kept for _, kept in parts if kept is not None)
+        """Retention: fresh and ready messages before an offset are gone."""
+        self.earliest = max(self.earliest, earliest)
+        self._trim_fresh(earliest)
+        self._ready = deque(self._trimmed(self._ready, earliest))
+
+    def _trim_fresh(self, earliest: int) -> None:
+        gone = earliest - self.next
+        if gone <= 0:
+            return
+        self.next = earliest
+        if self.window is None:
+            self.lost += gone
+            return
+        known = min(gone, self.window.width)
+        matched = self.window.cut(known).bit_count()
+        self.passed += known - matched
+        self.lost += gone - known + matched
+        self._skip()
+
+    def _trimmed(self, pieces: "deque[Piece] | list[Piece]", earliest: int) -> list[Piece]:
+        parts = [each.before(earliest) for each in pieces]
+        for gone, _ in parts:
+            if gone is not None:
+                self.ready -= gone.size
+                self.lose(gone)
+        return [kept for _, kept in parts if kept is not None]
+
+    # As plain values
 
     def dump(self) -> list[Any]:
         """All of it as plain values."""
-        ready = [list(each) for each in self._ready]
-        return [self.begun, self.next, self.acked, self.lost, ready]
+        return [
+            self.begun,
+            self.next,
+            self.earliest,
+            list(self.counts),
+            [list(each) for each in self._ready],
+            None if self.window is None else self.window.dump(),
+            self._dump_order(),
+            self.jumped,
+        ]
 
-    @classmethod
-    def load(cls, values: list[Any]) -> "Backlog":
-        """The reverse of `dump`."""
-        begun, following, acked, lost, ready = values
-        backlog = cls(begun)
-        backlog.next, backlog.acked, backlog.lost = following, acked, lost
-        backlog._ready = deque(Span(*each) for each in ready)
-        return backlog
+    def load(self, values: list[Any]) -> None:
+        """Take the state that `dump` gave."""
+        self.begun, self.next, self.earliest, counts, ready, window, order, *more = values
+        # Older snapshots know of no resets.
+        self.jumped = more[0] if more else 0
+        self._load_counts(Counts(*counts))
+        self._ready = deque(Piece(*each) for each in ready)
+        self.window = None if window is None else Window.load(window, self._fill)
+        self._load_order(order)
+
+    def _load_counts(self, counts: Counts) -> None:
+        self.leased, self.waiting, self.ready, self.dead = counts[:4]
+        self.acked, self.passed, self.lost, self.purged = counts[4:8]
+
+    def _dump_order(self) -> list[Any]:
+        return []
+
+    def _load_order(self, values: list[Any]) -> None:
+        assert not values

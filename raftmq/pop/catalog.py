@@ -14,10 +14,16 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `AlterTopic` | more queues | the topic's number |
 | `DeleteTopic` | the name is free again; numbers are never used twice | the topic's number |
 | `Subscribe`, `Unsubscribe` | what a consumer group wants of a topic | the version |
+| `PutConsumerGroup` | a consumer group with a mode and a policy | the policy's version |
+| `DeleteConsumerGroup` | the name is free again, its attachments and filters are gone | - |
+| `Attach` | a consumer group takes messages of a topic | number, the policy's version |
+| `Detach` | it takes no more of them | the number that it had |
+| `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
 
 Invariants:
 - Every command may be repeated: the second time changes nothing. It answers the same, save that
-  deleting a topic twice says that it is unknown. So a client whose answer was lost asks again.
+  deleting a topic or a consumer group twice says that it is unknown, and that a second `Detach`
+  finds no number. So a client whose answer was lost asks again.
 - Under one generation a node has one data folder, and generations only rise, also over a removal:
   number and generation together never mean two folders.
 - A queue never changes its partition group; adding queues leaves the old ones where they are.
@@ -36,6 +42,24 @@ from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 
 from .commands import decode_commands
+from .consumer_groups import (
+    Attach,
+    ConsumerGroupCommand,
+    ConsumerGroups,
+    DeleteConsumerGroup,
+    Detach,
+    PutConsumerGroup,
+)
+from .membership import (
+    JoinGroup,
+    LeaveGroup,
+    MemberCommand,
+    Memberships,
+    RegrantQueues,
+    ReleaseQueues,
+    RenewMembers,
+)
+from .policy import Policy
 from .results import Changed, Refused, Result, UnsupportedVersion
 from .subscribers import Subscribe, Subscribers, Unsubscribe
 
@@ -51,9 +75,10 @@ QUEUES_MAX = 1 << QUEUE_BITS
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
 
-_STATE_VERSION = 2
-_STATE_VERSIONS = (1, _STATE_VERSION)
-"""Those that can be read: the first one had no subscriptions."""
+_STATE_VERSION = 4
+_STATE_VERSIONS = (1, 2, 3, _STATE_VERSION)
+"""Those that can be read: the first one had no subscriptions, the second no consumer groups, the
+third no members."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
 
 
@@ -198,6 +223,8 @@ Command = (
     | DeleteTopic
     | Subscribe
     | Unsubscribe
+    | ConsumerGroupCommand
+    | MemberCommand
 )
 
 
@@ -220,7 +247,7 @@ class Catalog:
         self.digest = 0
         """CRC-32C over all that was applied."""
         self.version = 0
-        """Index of the last record that changed anything."""
+        """Index of the last record that changed anything but who reads what."""
         self.log_start = 1
         """Part of every machine's face; the catalog trims nothing."""
         self.nodes: dict[int, Node] = {}
@@ -233,6 +260,10 @@ class Catalog:
         """All topics by name."""
         self.subscribers = Subscribers()
         """What consumer groups want of topics."""
+        self.consumer_groups = ConsumerGroups()
+        """Consumer groups with a mode and a policy, and which topics they take messages of."""
+        self.memberships = Memberships()
+        """Members of consumer groups that share out a topic's queues."""
         self._names: dict[int, str] = {}
         self.topic_last = 0
         """The highest topic number given so far."""
@@ -273,7 +304,9 @@ class Catalog:
         if isinstance(commands, Refused):
             return [commands]
         results = [self._run_one(command, record.timestamp) for command in commands]
-        self.version = record.index
+        # Members come, go and are renewed all the time, and nobody else needs to hear of it.
+        if not all(isinstance(command, MemberCommand) for command in commands):
+            self.version = record.index
         return results
 
     def _run_one(self, command: Command, now: int) -> Result:
@@ -298,6 +331,18 @@ class Catalog:
                 return self._delete_topic(name)
             case Subscribe() | Unsubscribe():
                 return self._subscribe(command)
+            case PutConsumerGroup():
+                return self.consumer_groups.put(command, self.applied + 1)
+            case DeleteConsumerGroup(name=name):
+                return self._delete_consumer_group(name)
+            case Attach() | Detach():
+                return self._attach(command)
+            case JoinGroup():
+                return self._join(command, now)
+            case RegrantQueues():
+                return self._regrant(command)
+            case LeaveGroup() | ReleaseQueues() | RenewMembers():
+                return self.memberships.apply(command, index=self.applied + 1, now=now)
             case _:
                 assert_never(command)
 
@@ -400,6 +445,8 @@ class Catalog:
             return _unknown_topic(name)
         del self._names[topic.id]
         self.subscribers.drop_topic(topic.id, self.applied + 1)
+        self.consumer_groups.drop_topic(topic.id, self.applied + 1)
+        self.memberships.drop_topic(topic.id)
         return Changed(topic.id)
 
     def _subscribe(self, command: Subscribe | Unsubscribe) -> Result:
@@ -410,6 +457,49 @@ class Catalog:
         if isinstance(command, Subscribe):
             return self.subscribers.subscribe(topic.id, command, index)
         return self.subscribers.unsubscribe(topic.id, command.consumer_group, index)
+
+    def _delete_consumer_group(self, name: str) -> Result:
+        index = self.applied + 1
+        members = self.memberships.count(name)
+        if members:
+            message = f"consumer group {name[:140]!r} has {members} members: stop them first"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        had_filters = self.subscribers.drop_group(name, index)
+        if not self.consumer_groups.delete(name, index) and not had_filters:
+            message = f"there is no consumer group {name[:140]!r}: list those that there are"
+            return Refused(Reason.UNKNOWN_GROUP, message)
+        return Changed()
+
+    def _attach(self, command: Attach | Detach) -> Result:
+        topic = self.topics.get(command.topic)
+        if topic is None:
+            return _unknown_topic(command.topic)
+        index = self.applied + 1
+        if isinstance(command, Attach):
+            return self.consumer_groups.attach(topic.id, len(topic.groups), command, index)
+        return self.consumer_groups.detach(topic.id, command.consumer_group, index)
+
+    def _join(self, command: JoinGroup, now: int) -> Result:
+        topic, index = self.topics.get(command.topic), self.applied + 1
+        if topic is None:
+            return _unknown_topic(command.topic)
+        name, mode = command.consumer_group, command.mode
+        known = self.consumer_groups.groups.get(name)
+        if known is not None and known.mode is not mode:
+            message = f"consumer group {name!r} has mode {known.mode}, not {mode}: use it as that"
+            return Refused(Reason.GROUP_MODE, message)
+        result = self.memberships.join(topic.id, len(topic.groups), command, index=index, now=now)
+        if known is None and isinstance(result, Changed):
+            # If there are too many groups already, this one has members and no entry.
+            self.consumer_groups.put(PutConsumerGroup(name, mode, Policy()), index)
+            self.version = index
+        return result
+
+    def _regrant(self, command: RegrantQueues) -> Result:
+        topic = self.topics.get(command.topic)
+        if topic is None:
+            return _unknown_topic(command.topic)
+        return self.memberships.regrant(topic.id, command, index=self.applied + 1)
 
     def _alter_topic(self, command: AlterTopic) -> Result:
         topic = self.topics.get(command.name)
@@ -422,6 +512,8 @@ class Catalog:
         more = self._spread(topic.id, have, command.queues)
         self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + more)
         self.subscribers.topic_changed(topic.id, self.applied + 1)
+        self.consumer_groups.topic_changed(topic.id, self.applied + 1)
+        self.memberships.topic_changed(topic.id, command.queues, self.applied + 1)
         return Changed(topic.id)
 
     def _spread(self, topic: int, first: int, end: int) -> list[int]:
@@ -441,6 +533,8 @@ class Catalog:
             list(self.groups.values()),
             list(self.topics.values()),
             self.subscribers.dump(),
+            self.consumer_groups.dump(),
+            self.memberships.dump(),
         ]
         return cbor2.dumps(msgspec.to_builtins(state))
 
@@ -452,14 +546,18 @@ class Catalog:
             raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
         catalog = cls()
         catalog.applied, catalog.digest, catalog.version, catalog.topic_last = values[:4]
-        nodes, groups, topics, *subscribers = values[4:]
+        nodes, groups, topics, *newer = values[4:]
         for node in msgspec.convert(nodes, list[Node]):
             (catalog.left if node.has_left else catalog.nodes)[node.id] = node
         catalog.groups = {group.id: group for group in msgspec.convert(groups, list[Group])}
         catalog.topics = {topic.name: topic for topic in msgspec.convert(topics, list[Topic])}
         catalog._names = {topic.id: topic.name for topic in catalog.topics.values()}
-        if subscribers:
-            catalog.subscribers.load(subscribers[0])
+        if newer:
+            catalog.subscribers.load(newer[0])
+        if len(newer) > 1:
+            catalog.consumer_groups.load(newer[1])
+        if len(newer) > 2:
+            catalog.memberships.load(newer[2])
         return catalog
 
 

@@ -18,7 +18,7 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 def encode_commands(commands: Sequence[msgspec.Struct]) -> bytes:
     """The payload of a COMMANDS record."""
-    return cbor2.dumps(msgspec.to_builtins(list(commands)))
+    return cbor2.dumps(msgspec.to_builtins(list(commands), builtin_types=(bytes,)))
 
 
 def decode_commands(payload: bytes, decoder: type[list[C]]) -> list[C] | Refused:

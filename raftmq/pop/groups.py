@@ -1,70 +1,81 @@
 """A consumer group that pops: leases with deadlines, retries in place, dead letters. No rebalance.
 
-Consumers ask for messages by *credit*. What is there is handed out at once; credit that is left
+Consumers *wish* for messages. What is there is handed out at once; a wish that found nothing
 stands until its time is over, and is served in the very record that brings something: a batch, a
 retry that falls due, a lease that runs out. So a delivery costs no record of its own, and nobody
 owns a queue: a consumer that hangs holds up what it has in hand and nothing else.
 
 | call | effect on messages |
 |---|---|
-| `ask` | fresh or ready → leased |
+| `feed` | what the leader knows of fresh ones; those that do not match → passed |
+| `ask`, `hand_out` | fresh or ready → leased, or held for the sake of order |
 | `ack` | leased → acked |
 | `nack` | leased → waiting (by the schedule, or as long as told), or dead after the last attempt |
 | `reject` | leased → dead |
 | `give_back` | leased → ready; the attempt does not count |
 | `extend` | the lease runs longer |
 | `pass_time` | leases that ran out: as nack; retries that fell due: waiting → ready |
-| `redrive`, `purge` | dead → ready as new; dead → gone |
-| `trim` | any → lost: retention took it, and it is counted |
+| `redrive`, `purge` | dead → ready as new, or lost; dead → purged |
+| `reset` | any but dead → skipped, or fresh again; dead ones from there on, too |
+| `trim` | any but dead → lost: retention took it, and it is counted |
+
+Three kinds of backlogs: without order (`backlog`), by key (`keyed`), by queue (`serial`). In an
+ordered group a dead letter ends its message's turn, unless the policy is blocking: then it is
+*parked*, and what comes after it waits until somebody redrives or purges it.
 
 Invariants:
-- Conservation: each message that was ever handed out is in exactly one of leased, waiting, ready,
-  dead, acked, purged, lost: `audit` says so.
+- Conservation: each message that was ever looked at is in exactly one state: `audit` says so.
 - While a lease runs nobody else is handed its messages, and only its consumer and token settle
   them.
 - An acked message is never handed out again.
+- What is kept is bounded: with `PIECES_MAX` leases, retries and dead letters, or `LETTERS_MAX` dead
+  letters, nothing fresh goes out until some are settled, redriven or purged.
 
-Left out: order by key, broadcast; filters.
+Left out: broadcast.
 
 Sources: RabbitMQ's rabbit_fifo (hand-out inside the apply of any command, while there is credit);
 RocketMQ's POP (no rebalance); Kafka's share groups (KIP-932), which replicate no acquisition.
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 import msgspec
 
 from raftmq.errors import Reason
+from raftmq.log.traces import BEFORE, FROM, Touch
 
-from .backlog import Backlog
-from .leases import Lease, Leases
+from .backlog import Backlog, Counts
+from .keyed import KeyedBacklog
+from .leases import CONSUMER_MAX, Lease, Leases
+from .letters import DeadLetter, keep_before
+from .pieces import Piece, joined_by_queue
+from .policy import INVISIBLE_MS_MAX, Mode, Order, Policy
 from .results import Changed, Refused, Result
-from .spans import Span
+from .retries import Retries
+from .serial import SerialBacklog
+from .spans import Span, span
+from .touches import TouchKind
+from .windows import Fill
+from .wishes import Wish, Wishes
 
-SCHEDULE_MS = tuple(
-    1000 * seconds
-    for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
-"""RocketMQ's levels of delay for a message that failed once, twice, …"""
-
-EXPIRIES_MAX = 10_000
+EXPIRIES_MAX = 2_500
 """Leases taken back in one step: a million that run out at once must not stop the loop."""
+HANDED_MAX = 4096
+"""Leases opened in one step, for the same reason; the rest come with the next record."""
+COUNT_MAX = 65_536
+"""Messages of one wish; what is asked beyond is not heard."""
+PIECES_MAX = 1 << 20
+"""Leases, retries and dead letters of a group, beyond which nothing fresh goes out."""
+LETTERS_MAX = 100_000
+"""The same for dead letters alone: each may have a long reason."""
 
-
-class Policy(msgspec.Struct, frozen=True):
-    """What becomes of messages that fail."""
-
-    schedule_ms: tuple[int, ...] = SCHEDULE_MS
-    """How long a message waits after its first failure, the second, …; the last one repeats."""
-    attempts_max: int = 17
-    """A message that fails for so many times is a dead letter."""
-
-    def delay_ms(self, attempt: int) -> int:
-        """How long a message waits that has failed `attempt` times."""
-        return self.schedule_ms[min(attempt, len(self.schedule_ms)) - 1]
+OFFSET_MAX = 1 << 63
+"""After all offsets."""
+By = tuple[int, int]
+"""Who settles, and by which token."""
+NOBODY: By = (0, 0)
 
 
 class Handed(NamedTuple):
@@ -82,253 +93,415 @@ class Handed(NamedTuple):
     """Until when, in milliseconds."""
 
 
-class DeadLetter(NamedTuple):
-    """Messages that are not handed out any more."""
-
-    queue: int
-    """The queue's number."""
-    messages: Span
-    """Which, and how often they were tried."""
-    reason: str
-    """Why: in the words of the consumer, or `expired` or `failed`."""
-    at: int
-    """Since when, in milliseconds."""
-
-
-class _Credit:
-    """What a consumer may be handed, and how."""
-
-    __slots__ = ("count", "invisible_ms", "until")
-
-    def __init__(self, count: int, invisible_ms: int, until: int) -> None:
-        self.count = count
-        self.invisible_ms = invisible_ms
-        self.until = until
-
-
 class PopGroup:
     """One consumer group's state in one partition group."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, mode: Mode = Mode.POP, is_filtered: bool = False) -> None:
         self.policy = policy
-        """What becomes of messages that fail."""
+        """What becomes of messages that fail. Another one may take its place; the order stays that
+        of the first one."""
+        self.mode = mode
+        """How it is served: without order if it is not `Mode.ORDERED`."""
+        self.is_filtered = is_filtered
+        """Whether a filter says which messages it gets."""
         self.backlogs: dict[int, Backlog] = {}
         """By queue."""
         self.dead: dict[int, DeadLetter] = {}
         """Dead letters, by a number that grows."""
         self.buried = 0
         """Dead letters so far: the number of the newest."""
-        self.purged = 0
-        """Messages of dead letters that were thrown away."""
+        self.touches: list[Touch] = []
+        """What became of messages since somebody looked: `Serving` takes it."""
+        self._order = policy.order if mode is Mode.ORDERED else None
         self._leases = Leases()
-        # (due, queue, base, messages): no two begin at one place, so messages are not compared.
-        self._waiting: list[tuple[int, int, int, Span]] = []
-        self._credits: dict[int, _Credit] = {}
-        # Consumers whose turn comes, and queues that may have something: each in order of turns.
-        self._hungry: deque[int] = deque()
-        self._open: dict[int, None] = {}
+        self._retries = Retries()
+        self._wishes = Wishes()
+        self._fill = Fill()
+        # Queues that may have something to hand out, in order of turns.
+        self._open: OrderedDict[int, None] = OrderedDict()
+        # Queues that may want to be fed: what is not in here does not.
+        self._underfed: dict[int, None] = {}
+        self._was_crowded = False
+        # When a hand-out was cut short; None: it was not.
+        self._cut_at: int | None = None
 
     # What the queue does
 
     def follow(self, queue: int, start: int) -> None:
         """Read a queue from an offset on. Nothing changes if the group reads it already."""
-        if queue not in self.backlogs:
-            self.backlogs[queue] = Backlog(start)
-            self._open[queue] = None
+        if queue in self.backlogs:
+            return
+        self.backlogs[queue] = self._backlog(start)
+        self.came(queue)
+
+    def _backlog(self, start: int) -> Backlog:
+        kinds = {Order.KEY: KeyedBacklog, Order.QUEUE: SerialBacklog, None: Backlog}
+        return kinds[self._order](start, is_fed=self.is_filtered, fill=self._fill)
 
     def came(self, queue: int) -> None:
         """A queue has new messages."""
         if queue in self.backlogs:
             self._open[queue] = None
+            if self.is_fed:
+                self._underfed[queue] = None
 
     def trim(self, queue: int, earliest: int) -> None:
         """Retention took what stands before an offset of a queue."""
         backlog = self.backlogs.get(queue)
         if backlog is None:
             return
+        self.touches.append(Touch(TouchKind.TRIMMED, queue, earliest, BEFORE))
         backlog.trim(earliest)
-        backlog.lost += self._leases.drop_before(queue, earliest)
-        waiting = self._waiting
-        self._waiting = [each for each in waiting if each[1] != queue]
-        for due, at, _, messages in waiting:
-            if at == queue:
-                gone, kept = messages.before(earliest)
-                backlog.lost += gone.size if gone is not None else 0
-                if kept is not None:
-                    self._waiting.append((due, at, kept.base, kept))
-        heapify(self._waiting)
+        if backlog.leased:
+            for gone in self._leases.drop_before(queue, earliest):
+                backlog.leased -= gone.size
+                backlog.lose(gone)
+        if backlog.waiting:
+            for gone in self._retries.drop_before(queue, earliest):
+                backlog.lose_waiting(gone)
+        self.came(queue)
+
+    # What the leader tells of messages
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether it must be told of each message whether it matches, and which key it has."""
+        return self.is_filtered or self._order is Order.KEY
+
+    def set_filtered(self, is_filtered: bool) -> None:
+        """It has a filter from now on, or none any more. What was fed stays as it was told, as long
+        as it is fed at all."""
+        self.is_filtered = is_filtered
+        for queue, backlog in self.backlogs.items():
+            if backlog.window is not None and not self.is_fed:
+                self.touches.append(Touch(TouchKind.UNFILTERED, queue, backlog.next, FROM))
+            backlog.set_fed(self.is_fed)
+            self.came(queue)
+
+    def known(self, queue: int) -> int:
+        """The offset up to which all is known of a queue; without need to be fed, what is next."""
+        backlog = self.backlogs.get(queue)
+        return 0 if backlog is None else backlog.known
+
+    def feed(
+        self, queue: int, base: int, count: int, *, mask: int | None, keys: bytes | None
+    ) -> int:
+        """Tell of `count` messages of a queue, from `base` on, which must be what is `known`.
+
+        Args:
+            mask: Bit n says that the message at `base + n` matches; None: all do.
+            keys: The hash of each message's key, four bytes little-endian, 0: it has none; empty or
+                None: none has a key.
+
+        Returns:
+            How many were taken in: fewer if the window is full. 0: nothing changed.
+        """
+        backlog = self.backlogs.get(queue)
+        fed = 0 if backlog is None else backlog.feed(base, count, mask, keys)
+        if fed:
+            self.came(queue)
+            missed = 0 if mask is None else ~mask & (1 << fed) - 1
+            if (passed := span(base, missed)) is not None:
+                self.touches.append(Touch(TouchKind.PASSED, queue, passed.base, passed.bits))
+        return fed
+
+    def wants_feed(self, ends: Mapping[int, int]) -> list[tuple[int, int]]:
+        """Queues of which too little is known, each with the offset from which on; by number."""
+        if self._was_crowded and not self._fill.is_crowded:
+            self._underfed = dict.fromkeys(self.backlogs)
+        self._was_crowded = self._fill.is_crowded
+        found: list[tuple[int, int]] = []
+        for queue in sorted(self._underfed):
+            backlog = self.backlogs[queue]
+            if backlog.wants_feed(ends.get(queue, 0)):
+                found.append((queue, backlog.known))
+            else:
+                del self._underfed[queue]
+        return found
 
     # What consumers do
 
     def ask(self, consumer: int, count: int, *, invisible_ms: int, until: int) -> None:
-        """A consumer wants up to `count` messages until a time; its last wish is void."""
-        if consumer not in self._credits:
-            self._hungry.append(consumer)
-        self._credits[consumer] = _Credit(count, invisible_ms, until)
+        """A consumer wants up to `count` messages until a time; its last wish is void.
+
+        The first hand-out that has something for it ends the wish, even if that is less than
+        `count`. A count of 0 is no wish, nor is that of a consumer whose number is not 1 to
+        `CONSUMER_MAX`. `invisible_ms` of 0 is what the policy says. What is over a limit is cut
+        down to it.
+        """
+        if count <= 0 or not 0 < consumer <= CONSUMER_MAX:
+            self._wishes.drop(consumer)
+            return
+        invisible_ms = invisible_ms if invisible_ms > 0 else self.policy.invisible_ms
+        invisible_ms = min(max(invisible_ms, 1), INVISIBLE_MS_MAX)
+        self._wishes.put(consumer, Wish(min(count, COUNT_MAX), invisible_ms, until))
 
     def hand_out(
-        self, ends: Mapping[int, int], now: int, next_token: Callable[[], int]
+        self,
+        ends: Mapping[int, int],
+        now: int,
+        next_token: Callable[[], int],
+        room: int | None = None,
     ) -> list[Handed]:
-        """Give hungry consumers what there is; consumers and queues take turns."""
+        """Give hungry consumers what there is, in `room` leases at the most; consumers and queues
+        take turns."""
+        self._cut_at = None
+        if not self._wishes or not self._open:
+            return []
         handed: list[Handed] = []
-        while self._hungry and self._open:
-            consumer = self._hungry.popleft()
-            credit = self._credits[consumer]
-            if credit.count <= 0 or credit.until <= now:
-                del self._credits[consumer]
-                continue
+        served: dict[int, None] = {}
+        stalled: list[int] = []
+        is_full = self.is_full
+        limit = HANDED_MAX if room is None else min(HANDED_MAX, room)
+        while self._open and (turn := self._wishes.first(now)) is not None:
+            if len(handed) >= limit:
+                self._cut_at = now
+                break
+            consumer, wish = turn
             queue = next(iter(self._open))
-            del self._open[queue]
             backlog, end = self.backlogs[queue], ends.get(queue, 0)
-            messages = backlog.take(credit.count, end)
-            if messages is None:
-                self._hungry.appendleft(consumer)
-                continue
-            if backlog.has_some(end):
-                self._open[queue] = None
-            token, deadline = next_token(), now + credit.invisible_ms
-            self._leases.open(token, Lease(queue, messages, consumer, deadline))
-            handed.append(Handed(consumer, token, queue, messages, deadline))
-            credit.count -= messages.size
-            self._hungry.append(consumer)
+            messages = backlog.take(wish.size, end, is_full=is_full)
+            if messages is not None:
+                handed.append(self._hand(consumer, wish, queue, messages, now, next_token()))
+                served[consumer] = None
+            if messages is not None and backlog.has_some(end):
+                self._open.move_to_end(queue)
+            else:
+                del self._open[queue]
+                if is_full and backlog.has_some(end):
+                    stalled.append(queue)
+            if self.is_fed:
+                self._underfed[queue] = None
+        for consumer in served:
+            self._wishes.drop(consumer)
+        self._open.update(dict.fromkeys(stalled))
         return handed
+
+    def _hand(
+        self, consumer: int, wish: Wish, queue: int, messages: Piece, now: int, token: int
+    ) -> Handed:
+        deadline = now + wish.invisible_ms
+        self._leases.open(Lease(token, queue, messages, consumer, deadline))
+        self._wishes.serve(consumer, wish, messages.size)
+        self._touch(TouchKind.HANDED, queue, messages, (consumer, token), deadline)
+        return Handed(consumer, token, queue, messages.span, deadline)
 
     def ack(self, consumer: int, token: int, messages: Span, now: int) -> Result:
         """These messages of a lease are done with."""
-        return self._settle(consumer, token, messages, now, self._acked)
+
+        def acked(queue: int, taken: Piece) -> None:
+            self._touch(TouchKind.ACKED, queue, taken, (consumer, token))
+            self.backlogs[queue].ack(taken)
+
+        return self._settle(consumer, token, messages, now, acked, is_success=True)
 
     def nack(
         self, consumer: int, token: int, messages: Span, now: int, *, delay_ms: int | None = None
     ) -> Result:
         """These messages of a lease failed: hand them out again, later; None: by the schedule."""
 
-        def failed(queue: int, taken: Span) -> None:
-            self._failed(queue, taken, "failed", now, delay_ms)
+        def failed(queue: int, taken: Piece) -> None:
+            self._failed(queue, taken, "failed", now, delay_ms, (consumer, token))
 
         return self._settle(consumer, token, messages, now, failed)
 
     def reject(self, consumer: int, token: int, messages: Span, now: int, *, reason: str) -> Result:
         """These messages of a lease can never be done: they are dead letters at once."""
 
-        def rejected(queue: int, taken: Span) -> None:
-            self._bury(queue, taken, reason, now)
+        def rejected(queue: int, taken: Piece) -> None:
+            self._bury(queue, taken, reason, now, (consumer, token))
 
         return self._settle(consumer, token, messages, now, rejected)
 
     def give_back(self, consumer: int, token: int, messages: Span, now: int) -> Result:
         """These messages of a lease were not begun with: whoever comes may have them."""
 
-        def given(queue: int, taken: Span) -> None:
-            self._give_back(queue, taken._replace(attempt=taken.attempt - 1))
+        def returned(queue: int, taken: Piece) -> None:
+            self._not_begun(queue, taken, (consumer, token))
 
-        return self._settle(consumer, token, messages, now, given)
+        return self._settle(consumer, token, messages, now, returned)
 
     def extend(self, consumer: int, token: int, now: int, *, invisible_ms: int) -> Result:
         """A lease runs for so long from now on; the result is its new deadline."""
-        lease = self._leases.find(token, consumer, now)
-        if lease is None:
+        row = self._leases.find(token, consumer, now)
+        if row is None:
             return _fenced(token)
-        self._leases.extend(token, lease, now + invisible_ms)
-        return Changed(lease.deadline)
+        if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
+            message = f"a lease runs for 1 to {INVISIBLE_MS_MAX} ms from now, not {invisible_ms}"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        self._leases.extend(row, now + invisible_ms)
+        held, queue = self._leases.held(row), self._leases.queue(row)
+        self._touch(TouchKind.EXTENDED, queue, held, (consumer, token), now + invisible_ms)
+        return Changed(now + invisible_ms)
 
     def leave(self, consumer: int) -> None:
         """A consumer wants no more. What it has in hand stays so until it is settled."""
-        if self._credits.pop(consumer, None) is not None:
-            self._hungry.remove(consumer)
+        self._wishes.drop(consumer)
 
     def held_by(self, consumer: int, now: int) -> Iterator[Handed]:
         """What a consumer has in hand: to be told again after a change of leader."""
-        for token, lease in self._leases:
-            if lease.consumer == consumer and lease.deadline > now:
-                yield Handed(consumer, token, lease.queue, lease.held, lease.deadline)
+        for token, queue, held, deadline in self._leases.of_consumer(consumer, now):
+            yield Handed(consumer, token, queue, held, deadline)
 
     # What time does
 
     @property
     def next_timer(self) -> int | None:
-        """When `pass_time` has something to do; None: never, as things are."""
-        timers = [self._leases.next_deadline, self._waiting[0][0] if self._waiting else None]
+        """When `pass_time` or `hand_out` has something to do by itself; None: never, as things
+        are."""
+        timers = (self._leases.next_deadline, self._retries.next_due, self._cut_at)
         return min((timer for timer in timers if timer is not None), default=None)
 
     def pass_time(self, now: int) -> bool:
         """Take back leases that ran out, wake retries that fell due, up to a bound; True if there
         is more to do."""
-        for queue, messages in self._leases.take_expired(now, EXPIRIES_MAX):
-            self._failed(queue, messages, "expired", now, None)
-        for _ in range(EXPIRIES_MAX):
-            if not self._waiting or self._waiting[0][0] > now:
-                break
-            _, queue, _, messages = heappop(self._waiting)
-            self._give_back(queue, messages)
+        for queue, messages in joined_by_queue(self._leases.take_expired(now, EXPIRIES_MAX)):
+            self.backlogs[queue].leased -= messages.size
+            self._failed(queue, messages, "expired", now, None, NOBODY)
+            self._reopen(queue)
+        due = self._retries.take_due(now, EXPIRIES_MAX)
+        # In the order of a queue each retry is in the way of what comes after it, by itself.
+        for queue, messages in due if self._order is Order.QUEUE else joined_by_queue(due):
+            self._touch(TouchKind.READY, queue, messages)
+            self.backlogs[queue].wake(messages)
+            self._reopen(queue)
+        self._wishes.sweep(now)
         timer = self.next_timer
         return timer is not None and timer <= now
 
     # What operators do
 
     def redrive(self, number: int) -> Result:
-        """Hand the messages of a dead letter out again, as if for the first time."""
-        letter = self.dead.pop(number, None)
+        """Hand the messages of a dead letter out again, as if for the first time; the result is
+        how many. Those that retention took meanwhile are lost now."""
+        letter = self._unbury(number)
         if letter is None:
             return _no_letter(number)
-        self._give_back(letter.queue, letter.messages._replace(attempt=0))
-        return Changed(letter.messages.size)
+        backlog = self.backlogs[letter.queue]
+        gone, kept = letter.piece._replace(attempt=0).before(backlog.earliest)
+        if gone is not None:
+            self._touch(TouchKind.LOST, letter.queue, gone)
+            backlog.lose_dead(gone, is_parked=letter.is_parked)
+        if kept is not None:
+            self._touch(TouchKind.REDRIVEN, letter.queue, kept)
+            backlog.redrive(kept, is_parked=letter.is_parked)
+        self._reopen(letter.queue)
+        return Changed(0 if kept is None else kept.size)
 
     def purge(self, number: int) -> Result:
-        """Throw the messages of a dead letter away."""
-        letter = self.dead.pop(number, None)
+        """Throw the messages of a dead letter away; the result is how many."""
+        letter = self._unbury(number)
         if letter is None:
             return _no_letter(number)
-        self.purged += letter.messages.size
+        self._touch(TouchKind.PURGED, letter.queue, letter.piece)
+        self.backlogs[letter.queue].purge(letter.piece, is_parked=letter.is_parked)
+        self._reopen(letter.queue)
         return Changed(letter.messages.size)
 
+    def _unbury(self, number: int) -> DeadLetter | None:
+        letter = self.dead.pop(number, None)
+        if letter is not None and letter.is_parked:
+            self.backlogs[letter.queue].unpark(letter.piece)
+        return letter
+
+    def reset(self, queue: int, offset: int) -> None:
+        """Go on from an offset of a queue, there or back. What is in hand or came back is nobody's
+        any more, and dead letters from there on come again as all that stands there."""
+        before = self.backlogs.get(queue)
+        if before is None:
+            return
+        self.touches.append(Touch(TouchKind.SKIPPED, queue, offset, BEFORE))
+        self.touches.append(Touch(TouchKind.RESET, queue, offset, FROM))
+        self._leases.drop_before(queue, OFFSET_MAX)
+        self._retries.drop_before(queue, OFFSET_MAX)
+        dead = keep_before(self.dead, queue, offset)
+        self.backlogs[queue] = self._backlog(offset)
+        self.backlogs[queue].replace(before, dead)
+        self.came(queue)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is unsettled that nothing fresh goes out."""
+        pieces = len(self._leases) + len(self._retries) + len(self.dead)
+        return pieces >= PIECES_MAX or len(self.dead) >= LETTERS_MAX
+
+    @property
+    def purged(self) -> int:
+        """Messages of dead letters that were thrown away."""
+        return sum(backlog.purged for backlog in self.backlogs.values())
+
+    def counts(self, queue: int) -> Counts:
+        """How many messages of a queue that it reads are in which state; looks at none of them."""
+        return self.backlogs[queue].counts
+
     def audit(self) -> dict[str, int]:
-        """How many messages are in each state. Those handed out ever are all there, each once."""
-        counts = Counter[str](purged=self.purged)
-        for _, lease in self._leases:
-            counts["leased"] += lease.held.size
-        counts["waiting"] = sum(messages.size for *_, messages in self._waiting)
-        counts["dead"] = sum(letter.messages.size for letter in self.dead.values())
-        for backlog in self.backlogs.values():
-            counts["ready"] += backlog.ready
-            counts["acked"] += backlog.acked
-            counts["lost"] += backlog.lost
-        begun = sum(backlog.next - backlog.begun for backlog in self.backlogs.values())
-        assert counts.total() == begun, f"{dict(counts)} do not add up to {begun}"
-        return dict(counts)
+        """How many messages are in each state, after all of them were counted anew: those that were
+        looked at are all there, each once."""
+        found: dict[int, Counter[str]] = {queue: Counter() for queue in self.backlogs}
+        for lease in self._leases:
+            found[lease.queue]["leased"] += lease.messages.size
+        for queue, messages in self._retries:
+            found[queue]["waiting"] += messages.size
+        for letter in self.dead.values():
+            found[letter.queue]["dead"] += letter.messages.size
+        totals = Counter[str]()
+        for queue, backlog in self.backlogs.items():
+            counts = backlog.counts
+            for word in ("leased", "waiting", "dead"):
+                assert found[queue][word] == getattr(counts, word), (queue, word, counts)
+            begun = backlog.next - backlog.begun - backlog.jumped
+            assert sum(counts) == begun, f"{counts} of queue {queue} do not add up to {begun}"
+            totals.update(counts._asdict())
+        return dict(totals)
 
     def dump(self) -> list[Any]:
         """All of it as plain values."""
         return [
-            [list(self.policy.schedule_ms), self.policy.attempts_max],
+            [
+                msgspec.to_builtins(self.policy),
+                self.mode.value,
+                self.is_filtered,
+                None if self._order is None else self._order.value,
+            ],
             [[queue, *backlog.dump()] for queue, backlog in self.backlogs.items()],
             self._leases.dump(),
-            [[due, queue, *messages] for due, queue, _, messages in sorted(self._waiting)],
-            [[number, x.queue, *x.messages, x.reason, x.at] for number, x in self.dead.items()],
-            [[consumer, x.count, x.invisible_ms, x.until] for consumer, x in self._credits.items()],
-            [list(self._hungry), list(self._open), self.buried, self.purged],
+            self._retries.dump(),
+            [[number, x.queue, list(x.messages), *x[2:]] for number, x in self.dead.items()],
+            self._wishes.dump(),
+            [list(self._open), self.buried, self._cut_at],
         ]
 
     @classmethod
     def load(cls, values: list[Any]) -> "PopGroup":
         """The reverse of `dump`."""
-        policy, backlogs, leases, waiting, dead, wishes, rest = values
-        group = cls(Policy(tuple(policy[0]), policy[1]))
-        group.backlogs = {queue: Backlog.load(state) for queue, *state in backlogs}
+        kind, backlogs, leases, retries, dead, wishes, rest = values
+        group = cls(msgspec.convert(kind[0], Policy), Mode(kind[1]), kind[2])
+        group._order = None if kind[3] is None else Order(kind[3])
+        for queue, *state in backlogs:
+            group.backlogs[queue] = group._backlog(0)
+            group.backlogs[queue].load(state)
         group._leases.load(leases)
-        group._waiting = [
-            (due, queue, base, Span(base, bits, attempt))
-            for due, queue, base, bits, attempt in waiting
-        ]
-        group.dead = {
-            number: DeadLetter(queue, Span(base, bits, attempt), reason, at)
-            for number, queue, base, bits, attempt, reason, at in dead
-        }
-        group._credits = {consumer: _Credit(*credit) for consumer, *credit in wishes}
-        hungry, is_open, group.buried, group.purged = rest
-        group._hungry, group._open = deque(hungry), dict.fromkeys(is_open)
+        group._retries.load(retries)
+        for number, queue, messages, *more in dead:
+            group.dead[number] = DeadLetter(queue, Span(*messages), *more)
+        group._wishes.load(wishes)
+        is_open, group.buried, group._cut_at = rest
+        group._open.update(dict.fromkeys(is_open))
+        group._underfed = dict.fromkeys(group.backlogs) if group.is_fed else {}
+        if group._order is Order.KEY:
+            group._occupy()
         return group
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _occupy(self) -> None:
+        for lease in self._leases:
+            self.backlogs[lease.queue].occupy(lease.messages)
+        for queue, messages in self._retries:
+            self.backlogs[queue].occupy(messages)
+        for letter in self.dead.values():
+            if letter.is_parked:
+                self.backlogs[letter.queue].occupy(letter.piece)
 
     def _settle(
         self,
@@ -336,39 +509,66 @@ class PopGroup:
         token: int,
         messages: Span,
         now: int,
-        settled: Callable[[int, Span], None],
+        settled: Callable[[int, Piece], None],
+        *,
+        is_success: bool = False,
     ) -> Result:
-        lease = self._leases.find(token, consumer, now)
-        if lease is None:
+        row = self._leases.find(token, consumer, now)
+        taken = None if row is None else self._leases.take(row, messages)
+        if row is None or taken is None:
             return _fenced(token)
-        taken = self._leases.take(token, lease, messages)
-        if taken is None:
-            return _fenced(token)
-        settled(lease.queue, taken)
+        queue = self._leases.queue(row)
+        self.backlogs[queue].leased -= taken.size
+        settled(queue, taken)
+        if self._order is Order.QUEUE and not is_success:
+            after = self._leases.take_from(row, taken.base)
+            if after is not None:
+                self.backlogs[queue].leased -= after.size
+                self._not_begun(queue, after)
+        self._reopen(queue)
         return Changed(taken.size)
 
-    def _acked(self, queue: int, messages: Span) -> None:
-        self.backlogs[queue].acked += messages.size
+    def _touch(
+        self, kind: int, queue: int, messages: Piece, by: By = NOBODY, detail: int = 0
+    ) -> None:
+        base, bits, attempt, _ = messages
+        self.touches.append(Touch(kind, queue, base, bits, attempt, *by, detail))
+
+    def _not_begun(self, queue: int, messages: Piece, by: By = NOBODY) -> None:
+        self._touch(TouchKind.GIVEN_BACK, queue, messages, by)
+        self.backlogs[queue].put_back(messages._replace(attempt=messages.attempt - 1))
 
     def _failed(
-        self, queue: int, messages: Span, reason: str, now: int, delay_ms: int | None
+        self, queue: int, messages: Piece, reason: str, now: int, delay_ms: int | None, by: By
     ) -> None:
+        if self._order is Order.QUEUE:
+            messages, after = messages.split(1)
+            if after is not None:
+                self._not_begun(queue, after)
         if messages.attempt >= self.policy.attempts_max:
-            self._bury(queue, messages, reason, now)
+            self._bury(queue, messages, reason, now, by)
             return
         delay_ms = self.policy.delay_ms(messages.attempt) if delay_ms is None else delay_ms
+        kind = TouchKind.EXPIRED if by == NOBODY else TouchKind.NACKED
+        self._touch(kind, queue, messages, by, now + max(delay_ms, 0))
         if delay_ms <= 0:
-            self._give_back(queue, messages)
+            self.backlogs[queue].put_back(messages)
         else:
-            heappush(self._waiting, (now + delay_ms, queue, messages.base, messages))
+            self.backlogs[queue].wait(messages)
+            self._retries.add(now + delay_ms, queue, messages)
 
-    def _give_back(self, queue: int, messages: Span) -> None:
-        self.backlogs[queue].give_back(messages)
-        self._open[queue] = None
-
-    def _bury(self, queue: int, messages: Span, reason: str, now: int) -> None:
+    def _bury(self, queue: int, messages: Piece, reason: str, now: int, by: By) -> None:
+        is_parked = self._order is not None and self.policy.is_blocking
         self.buried += 1
-        self.dead[self.buried] = DeadLetter(queue, messages, reason, now)
+        self._touch(TouchKind.DEAD, queue, messages, by, self.buried)
+        self.dead[self.buried] = DeadLetter(
+            queue, messages.span, reason, now, is_parked, messages.keys
+        )
+        self.backlogs[queue].bury(messages, is_parked=is_parked)
+
+    def _reopen(self, queue: int) -> None:
+        if self.backlogs[queue].may_serve:
+            self._open[queue] = None
 
 
 def _fenced(token: int) -> Refused:

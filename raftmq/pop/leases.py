@@ -4,145 +4,362 @@ A *token* names a lease for ever: the Raft index of the record that handed the m
 slot within it. So tokens grow with every hand-out, no two are equal across leaders and restarts,
 and what a token says is about that hand-out and no other: a stale one finds nothing.
 
+Leases are columns, in the order of their tokens, so that a million of them take 80 MB, leave
+nothing to the interpreter's collector, and are written into a snapshot as a few byte strings:
+
+    token      48 << 20   48 << 20 | 1   52 << 20
+    queue         65536          65537      65536
+    base            100              0        110
+    bits       0b111111            0b0      0b100     0: it is over; the row goes when many are
+    attempt           1              1          2
+    consumer         11             12         11
+    deadline       5000           5000       6000
+
+A timer is a note under a deadline. A lease that is settled or extended leaves its note behind; the
+note is passed over when its time comes, and when most notes are of that kind all are written anew.
+
 Invariants:
 - A lease whose deadline has come is nobody's, whether it was taken back already or not: taking
   back a million of them is done in portions.
-- Nothing depends on anything but the calls and their order.
+- Each lease has a note under its deadline or an earlier time.
+- Nothing that can be seen depends on notes or on rows that are over: leases run out by deadline
+  and token.
 
 Sources: Amazon SQS (visibility timeout); RocketMQ's checkpoints, whose handle is a position and a
 wall-clock time and so cannot tell one hand-out from the next; Kleppmann, "How to do distributed
 locking" (fencing tokens).
 """
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
-from heapq import heappop, heappush
-from typing import Any
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
 
-from .spans import Span, run, span
+import numpy as np
+
+from .pieces import KEY_BYTES, Piece, pick, piece
+from .spans import Span, span
 
 SLOT_BITS = 20
 """A token is `index << SLOT_BITS | slot`."""
+CONSUMER_MAX = (1 << 63) - 1
+"""The highest number of a consumer."""
+_STALE_MIN = 1024
+"""So many notes and rows that are over are borne in any case."""
+_SCANNED_MAX = 65_536
+"""So many rows are searched for a consumer's, in 0.1 ms."""
+_SCANS_MAX = 16
+"""How often more are, before they are put in order: that takes as long as so many searches."""
+_SMALL_MAX = (1 << 64) - 1
 
 
-class Lease:
+class Lease(NamedTuple):
     """Messages of one queue in the hand of one consumer."""
 
-    __slots__ = ("attempt", "base", "bits", "consumer", "deadline", "queue")
-
-    def __init__(self, queue: int, held: Span, consumer: int, deadline: int) -> None:
-        self.queue = queue
-        """The queue's number."""
-        self.base, self.bits, self.attempt = held
-        self.consumer = consumer
-        """Whose."""
-        self.deadline = deadline
-        """From this time on it is nobody's, in milliseconds."""
-
-    @property
-    def held(self) -> Span:
-        """What is left of it."""
-        held = span(self.base, self.bits, self.attempt)
-        assert held is not None, "an empty lease was kept"
-        return held
+    token: int
+    """Its name."""
+    queue: int
+    """The queue's number."""
+    messages: Piece
+    """What is left of it, and for which time."""
+    consumer: int
+    """Whose."""
+    deadline: int
+    """From this time on it is nobody's, in milliseconds."""
 
 
 class Leases:
     """The leases of one consumer group."""
 
     def __init__(self) -> None:
-        self._leases: dict[int, Lease] = {}
-        # Deadline → tokens; a token may stand under deadlines that it does not have any more.
-        self._due: dict[int, list[int]] = {}
-        self._deadlines: list[int] = []
-        # The deadline whose tokens are in order already: replicas take back in the same order,
-        # whichever way they came to their state.
+        self._tokens = array("Q")
+        self._queues = array("Q")
+        self._bases = array("Q")
+        self._attempts = array("Q")
+        self._consumers = array("Q")
+        self._deadlines = array("Q")
+        self._bits: list[int] = []
+        # The hashes of the keys of all that was handed out, empty where they do not matter; and by
+        # token the messages that these belong to, if there is more than one.
+        self._keys: list[bytes] = []
+        self._key_bits: dict[int, int] = {}
+        self._over_count = 0
+        # The first so many rows in the order of consumers; made when many of them ask.
+        self._by_consumer = np.empty(0, np.int64)
+        self._scans = 0
+        # Deadline → tokens: the notes.
+        self._due: dict[int, array[int]] = {}
+        self._times: list[int] = []
+        self._note_count = 0
+        # The deadline whose tokens are in order already.
         self._in_order = -1
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self._tokens) - self._over_count
 
-    def __iter__(self) -> Iterator[tuple[int, Lease]]:
-        return iter(self._leases.items())
+    def __iter__(self) -> Iterator[Lease]:
+        return (self._lease(row) for row, bits in enumerate(self._bits) if bits)
 
     @property
     def next_deadline(self) -> int | None:
-        """When the next lease may have to be taken back; None if there is none."""
-        return self._deadlines[0] if self._deadlines else None
+        """When the next lease has to be taken back; None if there is none."""
+        while self._times:
+            tokens = self._due[self._times[0]]
+            if self._row_due(tokens[-1], self._times[0]) >= 0:
+                return self._times[0]
+            self._drop_note(tokens)
+        return None
 
-    def open(self, token: int, lease: Lease) -> None:
-        """A new lease."""
-        assert token not in self._leases, token
-        self._leases[token] = lease
-        self._note(token, lease.deadline)
+    def open(self, lease: Lease) -> None:
+        """A new lease; its token is higher than all before."""
+        assert not self._tokens or lease.token > self._tokens[-1], lease.token
+        self._tidy_rows()
+        self._tidy_notes()
+        base, bits, attempt, keys = lease.messages
+        self._tokens.append(lease.token)
+        self._queues.append(lease.queue)
+        self._bases.append(base)
+        self._attempts.append(attempt)
+        self._consumers.append(lease.consumer)
+        self._deadlines.append(lease.deadline)
+        self._bits.append(bits)
+        self._keys.append(keys)
+        if len(keys) > KEY_BYTES:
+            self._key_bits[lease.token] = bits
+        self._note(lease.token, lease.deadline)
 
-    def find(self, token: int, consumer: int, now: int) -> Lease | None:
-        """A consumer's lease that runs; None if the token is stale, or never was."""
-        lease = self._leases.get(token)
-        if lease is None or lease.consumer != consumer or lease.deadline <= now:
+    def find(self, token: int, consumer: int, now: int) -> int | None:
+        """The row of a consumer's lease that runs, good until the next one is opened; None if the
+        token is stale, or never was."""
+        row = self._row(token)
+        if row < 0 or self._consumers[row] != consumer or self._deadlines[row] <= now:
             return None
-        return lease
+        return row
 
-    def take(self, token: int, lease: Lease, messages: Span) -> Span | None:
+    def queue(self, row: int) -> int:
+        """The queue of a lease."""
+        return self._queues[row]
+
+    def held(self, row: int) -> Piece:
+        """What a lease still holds."""
+        return self._part(row, self._bits[row])
+
+    def take(self, row: int, messages: Span) -> Piece | None:
         """Take messages out of a lease; those that it still holds."""
-        shift = messages.base - lease.base
-        bits = messages.bits << shift if shift >= 0 else messages.bits >> -shift
-        taken = lease.bits & bits
-        lease.bits ^= taken
-        if not lease.bits:
-            del self._leases[token]
-        return span(lease.base, taken, lease.attempt)
+        shift, held = messages.base - self._bases[row], self._bits[row]
+        if shift >= held.bit_length():
+            return None
+        return self._take(row, held & _shifted(messages.bits, shift))
 
-    def extend(self, token: int, lease: Lease, deadline: int) -> None:
+    def take_from(self, row: int, offset: int) -> Piece | None:
+        """Take all from an offset on out of a lease."""
+        width = max(offset - self._bases[row], 0)
+        return self._take(row, self._bits[row] >> width << width)
+
+    def _take(self, row: int, taken: int) -> Piece | None:
+        if not taken:
+            return None
+        messages = self._part(row, taken)
+        left = self._bits[row] ^ taken
+        self._bits[row] = left
+        if not left:
+            self._over_count += 1
+            self._key_bits.pop(self._tokens[row], None)
+        return messages
+
+    def extend(self, row: int, deadline: int) -> None:
         """Let a lease run until another time."""
-        lease.deadline = deadline
-        self._note(token, deadline)
+        if deadline < self._deadlines[row]:
+            self._note(self._tokens[row], deadline)
+        self._deadlines[row] = deadline
+        self._tidy_notes()
 
-    def take_expired(self, now: int, count: int) -> list[tuple[int, Span]]:
+    def take_expired(self, now: int, count: int) -> list[tuple[int, Piece]]:
         """Take back up to `count` leases whose deadline has come, the oldest first: (queue,
         messages) each."""
-        taken: list[tuple[int, Span]] = []
-        while self._deadlines and self._deadlines[0] <= now and len(taken) < count:
-            deadline = self._deadlines[0]
-            tokens = self._due[deadline]
+        taken: list[tuple[int, Piece]] = []
+        while self._times and self._times[0] <= now and len(taken) < count:
+            deadline = self._times[0]
             if self._in_order != deadline:
-                tokens.sort(reverse=True)
+                self._due[deadline] = array("Q", sorted(self._due[deadline], reverse=True))
                 self._in_order = deadline
-            while tokens and len(taken) < count:
-                token = tokens.pop()
-                lease = self._leases.get(token)
-                if lease is None or lease.deadline != deadline:
-                    continue
-                del self._leases[token]
-                taken.append((lease.queue, lease.held))
-            if not tokens:
-                del self._due[heappop(self._deadlines)]
+            tokens = self._due[deadline]
+            row = self._row_due(tokens[-1], deadline)
+            if row >= 0:
+                messages = self._take(row, self._bits[row])
+                assert messages is not None, "an empty lease was found"
+                taken.append((self._queues[row], messages))
+            self._drop_note(tokens)
         return taken
 
-    def drop_before(self, queue: int, offset: int) -> int:
-        """Forget what stands before an offset of a queue; how many messages that was."""
-        dropped = 0
-        for token, lease in list(self._leases.items()):
-            if lease.queue == queue and lease.base < offset:
-                gone = self.take(token, lease, run(lease.base, offset - lease.base))
-                dropped += gone.size if gone is not None else 0
+    def drop_before(self, queue: int, offset: int) -> list[Piece]:
+        """Forget what stands before an offset of a queue; what that was."""
+        is_meant = (_numbers(self._queues) == queue) & (_numbers(self._bases) < offset)
+        dropped: list[Piece] = []
+        for row in np.flatnonzero(is_meant).tolist():
+            width = min(offset - self._bases[row], self._bits[row].bit_length())
+            gone = self._take(row, self._bits[row] & (1 << width) - 1)
+            if gone is not None:
+                dropped.append(gone)
         return dropped
 
-    def dump(self) -> list[list[Any]]:
-        """The leases as plain values."""
-        return [
-            [token, x.queue, x.base, x.bits, x.attempt, x.consumer, x.deadline]
-            for token, x in self._leases.items()
-        ]
+    def of_consumer(self, consumer: int, now: int) -> Iterator[tuple[int, int, Span, int]]:
+        """A consumer's leases that run, oldest first: token, queue, messages, deadline."""
+        found = self._rows_of(consumer)
+        rows = found[_numbers(self._deadlines)[found] > now]
+        columns = [_numbers(each)[rows].tolist() for each in self._columns()]
+        for row, token, queue, base, attempt, _, deadline in zip(
+            rows.tolist(), *columns, strict=True
+        ):
+            held = span(base, self._bits[row], attempt)
+            if held is not None:
+                yield token, queue, held, deadline
 
-    def load(self, rows: list[list[Any]]) -> None:
+    def _rows_of(self, consumer: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        """The rows of a consumer, with those that are over."""
+        consumers = _numbers(self._consumers)
+        by_consumer, count = self._by_consumer, len(self._by_consumer)
+        if len(consumers) - count > _SCANNED_MAX:
+            self._scans += 1
+            if self._scans > _SCANS_MAX:
+                self._by_consumer = by_consumer = np.argsort(consumers, kind="stable")
+                self._scans, count = 0, len(by_consumer)
+        start, stop = (
+            np.searchsorted(consumers[:count], consumer, side, sorter=by_consumer)
+            for side in ("left", "right")
+        )
+        newer = np.flatnonzero(consumers[count:] == consumer) + count
+        return np.concatenate((by_consumer[start:stop], newer))
+
+    # As plain values
+
+    def dump(self) -> list[Any]:
+        """The leases as plain values: columns of eight bytes little-endian each."""
+        self._drop_rows()
+        wide: list[list[int]] = []
+        bits = self._bits
+        if max(bits, default=0) > _SMALL_MAX:
+            wide = [[row, each] for row, each in enumerate(bits) if each > _SMALL_MAX]
+            bits = [each if each <= _SMALL_MAX else 0 for each in bits]
+        small = array("Q", bits)
+        columns = [_numbers(each).astype("<u8").tobytes() for each in (*self._columns(), small)]
+        sizes = array("Q", map(len, self._keys)) if any(self._keys) else array("Q")
+        keys = [_numbers(sizes).astype("<u8").tobytes(), b"".join(self._keys)]
+        return [columns, wide, *keys, [[token, bits] for token, bits in self._key_bits.items()]]
+
+    def load(self, values: list[Any]) -> None:
         """The reverse of `dump`."""
-        for token, queue, base, bits, attempt, consumer, deadline in rows:
-            self.open(token, Lease(queue, Span(base, bits, attempt), consumer, deadline))
+        columns, wide, sizes, keys, key_bits = values
+        *plain, small = (array("Q", np.frombuffer(each, "<u8").tolist()) for each in columns)
+        self._set_columns(plain)
+        self._bits = small.tolist()
+        for row, bits in wide:
+            self._bits[row] = bits
+        self._keys = [b""] * len(self._bits)
+        at = 0
+        for row, size in enumerate(np.frombuffer(sizes, "<u8").tolist()):
+            self._keys[row] = keys[at : at + size]
+            at += size
+        self._key_bits = dict(key_bits)
+        self._note_anew()
+
+    # Rows
+
+    def _columns(self) -> "tuple[array[int], ...]":
+        return (
+            self._tokens,
+            self._queues,
+            self._bases,
+            self._attempts,
+            self._consumers,
+            self._deadlines,
+        )
+
+    def _set_columns(self, columns: "list[array[int]]") -> None:
+        self._tokens, self._queues, self._bases = columns[:3]
+        self._attempts, self._consumers, self._deadlines = columns[3:]
+
+    def _row(self, token: int) -> int:
+        row = bisect_left(self._tokens, token)
+        is_there = row < len(self._tokens) and self._tokens[row] == token and self._bits[row]
+        return row if is_there else -1
+
+    def _part(self, row: int, bits: int) -> Piece:
+        keys = self._keys[row]
+        if len(keys) > KEY_BYTES:
+            keys = pick(keys, self._key_bits[self._tokens[row]], bits)
+        part = piece(self._bases[row], bits, self._attempts[row], keys)
+        assert part is not None, "nothing of a lease"
+        return part
+
+    def _lease(self, row: int) -> Lease:
+        messages = self._part(row, self._bits[row])
+        return Lease(
+            self._tokens[row],
+            self._queues[row],
+            messages,
+            self._consumers[row],
+            self._deadlines[row],
+        )
+
+    def _tidy_rows(self) -> None:
+        if self._over_count > len(self) + _STALE_MIN:
+            self._drop_rows()
+
+    def _drop_rows(self) -> None:
+        kept = np.fromiter(map(bool, self._bits), bool, len(self._bits))
+        columns = [array("Q", _numbers(each)[kept].tobytes()) for each in self._columns()]
+        self._set_columns(columns)
+        self._keys = [keys for keys, bits in zip(self._keys, self._bits, strict=True) if bits]
+        self._bits = [bits for bits in self._bits if bits]
+        self._over_count = 0
+        self._by_consumer = np.empty(0, np.int64)
+
+    # Notes
 
     def _note(self, token: int, deadline: int) -> None:
         tokens = self._due.get(deadline)
         if tokens is None:
-            self._due[deadline] = [token]
-            heappush(self._deadlines, deadline)
-        else:
-            tokens.append(token)
+            tokens = self._due[deadline] = array("Q")
+            heappush(self._times, deadline)
+        tokens.append(token)
+        self._note_count += 1
+
+    def _tidy_notes(self) -> None:
+        if self._note_count > 2 * len(self) + _STALE_MIN:
+            self._note_anew()
+
+    def _note_anew(self) -> None:
+        self._due = {}
+        for token, deadline, bits in zip(self._tokens, self._deadlines, self._bits, strict=True):
+            if bits:
+                self._due.setdefault(deadline, array("Q")).append(token)
+        self._times = list(self._due)
+        heapify(self._times)
+        self._note_count, self._in_order = len(self), -1
+
+    def _row_due(self, token: int, deadline: int) -> int:
+        """The row of a lease that a note is about; -1 if it is over, or ends another time: one
+        that ends later gets a new note."""
+        row = self._row(token)
+        if row < 0 or self._deadlines[row] == deadline:
+            return row
+        if self._deadlines[row] > deadline:
+            self._note(token, self._deadlines[row])
+        return -1
+
+    def _drop_note(self, tokens: "array[int]") -> None:
+        tokens.pop()
+        self._note_count -= 1
+        if not tokens:
+            del self._due[heappop(self._times)]
+
+
+def _numbers(column: "array[int]") -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    """A column as numpy sees it; it must be gone before the column grows."""
+    return np.frombuffer(column, np.uint64) if column else np.empty(0, np.uint64)
+
+
+def _shifted(bits: int, by: int) -> int:
+    return bits << by if by >= 0 else bits >> -by

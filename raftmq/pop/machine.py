@@ -5,9 +5,11 @@ ones of its queue. So the log decides the order, and every replica finds the sam
 
 | record kind | effect |
 |---|---|
-| BATCH | the batch is placed at the end of its queue, or found to be a repeat, or refused |
-| COMMANDS | each command in turn: `CommitOffsets`, `Trim`, `DropQueues`, `Resubscribe` |
+| BATCH | the batch is placed at the end of its queue, or waits for its time (`delays`), or is |
+| | found to be a repeat, or refused |
+| COMMANDS | each command in turn: `CommitOffsets`, `Trim`, `DropQueues`, `Resubscribe`, `calls` |
 | NOOP, MEMBERSHIP | nothing (consensus reads memberships itself) |
+| any | before it time passes, after it consumers that wait are served (`serving`) |
 
 Invariants:
 - `apply` is total: any payload gives a result, never an exception, save a record of a version that
@@ -19,40 +21,37 @@ Sources: Raft §2 (replicated state machines); RocketMQ's commit log with light 
 """
 
 import struct
-from typing import Any, assert_never
 
 import cbor2
 import google_crc32c
 import msgspec
 import numpy as np
 
-from raftmq.batch import peek
+from raftmq.batch import BatchHead, peek
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.log.record import Kind, Record
 
+from . import calls
 from .commands import decode_commands
+from .delays import POSITION_BITS, RESERVED, Cancel, Carry, Delays, Run
+from .offsets import CommitOffsets, Offsets
 from .producers import Producers
-from .results import Appended, Changed, Refused, Result, UnsupportedVersion
+from .results import Appended, Changed, Delayed, Refused, Result, UnsupportedVersion
+from .serving import Serving
 from .subscriptions import Resubscribe, Subscriptions
+from .transactions import Begin, End, Transactions, is_half
 
 VERSION = 1
 """The newest record version that this machine applies."""
 
-_STATE_VERSION = 2
-_STATE_VERSIONS = (1, _STATE_VERSION)
-"""Those that can be read: the first one had no subscriptions."""
+_STATE_VERSION = 6
+_STATE_VERSIONS = (1, 2, 3, 4, 5, _STATE_VERSION)
+"""Those that can be read: the first one had no subscriptions, the second no leases, the third no
+owners of queues, the fourth no delayed messages, the fifth no transactions."""
+_DELAYED = 1 << 62
+"""In a producer's session: a batch went not to an offset, but to this plus its number."""
 _DIGEST = struct.Struct("<QIQ")
-
-
-class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """A consumer group has read up to these offsets."""
-
-    consumer_group: str
-    """The consumer group's name."""
-    queues: list[int]
-    """Numbers of queues of this partition group."""
-    offsets: list[int]
-    """For each queue the next message to read; it may go back (a reset)."""
+_DELIVERY_DIGEST = struct.Struct("<QQQQq")
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
@@ -69,7 +68,9 @@ class DropQueues(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
     """Numbers of queues."""
 
 
-Command = CommitOffsets | Trim | DropQueues | Resubscribe
+Command = (
+    CommitOffsets | Trim | DropQueues | Resubscribe | Cancel | Carry | Begin | End | calls.Call
+)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -81,6 +82,8 @@ class Limits(msgspec.Struct, frozen=True):
     """A session unused for so long is forgotten: a week outlives any sensible retry."""
     offsets_max: int = 1_000_000
     """Committed offsets kept, counted over all consumer groups and queues."""
+    delayed_max: int = 5_000_000
+    """Delayed messages that wait; each takes 24 bytes of memory and of every snapshot."""
 
 
 class PartitionMachine:
@@ -96,12 +99,22 @@ class PartitionMachine:
         """The first Raft index that retention keeps."""
         self.ends: dict[int, int] = {}
         """Queue → the offset that its next message gets."""
-        self.committed: dict[str, dict[int, tuple[int, int]]] = {}
-        """Consumer group → queue → (next offset to read, when it was committed in ms)."""
+        self.offsets = Offsets(self._limits.offsets_max)
+        """How far consumer groups have read."""
         self.subscriptions = Subscriptions()
         """Which filter of a consumer group holds for which batch."""
-        self._offset_count = 0
+        self.serving = Serving(self.subscriptions)
+        """Consumer groups that pop."""
+        self.delays = Delays(self._limits.delayed_max)
+        """Messages whose time has not come."""
+        self.transactions = Transactions(self.delays)
+        """Those that are open, and how others ended."""
         self._producers = Producers(self._limits.sessions_max)
+
+    @property
+    def committed(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """Consumer group → queue → (next offset to read, when it was committed in ms)."""
+        return self.offsets.committed
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`.
@@ -115,42 +128,91 @@ class PartitionMachine:
                 f"record {record.index} has version {record.version}, this software knows up to "
                 f"{VERSION}: upgrade this node"
             )
+        self.serving.begin(record.timestamp)
+        self.offsets.pass_time(record.timestamp)
+        self.delays.pass_time(record.timestamp)
         results: list[Result] = []
         placed = 0
         if record.kind == Kind.BATCH:
             result = self._append(record)
             results.append(result)
-            placed = result.base_offset if isinstance(result, Appended) else 0
+            match result:
+                case Appended(base_offset=placed) | Delayed(number=placed):
+                    pass
         elif record.kind == Kind.COMMANDS:
             results.extend(self._run(bytes(record.payload), record.timestamp))
-        self.applied = record.index
         step = _DIGEST.pack(record.index, record.crc, placed)
+        for number, handed in self.serving.finish(self.ends, record.timestamp, record.index):
+            base, bits, attempt = handed.messages
+            step += _DELIVERY_DIGEST.pack(number, handed.token, base, attempt, handed.deadline)
+            step += bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+        self.applied = record.index
         self.digest = google_crc32c.extend(self.digest, step)
         return results
 
-    def _append(self, record: Record) -> Appended | Refused:
+    def _append(self, record: Record) -> Appended | Delayed | Refused:
         try:
             head = peek(record.payload)
         except CorruptRecord as error:
             return Refused(Reason.CORRUPT_BATCH, str(error))
+        if head.producer >= RESERVED:
+            return self.delays.release(head) or self._place(head, record)
+        runs = self.delays.admit(record.payload, head)
+        if isinstance(runs, Refused):
+            return runs
+        verdict = self._admit(head, record, runs)
+        if isinstance(verdict, Refused):
+            return verdict
         queue, count, now = head.queue, head.count, record.timestamp
-        end = self.ends.get(queue, 0)
-        verdict = self._producers.admit(
-            producer=head.producer,
-            queue=queue,
-            epoch=head.epoch,
-            first=head.first_sequence,
-            count=count,
-            end=end,
-            now=now,
-        )
-        if verdict is None:
-            self.ends[queue] = end + count
-            self._producers.forget_before(now - self._limits.session_idle_ms_max)
-            return Appended(queue, end, count, now, False, head.key_hashes_at)
-        if isinstance(verdict, int):
+        if verdict is not None:
+            if verdict & _DELAYED:
+                return Delayed(queue, verdict ^ _DELAYED, count, now, duplicate=True)
             return Appended(queue, verdict, count, now, duplicate=True)
-        return verdict
+        self._producers.forget_before(now - self._limits.session_idle_ms_max)
+        if runs is not None:
+            delayed = self.delays.put(queue, record.index, runs)
+            if is_half(runs[0].due):
+                self.transactions.add(head.producer, delayed)
+            return delayed
+        return self._place(head, record)
+
+    def _admit(
+        self, head: BatchHead, record: Record, runs: list[Run] | None
+    ) -> int | Refused | None:
+        """See `Producers.admit`."""
+        producer, queue, epoch, first = head.producer, head.queue, head.epoch, head.first_sequence
+        end = self.ends.get(queue, 0)
+        if runs is not None:
+            end = _DELAYED | record.index << POSITION_BITS
+            is_new = self._producers.is_new(
+                producer=producer, queue=queue, epoch=epoch, first=first
+            )
+            if is_new and not self.delays.has_room(head.count):
+                message = f"{self._limits.delayed_max} delayed messages are kept at most"
+                return Refused(Reason.TOO_MANY_DELAYED, message)
+            if is_new and is_half(runs[0].due):
+                refusal = self.transactions.refusal(producer, head.count)
+                if refusal is not None:
+                    return refusal
+        return self._producers.admit(
+            producer=producer,
+            queue=queue,
+            epoch=epoch,
+            first=first,
+            count=head.count,
+            end=end,
+            now=record.timestamp,
+        )
+
+    def _place(self, head: BatchHead, record: Record) -> Appended:
+        """Put a batch at the end of its queue."""
+        queue, count, hashes_at = head.queue, head.count, head.key_hashes_at
+        end = self.ends.get(queue, 0)
+        self.ends[queue] = end + count
+        if not self.serving.is_idle:
+            keys = bytes(record.payload[hashes_at : hashes_at + 4 * count]) if hashes_at else b""
+            self.serving.came(queue, end, count, keys)
+        return Appended(queue, end, count, record.timestamp, False, hashes_at)
 
     def _run(self, payload: bytes, now: int) -> list[Result]:
         commands = decode_commands(payload, list[Command])
@@ -161,54 +223,42 @@ class PartitionMachine:
     def _run_one(self, command: Command, now: int) -> Result:
         match command:
             case CommitOffsets():
-                return self._commit(command, now)
+                return self.offsets.commit(command, self.ends, now)
             case Trim(index=index):
-                self.log_start = max(self.log_start, min(index, self.applied + 1))
+                floor = self.delays.floor or index
+                self.log_start = max(self.log_start, min(index, floor, self.applied + 1))
                 self.subscriptions.trim(self.log_start)
                 return Changed(self.log_start)
             case DropQueues(queues=queues):
                 self._drop(set(queues))
                 return Changed()
             case Resubscribe():
-                return self.subscriptions.apply(command, self.applied + 1)
+                result = self.subscriptions.apply(command, self.applied + 1)
+                for change in command.changes:
+                    self.serving.resubscribed(change.topic, change.consumer_group)
+                return result
+            case Cancel():
+                return self.delays.cancel(command)
+            case Carry():
+                return self.delays.carry(command, self.applied + 1)
+            case Begin():
+                return self.transactions.begin(command, now)
+            case End():
+                return self.transactions.end(command, now, self.applied + 1)
             case _:
-                assert_never(command)
-
-    def _commit(self, command: CommitOffsets, now: int) -> Result:
-        if len(command.queues) != len(command.offsets):
-            return Refused(Reason.BAD_ARGUMENT, "as many offsets as queues are needed")
-        for queue, offset in zip(command.queues, command.offsets, strict=True):
-            if not 0 <= offset <= self.ends.get(queue, 0):
-                end = self.ends.get(queue, 0)
-                message = f"offset {offset} of queue {queue} is not within 0..{end}"
-                return Refused(Reason.OFFSET_OUT_OF_RANGE, message)
-        of_group = self.committed.get(command.consumer_group, {})
-        added = sum(queue not in of_group for queue in set(command.queues))
-        if self._offset_count + added > self._limits.offsets_max:
-            message = f"{self._limits.offsets_max} committed offsets are kept at most"
-            return Refused(Reason.BAD_ARGUMENT, message)
-        for queue, offset in zip(command.queues, command.offsets, strict=True):
-            of_group[queue] = (offset, now)
-        if of_group:
-            self.committed[command.consumer_group] = of_group
-        self._offset_count += added
-        return Changed()
+                return self.serving.run(command, self.ends, now)
 
     def _drop(self, queues: set[int]) -> None:
         self._producers.drop_queues(queues)
+        self.serving.drop_queues(queues)
+        self.offsets.drop_queues(queues)
+        self.delays.drop_queues(queues)
         for queue in queues:
             self.ends.pop(queue, None)
-        for group in list(self.committed):
-            kept = {q: o for q, o in self.committed[group].items() if q not in queues}
-            self._offset_count -= len(self.committed[group]) - len(kept)
-            if kept:
-                self.committed[group] = kept
-            else:
-                del self.committed[group]
 
     def snapshot(self) -> bytes:
         """The whole state after `applied`, as bytes that every replica writes alike."""
-        return cbor2.dumps(
+        state = cbor2.dumps(
             [
                 _STATE_VERSION,
                 self.applied,
@@ -217,21 +267,24 @@ class PartitionMachine:
                 np.fromiter(self.ends.keys(), dtype="<u8", count=len(self.ends)).tobytes(),
                 np.fromiter(self.ends.values(), dtype="<u8", count=len(self.ends)).tobytes(),
                 self._producers.dump(),
-                [
-                    [group, list(of_group), [list(pair) for pair in of_group.values()]]
-                    for group, of_group in self.committed.items()
-                ],
+                self.offsets.dump(),
                 self.subscriptions.dump(),
+                self.serving.dump(),
+                self.offsets.dump_owned(),
+                self.delays.dump(),
+                self.transactions.dump(),
             ]
         )
+        return b"".join([state, *self.delays.columns()])
 
     @classmethod
     def restore(cls, state: bytes, limits: Limits | None = None) -> "PartitionMachine":
         """The machine whose `snapshot` gave `state`."""
+        # What follows the one CBOR item are the rows of delayed messages.
         version, applied, digest, log_start, *values = cbor2.loads(state)
         if version not in _STATE_VERSIONS:
             raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
-        queues, ends, sessions, groups, *subscriptions = values
+        queues, ends, sessions, groups, *later = values
         machine = cls(limits)
         machine.applied, machine.digest, machine.log_start = applied, digest, log_start
         machine.ends = dict(
@@ -242,15 +295,13 @@ class PartitionMachine:
             )
         )
         machine._producers.load(sessions)
-        machine.committed = _load_committed(groups)
-        machine._offset_count = sum(map(len, machine.committed.values()))
-        if subscriptions:
-            machine.subscriptions.load(subscriptions[0])
+        machine.offsets.load(groups, later[2] if len(later) > 2 else None)
+        if later:
+            machine.subscriptions.load(later[0])
+        if len(later) > 1:
+            machine.serving.load(later[1])
+        if len(later) > 3:
+            machine.delays.load(later[3], state)
+        if len(later) > 4:
+            machine.transactions.load(later[4])
         return machine
-
-
-def _load_committed(groups: list[list[Any]]) -> dict[str, dict[int, tuple[int, int]]]:
-    return {
-        group: {queue: (pair[0], pair[1]) for queue, pair in zip(queues, pairs, strict=True)}
-        for group, queues, pairs in groups
-    }

@@ -102,6 +102,13 @@ class Producers:
             del self._sessions[next(iter(self._sessions))]
         return None
 
+    def is_new(self, *, producer: int, queue: int, epoch: int, first: int) -> bool:
+        """Would `admit` take this batch as a new one?"""
+        session = self._sessions.get((producer, queue))
+        if session is None or epoch > session.epoch:
+            return first == 0
+        return epoch == session.epoch and first == session.next_sequence
+
     def _repeat_or_gap(self, session: _Session, *, first: int, count: int) -> int | Refused:
         expected = session.next_sequence
         if first > expected:

@@ -22,6 +22,21 @@ class Appended(NamedTuple):
     """Where the messages' key hashes start in the batch; 0: no message has a key."""
 
 
+class Delayed(NamedTuple):
+    """A batch waits until its messages fall due; they have no place in their queue yet."""
+
+    queue: int
+    """The queue's number."""
+    number: int
+    """What names the first message, the others follow: see `delays`."""
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    """Messages in the batch."""
+    timestamp: int
+    """The leader's stamp in milliseconds."""
+    duplicate: bool
+    """True if the batch came before; its messages may have been placed meanwhile."""
+
+
 class Refused(NamedTuple):
     """A batch or command was refused: nothing changed."""
 
@@ -38,7 +53,7 @@ class Changed(NamedTuple):
     """What the command returns, as plain values that CBOR can carry."""
 
 
-Result = Appended | Refused | Changed
+Result = Appended | Delayed | Refused | Changed
 
 
 class UnsupportedVersion(Exception):

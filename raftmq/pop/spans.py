@@ -47,7 +47,7 @@ class Span(NamedTuple):
         """The first `count` messages, at least one, and the rest."""
         if self.size <= count:
             return self, None
-        width = _width_of(self.bits, count)
+        width = width_of(self.bits, count)
         first = self.bits & (1 << width) - 1
         return self._replace(bits=first), span(self.base, self.bits ^ first, self.attempt)
 
@@ -75,8 +75,8 @@ def run(base: int, count: int, attempt: int = 0) -> Span:
     return Span(base, (1 << count) - 1, attempt)
 
 
-def _width_of(bits: int, count: int) -> int:
-    """How many of the lowest bits hold `count` ones."""
+def width_of(bits: int, count: int) -> int:
+    """How many of the lowest bits hold `count` ones, which there are."""
     low, high = count, bits.bit_length()
     while low < high:
         middle = (low + high) // 2

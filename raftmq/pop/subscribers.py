@@ -124,6 +124,14 @@ class Subscribers:
             self._forget(topic, name)
             self.version = index
 
+    def drop_group(self, name: str, index: int) -> bool:
+        """A consumer group is deleted; False if it had no subscription."""
+        topics = [topic for topic, found in self.of_topic.items() if name in found]
+        for topic in topics:
+            self._forget(topic, name)
+            self.version = index
+        return bool(topics)
+
     def _put(self, topic: int, subscription: Subscription) -> None:
         self._forget(topic, subscription.consumer_group)
         self.of_topic.setdefault(topic, {})[subscription.consumer_group] = subscription

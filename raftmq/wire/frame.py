@@ -3,7 +3,7 @@
 | offset | bytes | field | meaning |
 |---|---|---|---|
 | 0 | 4 | length | bytes of the frame after this field |
-| 4 | 4 | crc | CRC-32C of the bytes 8 to 23 + header_length |
+| 4 | 4 | crc | CRC-32C of the bytes 0 to 3 and 8 to 23 + header_length |
 | 8 | 1 | version | 1 |
 | 9 | 1 | kind | see `messages.FrameKind` |
 | 10 | 2 | flags | zero |
@@ -52,7 +52,7 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024 + HEADER_BYTES_MAX + FIXED_BYTES
 
 _FIXED = struct.Struct("<IIBBHIQ")
 _AFTER_CRC = struct.Struct("<BBHIQ")
-_BEFORE_CRC = struct.Struct("<II")
+_LENGTH = struct.Struct("<I")
 assert _FIXED.size == FIXED_BYTES
 
 _SMALL_BYTES = 4096
@@ -81,8 +81,10 @@ def encode_frame(
     length = FIXED_BYTES - 4 + header_length + sum(map(len, body_parts))
     assert header_length <= HEADER_BYTES_MAX, f"header of {header_length} bytes"
     assert length <= FRAME_BYTES_MAX, f"frame of {length} bytes"
+    size = _LENGTH.pack(length)
     checked = _AFTER_CRC.pack(VERSION, kind, 0, header_length, correlation) + header
-    return [_BEFORE_CRC.pack(length, google_crc32c.value(checked)) + checked, *body_parts]
+    crc = google_crc32c.extend(google_crc32c.value(size), checked)
+    return [size + _LENGTH.pack(crc) + checked, *body_parts]
 
 
 class FrameParser:
@@ -175,7 +177,9 @@ class FrameParser:
             if header_end > end:
                 needed = header_end - position
                 break
-            if google_crc32c.value(buffer[position + 8 : header_end]) != crc:
+            # Its length too: a wrong one would swallow the frames that follow.
+            size_crc = google_crc32c.value(buffer[position : position + 4])
+            if google_crc32c.extend(size_crc, buffer[position + 8 : header_end]) != crc:
                 self._fail("frame fails its CRC-32C")
             header = buffer[header_start:header_end]
             if frame_end > end:

@@ -11,7 +11,6 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | PRODUCE | no header, `Produced` | one batch | - |
 | FETCH | `Fetch`, `Fetched` | - | batches, one after the other |
 | METADATA | `Metadata`, `ClusterView` | - | - |
-| COMMIT | `CommitOffsets`, `OffsetsCommitted` | - | - |
 | COMMITTED | `Committed`, `CommittedOffsets` | - | - |
 | OFFSETS | `FindOffsets`, `FoundOffsets` | - | - |
 | KEY | `FindKey`, `FoundKey` | - | batches, one after the other |
@@ -21,6 +20,12 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | MEMBER | `ChangeMember`, `Done` | - | - |
 | FORGET | no header, no answer | - | - |
 | SUBSCRIBED | `FindSubscriptions`, `FoundSubscriptions` | - | - |
+| POP, SETTLE, LEAVE, BACKLOGS, DEAD, BURY, CLAIM, RESET | see `popping` | | |
+| GROUPS | see `consumer_groups` | | |
+| COMMIT, HEARTBEAT, MEMBERS | see `assigning` | | |
+| CANCEL | see `delaying` | | |
+| BEGIN, END, TRANSACTIONS | see `transacting` | | |
+| WHY | see `tracing` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -66,6 +71,22 @@ class FrameKind(IntEnum):
     """With the correlation of a FETCH that nobody waits for any more: it is answered at once, with
     what is there, mostly nothing. Without effect if it was answered."""
     SUBSCRIBED = 14
+    POP = 15
+    SETTLE = 16
+    LEAVE = 17
+    BACKLOGS = 18
+    DEAD = 19
+    BURY = 20
+    GROUPS = 21
+    HEARTBEAT = 22
+    MEMBERS = 23
+    CLAIM = 24
+    CANCEL = 25
+    BEGIN = 26
+    END = 27
+    TRANSACTIONS = 28
+    WHY = 29
+    RESET = 30
     RAFT = 32
     SNAPSHOT = 33
     PROBE = 34
@@ -147,11 +168,15 @@ class Produced(_Wire, frozen=True):
     """The batch is committed: on the disks of a majority."""
 
     base_offset: int
-    """Offset of the batch's first message in its queue; the others follow without a gap."""
+    """Offset of the batch's first message in its queue; the others follow without a gap. -1: they
+    get theirs when they fall due."""
     timestamp: int
     """The leader's stamp, milliseconds since 1970."""
     duplicate: bool = False
     """True if an earlier attempt had stored it: this is where."""
+    number: int = 0
+    """If the batch waits for its time: what names its first message, the others follow. They may
+    have been delivered meanwhile, if this is the answer to a repeat."""
 
 
 class FetchFrom(_Wire, frozen=True):
@@ -277,28 +302,6 @@ class ClusterView(_Wire, frozen=True):
     """The topics asked for, by number. Pages after the first have no nodes and groups."""
     next: int = 0
     """Not 0: more topics follow; ask again with `after` set to it."""
-
-
-class QueueOffset(_Wire, frozen=True):
-    """An offset in a queue."""
-
-    queue: int
-    """The queue's number."""
-    offset: int
-    """The offset."""
-
-
-class CommitOffsets(_Wire, frozen=True):
-    """Remember how far a consumer group has read. The queues must belong to one partition group."""
-
-    consumer_group: str
-    """The name of the consumer group."""
-    offsets: list[QueueOffset]
-    """For each queue the offset of the next message to read."""
-
-
-class OffsetsCommitted(_Wire, frozen=True):
-    """The offsets are on the disks of a majority."""
 
 
 class Committed(_Wire, frozen=True):

@@ -75,6 +75,18 @@ class RawClient:
         assert frame.kind == kind | REPLY
         return frame
 
+    async def request_all(self, *requests: tuple[int, bytes, Sequence[bytes]]) -> list[Frame]:
+        """Send requests as one piece and wait for all answers."""
+        parts: list[bytes] = []
+        numbers: list[int] = []
+        for kind, header, body in requests:
+            numbers.append(next(self._correlation))
+            parts += encode_frame(kind, numbers[-1], header, body)
+        await self._stream.send_all(b"".join(parts))
+        while not all(number in self._answers for number in numbers):
+            await self._came.wait()
+        return [self._answers.pop(number) for number in numbers]
+
     async def ask(self, kind: int, request: msgspec.Struct, answer: type[S]) -> S:
         """The same with structs."""
         return unpack(answer, (await self.request(kind, pack(request))).header)
@@ -94,10 +106,10 @@ class RawClient:
         first: int,
         *,
         producer: int = 1,
-        keys: list[str] | None = None,
+        **columns: Any,
     ) -> Produced:
-        """One batch."""
-        sealed = encode(bodies, keys=keys)
+        """One batch; `columns` as `raftmq.batch.encode` takes them."""
+        sealed = encode(bodies, **columns)
         batch = sealed.to_bytes(queue=queue, producer=producer, first_sequence=first)
         return unpack(Produced, (await self.request(FrameKind.PRODUCE, b"", [batch])).header)
 

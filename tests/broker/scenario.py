@@ -6,7 +6,9 @@ from typing import Any
 import trio
 
 from raftmq.broker.settings import Log
+from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.world import run
+from raftmq.client import Client
 from tests.broker.cluster import Cluster
 
 QUEUE = 1 << 16
@@ -28,6 +30,32 @@ def in_cluster(
         return result
 
     return run(main, seed=seed)
+
+
+def with_client(
+    job: Callable[[Cluster, Client], Awaitable[Any]],
+    *,
+    queues: int = 1,
+    seed: int = 1,
+    log: Log | None = None,
+) -> Any:
+    """Run a job with a client of a new cluster that has a topic "orders"."""
+
+    async def scenario(cluster: Cluster) -> Any:
+        await cluster.found("orders", queues)
+        async with trio.open_nursery() as nursery:
+            clients = Clients(cluster, nursery, seed=1)
+            found: list[Any] = []
+
+            async def run(mq: Client, _: object) -> None:
+                found.append(await job(cluster, mq))
+
+            await clients.once(run)
+            assert not clients.failures, clients.failures
+            nursery.cancel_scope.cancel()
+        return found[0]
+
+    return in_cluster(scenario, seed=seed, log=log)
 
 
 async def bodies(cluster: Cluster, queue: int, offset: int = 0) -> list[bytes]:

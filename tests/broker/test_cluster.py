@@ -9,12 +9,12 @@ from raftmq.batch import encode
 from raftmq.broker.settings import Log
 from raftmq.broker.tickets import Callback
 from raftmq.log.record import Kind
+from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import (
     EARLIEST,
     LATEST,
-    CommitOffsets,
     Committed,
     CommittedOffsets,
     Done,
@@ -27,8 +27,6 @@ from raftmq.wire.messages import (
     FoundOffsets,
     FrameKind,
     NodeStatus,
-    OffsetsCommitted,
-    QueueOffset,
     Status,
     Transfer,
 )

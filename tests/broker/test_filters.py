@@ -1,6 +1,6 @@
 """Consumer groups with filters, in whole made-up clusters: what they get, miss, wait for."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -9,35 +9,12 @@ import pytest
 import trio
 
 from raftmq.broker.settings import Log
-from raftmq.chaos.sim.clients import Clients
 from raftmq.client import Client, Consumer
 from raftmq.errors import FilterSyntaxError, Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
 from raftmq.pop.machine import PartitionMachine
 from tests.broker.cluster import Cluster
-from tests.broker.scenario import QUEUE, in_cluster
-
-
-def with_client(
-    job: Callable[[Cluster, Client], Awaitable[Any]], *, queues: int = 1, log: Log | None = None
-) -> Any:
-    """Run a job with a client of a new cluster that has a topic "orders"."""
-
-    async def scenario(cluster: Cluster) -> Any:
-        await cluster.found("orders", queues)
-        async with trio.open_nursery() as nursery:
-            clients = Clients(cluster, nursery, seed=1)
-            found: list[Any] = []
-
-            async def run(mq: Client, _: object) -> None:
-                found.append(await job(cluster, mq))
-
-            await clients.once(run)
-            assert not clients.failures, clients.failures
-            nursery.cancel_scope.cancel()
-        return found[0]
-
-    return in_cluster(scenario, log=log)
+from tests.broker.scenario import QUEUE, with_client
 
 
 async def send(mq: Client, props: list[Mapping[str, Any]], *, queue: int = 0) -> None:
@@ -329,3 +306,40 @@ def test_nothing_is_missed_and_nothing_else_comes_while_leaders_die(seed: int) -
     for name, text in wanted.items():
         found = compile_filter(text)
         assert got[name] == [n for n, each in enumerate(props) if found.matches(each)], name
+
+
+def test_popping_group_gets_what_its_filter_asks_for_from_the_first_message_on() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await send(mq, numbers(*range(10)))
+        async with mq.consumer("orders", group="g", mode="pop", filter="n >= 7") as c:
+            got: list[Any] = []
+            while len(got) < 3:
+                popped = await c.pop(10, wait=5.0)
+                got += [message.props["n"] for message in popped]
+                await popped.ack()
+            assert sorted(got) == [7, 8, 9]
+            await send(mq, numbers(1, 70))
+            (message,) = await c.pop(10, wait=5.0)
+            assert message.props["n"] == 70
+
+    with_client(job)
+
+
+def test_broadcast_members_and_ordered_groups_get_what_matches_too() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await send(mq, numbers(*range(20)))
+        wish: dict[str, Any] = {"filter": "n BETWEEN 5 AND 8"}
+        broadcast = mq.consumer("orders", group="b", mode="broadcast", start="earliest", **wish)
+        async with broadcast as c:
+            assert sorted(await take(c, 4)) == [5, 6, 7, 8]
+        async with mq.consumer("orders", group="m", queues="assigned", **wish) as c:
+            assert sorted(await take(c, 4)) == [5, 6, 7, 8]
+        async with mq.consumer("orders", group="o", mode="ordered", **wish) as ordered:
+            got: list[Any] = []
+            while len(got) < 4:
+                popped = await ordered.pop(10, wait=5.0)
+                got += [message.props["n"] for message in popped]
+                await popped.ack()
+            assert sorted(got) == [5, 6, 7, 8]
+
+    with_client(job)

@@ -77,7 +77,7 @@ def test_pages_of_named_topics_leave_unknown_ones_out() -> None:
 def test_pages_of_committed_offsets_hold_each_once() -> None:
     machine = PartitionMachine()
     names = [f"{'ю' * 100}-{number}" for number in range(5_000)]
-    machine.committed = {name: {7: (1, 2), 3: (4, 5), 9: (2**63, 2**62)} for name in names}
+    machine.offsets.committed = {name: {7: (1, 2), 3: (4, 5), 9: (2**63, 2**62)} for name in names}
     found: list[CommittedOffset] = []
     request, pages = Committed(1, None), 0
     while True:
@@ -118,7 +118,7 @@ async def scenario_of_many_groups(cluster: Cluster) -> None:
     group = cluster.nodes[leader].groups[1]
     assert isinstance(group.machine, PartitionMachine)
     many = {f"group-{number:05d}-{LONG}": {QUEUE: (0, 1)} for number in range(40_000)}
-    group.machine.committed |= many
+    group.machine.committed.update(many)
     found: list[CommittedOffset] = []
     async with cluster.client(leader) as client:
         request = Committed(1, None)
@@ -238,14 +238,23 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         "FoundOffsets.queues": "QUESTIONS_MAX",
         "FoundKey.batches": "KEY_BATCHES_MAX",
         "NodeStatus.status": "STATUS_GROUPS",
+        "FoundSubscriptions.subscriptions": "subscriptions_page",
+        "FoundConsumerGroups.groups": "consumer_groups_page",
+        "OffsetsCommitted.fenced": "the request's own queues",
+        "Assigned.queues": "QUEUES_MAX in raftmq.pop.catalog",
+        "Assigned.epochs": "the same",
+        "Assigned.giving_up": "the same",
+        "FoundMembers.members": "members_page",
     }
-    from raftmq.wire import messages
+    from raftmq.wire import assigning, consumer_groups, messages
 
     answers: list[type[msgspec.Struct]] = [
         messages.Welcome, messages.Produced, messages.Fetched, messages.ClusterView,
-        messages.OffsetsCommitted, messages.CommittedOffsets, messages.FoundOffsets,
+        assigning.OffsetsCommitted, messages.CommittedOffsets, messages.FoundOffsets,
         messages.FoundKey, messages.AdminDone, messages.NodeStatus, messages.Done,
         messages.SnapshotProgress, messages.ProbeReply, messages.ErrorReply,
+        messages.FoundSubscriptions, consumer_groups.FoundConsumerGroups,
+        assigning.Assigned, assigning.FoundMembers,
     ]  # fmt: skip
     lists = {
         f"{answer.__name__}.{field.name}"

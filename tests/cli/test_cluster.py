@@ -99,6 +99,20 @@ def test_group_that_no_reachable_node_carries_has_no_leader() -> None:
     assert [group["leader"] for group in picture["groups"]] == [0, 0]
 
 
+def test_what_dead_letters_keep_is_no_problem_and_is_told() -> None:
+    answers = told()
+    held = {"first": 5, "stop": 90, "bytes": 3 * 1024**2}
+    answers[2] = node(2, replica(1, "leader", leader=2, term=4, kept_for_dead=held))
+    picture = merged(VIEW, answers)
+    assert picture["problems"] == []
+    (told_of,) = picture["notes"]
+    assert told_of == (
+        "group 1 keeps 3.0 MiB longer than retention says, on each of its nodes, for dead letters: "
+        "`raftmq dlq list` shows them; redrive or purge them"
+    )
+    assert merged(VIEW, told())["notes"] == []
+
+
 def test_refusing_replica_is_a_problem() -> None:
     answers = told()
     answers[1] = node(1, replica(0, "leader", leader=1, term=1, refusal="the disk is full"))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,6 @@ from tests.cli.command_line import CommandLine, process
 from tests.cli.local_cluster import LocalCluster, wait_until
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with (
-        LocalCluster(tmp_path_factory.mktemp("cluster")) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("RAFTMQ_URL", cluster.start())
-        yield cluster
-
-
-@pytest.fixture
-def topic(cluster: LocalCluster, raftmq: CommandLine, request: pytest.FixtureRequest) -> str:
-    name = request.node.name[5:60].replace("[", "-").replace("]", "")
-    assert raftmq("topic", "create", name, "--queues", "4").code == 0
-    return str(name)
 
 
 def test_topic_lives_and_dies(cluster: LocalCluster, raftmq: CommandLine) -> None:
@@ -67,6 +49,21 @@ def test_what_is_produced_is_consumed(raftmq: CommandLine, topic: str) -> None:
     table = raftmq.ok("consume", topic, "-e", "-o", "table").stdout.splitlines()
     assert table[0].split()[0] == "ID"
     assert len(table) == 3
+
+
+def test_delayed_messages_are_sent_and_taken_back(raftmq: CommandLine, topic: str) -> None:
+    sent = raftmq.ok("produce", topic, "late", "gone", "--delay", "1h", "-o", "json").lines
+    assert [receipt["offset"] for receipt in sent] == [None, None]
+    assert all(receipt["deliver_at_ms"] > receipt["timestamp"] for receipt in sent)
+    first = sent[1]["id"]
+    assert raftmq.ok("delay", "cancel", first).stdout == f"{first}  cancelled\n"
+    again = raftmq.ok("delay", "cancel", first, "-o", "json").lines
+    assert again == [{"id": first, "outcome": "not_waiting"}]
+    (soon,) = raftmq.ok("produce", topic, "soon", "--delay", "100ms", "-o", "json").lines
+    assert raftmq.ok("consume", topic, "-n", "1").stdout == "soon\n"
+    late = raftmq("delay", "cancel", soon["id"])
+    assert (late.code, late.stdout) == (1, f"{soon['id']}  fell due\n")
+    assert "due 2" in raftmq.ok("produce", topic, "x", "--delay", "1d").stdout
 
 
 def test_lines_of_stdin_and_files_become_messages(topic: str, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ answered, is the truth of `raftmq.pop`; the connections, refusals and silences a
 """
 
 import struct
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from random import Random
@@ -29,17 +28,20 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from raftmq.batch import Batch, peek
-from raftmq.broker.pages import subscriptions_page
+from raftmq.broker.assigning import members_page
+from raftmq.broker.pages import consumer_groups_page, subscriptions_page
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
 from raftmq.pop import catalog as catalog_commands
 from raftmq.pop.catalog import Bootstrap, Catalog, Node
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.machine import CommitOffsets as CommitCommand
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.results import Appended, Refused, Result
+from raftmq.pop.offsets import CommitOffsets as CommitCommand
+from raftmq.pop.results import Appended, Changed, Refused, Result
+from raftmq.wire.assigning import CommitOffsets, FindMembers, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
+from raftmq.wire.consumer_groups import FindConsumerGroups
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
     EARLIEST,
@@ -49,7 +51,6 @@ from raftmq.wire.messages import (
     Admin,
     AdminDone,
     ClusterView,
-    CommitOffsets,
     Committed,
     CommittedOffset,
     CommittedOffsets,
@@ -71,13 +72,15 @@ from raftmq.wire.messages import (
     Metadata,
     NodeStatus,
     NodeView,
-    OffsetsCommitted,
     Produced,
     Status,
     TopicView,
     Transfer,
     Welcome,
 )
+
+from .fake_popping import FakePopping
+from .pipe import Pipe
 
 URL = "raftmq://node1:1,node2:2,node3:3"
 
@@ -106,54 +109,6 @@ _REFUSED = {Fate.BUSY: "busy", Fate.UNAVAILABLE: "unavailable", Fate.NOT_LEADER:
 _REFUSED[Fate.BEHIND] = Reason.UNKNOWN_TOPIC.value
 
 
-class Pipe:
-    """One end of a connection in memory."""
-
-    def __init__(self) -> None:
-        self.other: Pipe = self
-        self._inbox: deque[bytes] = deque()
-        self._event = anyio.Event()
-        self.is_closed = False
-
-    @classmethod
-    def pair(cls) -> tuple["Pipe", "Pipe"]:
-        one, two = cls(), cls()
-        one.other, two.other = two, one
-        return one, two
-
-    async def send(self, item: bytes) -> None:
-        await anyio.lowlevel.checkpoint()
-        if self.is_closed:
-            raise anyio.ClosedResourceError
-        if self.other.is_closed:
-            raise anyio.BrokenResourceError
-        self.other._inbox.append(item)
-        self.other._event.set()
-
-    async def receive(self, max_bytes: int = 65_536) -> bytes:
-        while not self._inbox:
-            if self.is_closed:
-                raise anyio.ClosedResourceError
-            if self.other.is_closed:
-                raise anyio.EndOfStream
-            self._event = anyio.Event()
-            await self._event.wait()
-        await anyio.lowlevel.checkpoint()
-        data = self._inbox.popleft()
-        if len(data) > max_bytes:
-            self._inbox.appendleft(data[max_bytes:])
-        return data[:max_bytes]
-
-    def close(self) -> None:
-        self.is_closed = True
-        self._event.set()
-        self.other._event.set()
-
-    async def aclose(self) -> None:
-        self.close()
-        await anyio.lowlevel.checkpoint()
-
-
 class Log:
     """The records of one partition group and the machine that applied them."""
 
@@ -161,19 +116,39 @@ class Log:
         self.machine = PartitionMachine()
         self.records: list[Record] = []
         self.batches: dict[int, list[tuple[int, Record]]] = {}
+        self.counts: dict[tuple[int, int], int] = {}
         self.earliest: dict[int, int] = {}
 
     def add(self, kind: Kind, payload: bytes, now_ms: int) -> Result:
+        (result,) = self.add_all(kind, payload, now_ms)
+        return result
+
+    def add_all(self, kind: Kind, payload: bytes, now_ms: int) -> list[Result]:
+        if self.records:
+            now_ms = max(now_ms, self.records[-1].timestamp)
         index = self.machine.applied + 1
         chain = self.records[-1].crc if self.records else 0
         record = encode_record(
             payload, index=index, term=1, kind=kind, timestamp=now_ms, chain=chain
         )
         self.records.append(record)
-        (result,) = self.machine.apply(record)
-        if isinstance(result, Appended) and not result.duplicate:
-            self.batches.setdefault(result.queue, []).append((result.base_offset, record))
-        return result
+        results = self.machine.apply(record)
+        for result in results:
+            if isinstance(result, Appended) and not result.duplicate:
+                self.batches.setdefault(result.queue, []).append((result.base_offset, record))
+                self.counts[result.base_offset, result.queue] = result.count
+        return results
+
+    def describe(self, queue: int, taken: list[tuple[int, Record]]) -> FetchedQueue:
+        count = len(taken)
+        return FetchedQueue(
+            queue,
+            self.earliest.get(queue, 0),
+            self.machine.ends.get(queue, 0),
+            struct.pack(f"<{count}Q", *[base for base, _ in taken]),
+            struct.pack(f"<{count}q", *[record.timestamp for _, record in taken]),
+            struct.pack(f"<{count}I", *[len(record.payload) for _, record in taken]),
+        )
 
     def bodies(self, queue: int) -> list[bytes]:
         return [
@@ -301,7 +276,11 @@ class FakeNode:
             FrameKind.STATUS: self._status,
             FrameKind.TRANSFER: self._transfer,
             FrameKind.SUBSCRIBED: self._subscribed,
+            FrameKind.GROUPS: self._consumer_groups,
+            FrameKind.MEMBERS: self._members,
         }
+        self.popping = FakePopping(self)
+        self._handlers |= self.popping.handlers
 
     def accept(self, pipe: Pipe) -> None:
         self._pipes.append(pipe)
@@ -348,6 +327,9 @@ class FakeNode:
         if frame.kind == FrameKind.FETCH and fate is Fate.DONE:
             self._tasks.start_soon(self._fetch, pipe, frame)
             return
+        if frame.kind == FrameKind.POP and fate is Fate.DONE:
+            self._tasks.start_soon(self.popping.pop, pipe, frame)
+            return
         answer: tuple[bytes, list[bytes]] | ErrorReply = ErrorReply("unavailable", "not applied")
         if fate in _APPLIED and frame.kind != FrameKind.FETCH:
             answer = self._handlers[FrameKind(frame.kind)](frame)
@@ -365,13 +347,25 @@ class FakeNode:
         else:
             await _send(pipe, frame.kind | REPLY, frame, *answer)
 
+    async def send(
+        self, pipe: Pipe, frame: Frame, answer: tuple[bytes, list[bytes]] | ErrorReply
+    ) -> None:
+        """Answer a request, unless the connection is gone."""
+        try:
+            if isinstance(answer, ErrorReply):
+                await _send(pipe, FrameKind.ERROR, frame, pack(answer), [])
+            else:
+                await _send(pipe, frame.kind | REPLY, frame, *answer)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pipe.close()
+
     async def _apply_late(self, frame: Frame) -> None:
         await anyio.sleep(self.cluster.random.random() * 0.2)
         self._handlers[FrameKind(frame.kind)](frame)
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def _not_leader(self, group: int) -> ErrorReply | None:
+    def not_leader(self, group: int) -> ErrorReply | None:
         leader = self.cluster.leaders[group]
         if leader == self.number:
             return None
@@ -382,7 +376,7 @@ class FakeNode:
         group = self.cluster.catalog.group_of(queue)
         if group is None:
             return ErrorReply(Reason.UNKNOWN_TOPIC.value, f"queue {queue} belongs to no topic")
-        return self._not_leader(group)
+        return self.not_leader(group)
 
     def _produce(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         queue = peek(frame.body).queue
@@ -398,7 +392,7 @@ class FakeNode:
 
     def _metadata(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(Metadata, frame.header)
-        error = self._not_leader(0) if request.is_latest else None
+        error = self.not_leader(0) if request.is_latest else None
         view = self.cluster.view(request.topics)
         following = [topic for topic in view.topics if topic.id > request.after]
         page = following[: self.cluster.page_entries]
@@ -421,16 +415,25 @@ class FakeNode:
         error = self._wrong_place(queues[0])
         if error is not None:
             return error
-        command = CommitCommand(request.consumer_group, queues, [o.offset for o in request.offsets])
+        command = CommitCommand(
+            request.consumer_group,
+            queues,
+            [o.offset for o in request.offsets],
+            [o.epoch for o in request.offsets if o.epoch],
+            request.sequence,
+            request.kept_ms,
+            request.is_reset,
+        )
         log = self.cluster.log_of(queues[0])
         result = log.add(Kind.COMMANDS, encode_commands([command]), self.cluster.clock_ms)
         if isinstance(result, Refused):
             return ErrorReply(result.reason.value, result.message)
-        return pack(OffsetsCommitted()), []
+        assert isinstance(result, Changed)
+        return pack(OffsetsCommitted(result.value or [])), []
 
     def _committed(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(Committed, frame.header)
-        error = self._not_leader(request.partition_group)
+        error = self.not_leader(request.partition_group)
         if error is not None:
             return error
         committed = self.cluster.logs[request.partition_group].machine.committed
@@ -459,7 +462,7 @@ class FakeNode:
 
     def _key(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(FindKey, frame.header)
-        error = self._not_leader(request.partition_group)
+        error = self.not_leader(request.partition_group)
         if error is not None:
             return error
         found: list[FoundBatch] = []
@@ -473,22 +476,32 @@ class FakeNode:
         return pack(FoundKey(found)), body
 
     def _admin(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
-        error = self._not_leader(0)
+        error = self.not_leader(0)
         if error is not None:
             return error
         command = catalog_commands.parse_command(unpack(Admin, frame.header).command)
         result = self.cluster.change_catalog(command)
         if isinstance(result, Refused):
             return ErrorReply(result.reason.value, result.message)
-        return pack(AdminDone(msgspec.to_builtins(result))), []
+        assert isinstance(result, Changed)
+        return pack(AdminDone(result.value)), []
 
     def _subscribed(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         page = subscriptions_page(self.cluster.catalog, unpack(FindSubscriptions, frame.header))
-        return self._not_leader(0) or (pack(page), [])
+        return self.not_leader(0) or (pack(page), [])
+
+    def _consumer_groups(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        page = consumer_groups_page(self.cluster.catalog, unpack(FindConsumerGroups, frame.header))
+        return self.not_leader(0) or (pack(page), [])
+
+    def _members(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        request, now = unpack(FindMembers, frame.header), self.cluster.clock_ms
+        page = members_page(self.cluster.catalog, request, now=now)
+        return self.not_leader(0) or (pack(page), [])
 
     def _transfer(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(Transfer, frame.header)
-        error = self._not_leader(request.partition_group)
+        error = self.not_leader(request.partition_group)
         if error is not None:
             return error
         self.cluster.move(request.partition_group, request.to)
@@ -508,10 +521,7 @@ class FakeNode:
                     await changed.wait()
                 elif not queues:
                     break
-        try:
-            await _send(pipe, frame.kind | REPLY, frame, pack(Fetched(queues)), body)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pipe.close()
+        await self.send(pipe, frame, (pack(Fetched(queues)), body))
 
     def _read(self, request: Fetch) -> tuple[list[FetchedQueue], list[bytes]]:
         queues: list[FetchedQueue] = []
@@ -532,7 +542,7 @@ class FakeNode:
                 taken.append(found.pop(0))
                 body.append(bytes(taken[-1][1].payload))
             if taken:
-                queues.append(_describe(item.queue, taken, log))
+                queues.append(log.describe(item.queue, taken))
         return queues, body
 
     def _range_error(self, queue: int, offset: int) -> ErrorReply | None:
@@ -542,18 +552,6 @@ class FakeNode:
             return None
         code = Reason.OFFSET_OUT_OF_RANGE.value
         return ErrorReply(code, f"not within {earliest}..{end}", earliest=earliest, end=end)
-
-
-def _describe(queue: int, taken: list[tuple[int, Record]], log: Log) -> FetchedQueue:
-    count = len(taken)
-    return FetchedQueue(
-        queue,
-        log.earliest.get(queue, 0),
-        log.machine.ends.get(queue, 0),
-        struct.pack(f"<{count}Q", *[base for base, _ in taken]),
-        struct.pack(f"<{count}q", *[record.timestamp for _, record in taken]),
-        struct.pack(f"<{count}I", *[len(record.payload) for _, record in taken]),
-    )
 
 
 async def _send(pipe: Pipe, kind: int, frame: Frame, header: bytes, body: list[bytes]) -> None:

@@ -140,7 +140,7 @@ async def test_table_without_the_system_group_still_finds_its_leader(
 ) -> None:
     del cluster.terms[0]
     leader = cluster.leaders.pop(0)
-    original = FakeNode._not_leader
+    original = FakeNode.not_leader
 
     def not_leader(node: FakeNode, group: int) -> object:
 
@@ -150,7 +150,7 @@ async def test_table_without_the_system_group_still_finds_its_leader(
             return None
         return ErrorReply("not_leader", "not here", group=0, leader=leader)
 
-    monkeypatch.setattr(FakeNode, "_not_leader", not_leader)
+    monkeypatch.setattr(FakeNode, "not_leader", not_leader)
     async with connect(URL, world=cluster) as mq:
         assert (await mq.admin.create_topic("orders", 2)).queues == 2
         assert [topic.name for topic in await mq.admin.list_topics()] == ["orders"]

@@ -306,7 +306,7 @@ async def test_trimmed_queue_goes_on_where_the_policy_says(
     cluster.trim(QUEUE, 6)
     async with opened(cluster) as mq:
         settings = {"start": 0, "on_trimmed": policy}
-        async with mq.consumer("orders", **settings) as c:  # type: ignore[arg-type]
+        async with mq.consumer("orders", **settings) as c:  # type: ignore[call-overload]
             await anyio.sleep(0.05)
             add(cluster, QUEUE, 1)
             assert (await c.fetch(1, wait=5.0))[0].offset == first
@@ -463,8 +463,10 @@ async def test_cancelled_fetch_loses_nothing(cluster: FakeCluster) -> None:
 async def test_mode_that_does_not_exist_is_named(cluster: FakeCluster) -> None:
     fill(cluster, queues=1, messages=1)
     async with opened(cluster) as mq:
-        with pytest.raises(Rejected, match="mode 'pop' does not exist: the only mode is 'pull'"):
-            mq.consumer("orders", mode="pop")
+        with pytest.raises(
+            Rejected, match="mode 'push' does not exist: it is 'pull', 'broadcast', 'pop' or "
+        ):
+            mq.consumer("orders", mode="push")  # type: ignore[call-overload]
         mistakes: list[dict[str, Any]] = [
             {"start": "yesterday"},
             {"start": -1},

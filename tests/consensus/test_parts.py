@@ -27,6 +27,7 @@ from raftmq.consensus import (
 )
 from raftmq.consensus.changes import CONTEXT_BYTES_MAX
 from raftmq.consensus.config import record_bytes
+from raftmq.consensus.core import Core
 from raftmq.consensus.inflights import Inflights
 from raftmq.consensus.log import RaftLog
 from raftmq.consensus.membership import Changer, describe, is_member
@@ -441,3 +442,26 @@ def test_founding_membership_needs_a_snapshot_under_it() -> None:
     with pytest.raises(ValueError, match="founded by a snapshot"):
         make_raft(storage)
     make_raft(make_storage(ConfState((1,))))
+
+
+def stamps(core: Core, *times: int) -> list[int]:
+    """The stamps of records appended at these times, one after the other."""
+    found = []
+    for now in times:
+        found.append(core.stamp(now))
+        core.log.last_timestamp = found[-1]
+    return found
+
+
+def test_time_goes_on_at_half_the_pace_while_the_log_is_ahead_of_the_clock() -> None:
+    core = Core(Config(id=1), MemoryStorage())
+    assert stamps(core, 1000, 1010) == [1000, 1010]
+    # An hour of somebody else's clock is in the log.
+    core.log.last_timestamp = 10_000
+    assert stamps(core, 1020, 1120, 1121, 1320) == [10_000, 10_050, 10_050, 10_150]
+    # Records without a time of their own, as a new leader's first, change nothing.
+    assert stamps(core, 0, 1420, 1520) == [10_150, 10_150, 10_200]
+    # Set back once more.
+    assert stamps(core, 500, 600) == [10_200, 10_250]
+    # The clock has caught up.
+    assert stamps(core, 20_600, 20_601) == [20_600, 20_601]

@@ -7,7 +7,9 @@ import pytest
 from raftmq.consensus import (
     Change,
     ChangeKind,
+    ConfState,
     DropReason,
+    HardState,
     MembershipChange,
     Message,
     MessageKind,
@@ -15,7 +17,7 @@ from raftmq.consensus import (
     ReadMode,
     Role,
 )
-from tests.consensus.cluster import Cluster, of_kind
+from tests.consensus.cluster import BASE, Cluster, Node, make_storage, of_kind
 
 FULL: dict[str, Any] = {
     "pre_vote": True,
@@ -253,6 +255,20 @@ def test_single_voter_grants_reads_alone() -> None:
     cluster.raft(1).read_index(b"r")
     cluster.settle()
     assert len(cluster[1].reads) == 1
+
+
+def test_single_voter_that_starts_again_grants_no_read_before_it_committed_in_its_term() -> None:
+    """ "If the leader has not yet marked an entry from its current term committed, it waits until
+    it has done so." §6.4; the commit index on its disk may be older than what it answered."""
+    storage = make_storage(ConfState(voters=(1,)), [1, 1, 1], HardState(1, 1, BASE))
+    node = Node(1, storage, {})
+    node.raft.campaign()
+    while not node.raft.is_leader:
+        storage.hard_state = node.raft.ready().hard_state or storage.hard_state
+        node.raft.advance()
+    node.raft.read_index(b"r")
+    node.work()
+    assert [one.index for one in node.reads] == [BASE + 4]
 
 
 # §9.6 Preventing disruptions when a server rejoins the cluster

@@ -60,7 +60,7 @@ def found(witness: Witness) -> dict[Kind, int]:
 
 def printed(ledger: Ledger, witness: Witness) -> str:
     """What a person sees of it."""
-    figures = Figures(ROWS, 0, 1.0, {"board": 1.0}, 1.0, 1, 2, 1.0, 1.0, 1)
+    figures = Figures(ROWS, 0, 1.0, {"board": 1.0}, 0, 0, 1.0, 1, 2, 1.0, 1.0, 1)
     output = StringIO()
     console = Console(width=120, file=output)
     console.print(tables(Report(figures, checks_of(ledger, [], [witness]))))

@@ -18,7 +18,7 @@ from demo.story import disagreements
 from raftmq.errors import Unavailable
 
 ROOT = Path(__file__).parents[2]
-FIGURES = Figures(20_000, 67, 1.0, {"board": 1.0}, 1.5, 1, 2, 3.0, 9.0, 2**26)
+FIGURES = Figures(20_000, 67, 1.0, {"board": 1.0}, 500, 500, 1.5, 1, 2, 3.0, 9.0, 2**26)
 GOOD = [Check("none was read twice", "board", 0), Check("the replicas agree", "", 0)]
 BAD = [*GOOD, Check("none was invented", "board", 2, ["invented: nobody sent row 7"])]
 

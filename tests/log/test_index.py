@@ -2,6 +2,8 @@
 
 from random import Random
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,11 +11,12 @@ from hypothesis import strategies as st
 
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.builder import Placement, SegmentBuilder
-from raftmq.log.index import LogIndex, rebuild, replay_from
+from raftmq.log.index import LogIndex, Told, look, rebuild, replay_from
 from raftmq.log.index_file import IndexDamaged, SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.segment import HardState, SegmentInfo
 from raftmq.log.store import LogStore
+from raftmq.log.traces import BEFORE, FROM, Touch, TouchRow
 
 from .building import FOLDER, Chain, meta_at, open_store
 
@@ -24,6 +27,21 @@ class Naive:
     def __init__(self) -> None:
         self.rows: list[tuple[Placement, int]] = []
         self.keys: dict[int, list[int]] = {}
+        self.touches: list[tuple[int, int, Touch]] = []
+
+    def touched(self, queue: int, offset: int, after: int) -> list[TouchRow]:
+        found = []
+        for index, number, touch in self.touches:
+            shift = offset - touch.base
+            is_meant = shift >= 0 and bool(touch.bits >> shift & 1)
+            if touch.bits == BEFORE:
+                is_meant = shift < 0
+            elif touch.bits == FROM:
+                is_meant = shift >= 0
+            if touch.queue == queue and is_meant and index > after:
+                rest = (touch.kind, touch.attempt, touch.consumer, touch.token, touch.detail)
+                found.append(TouchRow(index, number, *rest))
+        return found
 
     def of(self, queue: int) -> list[tuple[Placement, int]]:
         rows = [row for row in self.rows if row[0].queue == queue]
@@ -44,18 +62,19 @@ class Naive:
     def drop_before(self, index: int) -> None:
         self.rows = [row for row in self.rows if row[0].index >= index]
         self.keys = {k: [i for i in found if i >= index] for k, found in self.keys.items()}
+        self.touches = [each for each in self.touches if each[0] >= index]
 
 
 class Group:
     """A store, its index and the naive model, driven together."""
 
     def __init__(self, seed: int, queues: int = 4) -> None:
-        self.random = Random(seed)
+        self.random, self.touching = Random(seed), Random(seed)
         self.files, self.chain, self.naive = MemoryFiles(), Chain(), Naive()
         self.store, _ = open_store(self.files)
         self.index = LogIndex(self.store.sealed, self.store.layout, applied=0)
         self.ends = dict.fromkeys(range(queues), 0)
-        self.facts: dict[int, tuple[Placement | None, bytes]] = {}
+        self.facts: dict[int, Told] = {}
 
     def add(self, *, keep_closed: bool = False) -> None:
         (record,) = self.chain.make([bytes(self.random.randint(0, 150))])
@@ -70,22 +89,50 @@ class Group:
             self.ends[queue] += count
             hashes = [self.random.randint(0, 6) for _ in range(count)]
             keys = np.array(hashes, dtype="<u4").tobytes() if self.random.random() < 0.7 else b""
-        self.facts[record.index] = placement, keys
+        self.facts[record.index] = Told(placement, keys, self.touches())
         self.index.arrange(self.store.layout)
         self.apply(record)
         if not keep_closed:
             self.seal(record.index)
 
+    def touches(self) -> list[tuple[int, list[Touch]]]:
+        draw = self.touching
+        told = []
+        for number in draw.sample([1, 2, 9], draw.randint(0, 2)):
+            bits = [draw.getrandbits(draw.randint(1, 80)) << 1 | 1, 31, BEFORE, FROM]
+            some = [
+                Touch(
+                    draw.randint(1, 12),
+                    draw.choice(list(self.ends)),
+                    draw.randint(0, 30),
+                    draw.choice(bits),
+                    draw.randint(0, 3),
+                    draw.getrandbits(63),
+                    draw.getrandbits(64),
+                    draw.randint(-5, 2**40),
+                )
+                for _ in range(draw.randint(1, 5))
+            ]
+            told.append((number, some))
+        return told
+
     def apply(self, record: Record) -> None:
-        placement, keys = self.facts[record.index]
+        self.place(record)
+        self.tell(record)
+
+    def place(self, record: Record) -> None:
+        placement, keys, touches = self.facts[record.index]
         if placement is not None:
             self.index.place(placement, record.timestamp)
         if keys:
             self.index.add_keys(record.index, keys)
-        self.tell(record)
+        for number, some in touches:
+            self.index.add_touches(record.index, number, some)
 
     def tell(self, record: Record) -> None:
-        placement, keys = self.facts[record.index]
+        placement, keys, touches = self.facts[record.index]
+        for number, some in touches:
+            self.naive.touches += [(record.index, number, touch) for touch in some]
         if placement is not None:
             self.naive.rows.append((placement, record.timestamp))
         for key in {*np.frombuffer(keys, dtype="<u4").tolist()} - {0}:
@@ -102,11 +149,7 @@ class Group:
         start = replay_from(self.store.layout)
         self.index = LogIndex(self.store.sealed, self.store.layout, applied=start - 1)
         for record in self.store.read(start, self.store.last_index + 1, 2**40):
-            placement, keys = self.facts[record.index]
-            if placement is not None:
-                self.index.place(placement, record.timestamp)
-            if keys:
-                self.index.add_keys(record.index, keys)
+            self.place(record)
 
     def drop(self) -> None:
         bases = [size.base for size in self.store.segments()[1:]]
@@ -127,6 +170,7 @@ class Group:
             for offset in range(0, self.ends.get(queue, 0) + 2, 3):
                 limit = self.random.choice([1, 3, 1000])
                 assert index.lookup(queue, offset, limit) == naive.lookup(queue, offset, limit)
+                self.check_touches(queue, offset)
             for stamp in range(990, 1030 + 10 * self.chain.last, 35):
                 assert index.at_time(queue, stamp) == naive.at_time(queue, stamp)
         for key in range(8):
@@ -135,6 +179,23 @@ class Group:
             assert index.find_key(key, limit=2) == found[:2]
             if len(found) > 2:
                 assert index.find_key(key, limit=2, before=found[1]) == found[2:4]
+
+    def check_touches(self, queue: int, offset: int) -> None:
+        """All since the message's batch, in pages of few segments."""
+        found: list[Any] = []
+        after, limit = 0, self.touching.choice([1, 2, 1000])
+        while True:
+            touched = self.index.touched(queue, offset, after=after, limit=limit)
+            found += look(touched, queue, offset, after=after)
+            if not touched.reached:
+                break
+            after = touched.reached
+        born = touched.placement.index if touched.placement is not None else 0
+        assert [row for row in found if row.index >= born] == self.naive.touched(
+            queue, offset, after=max(born - 1, 0)
+        )
+        for index in {row.index for row in found}:
+            assert self.store.stamp(index) == (1, self.chain.records[index].timestamp)
 
 
 @settings(max_examples=60, deadline=None)
@@ -189,11 +250,7 @@ def test_lookups_are_right_while_a_middle_segment_waits_for_its_index() -> None:
     assert start < group.store.layout[-1].base
     group.index = LogIndex(group.store.sealed, group.store.layout, applied=start - 1)
     for record in group.store.read(start, group.store.last_index + 1, 2**40):
-        placement, keys = group.facts[record.index]
-        if placement is not None:
-            group.index.place(placement, record.timestamp)
-        if keys:
-            group.index.add_keys(record.index, keys)
+        group.place(record)
     group.check()
     group.seal(group.store.last_index)
     group.check()

@@ -21,6 +21,9 @@ from raftmq.pop.catalog import (
     RenewNode,
 )
 from raftmq.pop.commands import encode_commands
+from raftmq.pop.consumer_groups import Attach, DeleteConsumerGroup
+from raftmq.pop.membership import JoinGroup, LeaveGroup, RenewMembers
+from raftmq.pop.policy import Mode
 from raftmq.pop.results import Changed, Refused, Result
 
 NODES = [Node(1, "a", 1), Node(2, "b", 2), Node(3, "c", 3)]
@@ -186,3 +189,51 @@ def test_snapshot_restores_the_same_catalog(catalog: Catalog) -> None:
     assert twin.snapshot() == catalog.snapshot()
     assert run(twin, CreateTopic("next", 1)) == run(catalog, CreateTopic("next", 1)) == Changed(3)
     assert twin.digest == catalog.digest
+
+
+def test_members_share_out_a_topic_and_its_new_queues(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("orders", 2))
+    run(catalog, JoinGroup("orders", "g", 7, 10_000))
+    run(catalog, AlterTopic("orders", 3))
+    assert run(catalog, JoinGroup("orders", "g", 7, 10_000)) == Changed(
+        [4, [0, 1, 2], [3, 3, 4], []]
+    )
+    assert reason(run(catalog, JoinGroup("nothing", "g", 8, 10_000))) is Reason.UNKNOWN_TOPIC
+    run(catalog, DeleteTopic("orders"))
+    assert catalog.memberships.member(7) is None
+
+
+def test_group_with_members_has_a_mode(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("orders", 2))
+    run(catalog, JoinGroup("orders", "g", 7, 10_000))
+    run(catalog, JoinGroup("orders", "b", 8, 10_000, "i", mode=Mode.BROADCAST))
+    assert reason(run(catalog, Attach("orders", "g", Mode.POP, False))) is Reason.GROUP_MODE
+    refused = run(catalog, JoinGroup("orders", "b", 9, 10_000))
+    assert reason(refused) is Reason.GROUP_MODE
+    assert {n: g.mode for n, g in catalog.consumer_groups.groups.items()} == {
+        "g": Mode.PULL,
+        "b": Mode.BROADCAST,
+    }
+
+
+def test_group_with_members_is_not_deleted(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("orders", 2))
+    run(catalog, JoinGroup("orders", "g", 7, 10_000))
+    run(catalog, JoinGroup("orders", "b", 8, 10_000, "i", mode=Mode.BROADCAST))
+    for name, member in (("g", 7), ("b", 8)):
+        assert reason(run(catalog, DeleteConsumerGroup(name))) is Reason.BAD_ARGUMENT
+        run(catalog, LeaveGroup(member))
+        assert run(catalog, DeleteConsumerGroup(name)) == Changed()
+
+
+def test_members_that_come_and_go_do_not_change_the_version(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("orders", 2))
+    run(catalog, JoinGroup("orders", "g", 7, 10_000))
+    version = catalog.version
+    run(catalog, JoinGroup("orders", "g", 8, 10_000))
+    run(catalog, RenewMembers([7, 8], []))
+    run(catalog, LeaveGroup(8))
+    assert catalog.version == version
+    again = Catalog.restore(catalog.snapshot())
+    assert again.snapshot() == catalog.snapshot()
+    assert again.memberships.holding(7) == catalog.memberships.holding(7)

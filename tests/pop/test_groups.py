@@ -1,4 +1,7 @@
-"""A consumer group that pops, against a model that keeps one word for each message."""
+"""A consumer group that pops: the duel with the model, and single facts.
+
+Orders have their own facts in test_keyed and test_serial, windows in test_windows.
+"""
 
 from itertools import count
 from typing import Any
@@ -6,234 +9,134 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from raftmq.errors import Reason
-from raftmq.pop.groups import EXPIRIES_MAX, Handed, Policy, PopGroup
+from raftmq.pop import backlog, groups, keyed, leases, pieces, serial, windows, wishes
+from raftmq.pop.groups import COUNT_MAX, EXPIRIES_MAX, PopGroup
+from raftmq.pop.policy import INVISIBLE_MS_MAX, Mode, Order, Policy
 from raftmq.pop.results import Changed, Refused
-from raftmq.pop.spans import Span, run, span
+from raftmq.pop.spans import Span, run
+from tests.pop.duel import CONSUMERS, KINDS, QUEUES, VERBS, Duel, drive
 
-QUEUES = (65536, 65537, 65538)
-CONSUMERS = (1, 2, 3)
-POLICY = Policy(schedule_ms=(10, 50), attempts_max=3)
-
-
-class Replicas:
-    """Two replicas that are told the same; one is rebuilt from a snapshot now and then."""
-
-    def __init__(self) -> None:
-        self.first = self.second = PopGroup(POLICY)
-        self.token = 1 << 20
-        self.rebuild()
-
-    def rebuild(self) -> None:
-        state = self.first.dump()
-        self.second = PopGroup.load(state)
-        assert self.second.dump() == state
-
-    def tell(self, verb: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of both; they answer alike."""
-        answers = [getattr(one, verb)(*arguments, **named) for one in (self.first, self.second)]
-        assert answers[0] == answers[1]
-        return answers[0]
-
-    def hand_out(self, ends: dict[int, int], now: int) -> list[Handed]:
-        start = self.token
-        handed = [one.hand_out(ends, now, count(start).__next__) for one in self.both]
-        assert handed[0] == handed[1]
-        self.token += len(handed[0])
-        return handed[0]
-
-    @property
-    def both(self) -> tuple[PopGroup, PopGroup]:
-        return self.first, self.second
+KEYS = st.sampled_from([0, 0, 1, 2, 3, 0xFFFFFFFF])
 
 
-class Model(RuleBasedStateMachine):
-    """Messages as (queue, offset), each with one word: where it is."""
+class Game(RuleBasedStateMachine):
+    """A duel whose steps hypothesis picks, and shrinks."""
 
-    @initialize(begun=st.integers(0, 3))
-    def begin(self, begun: int) -> None:
-        self.replicas = Replicas()
-        self.now = 1000
-        self.ends = dict.fromkeys(QUEUES, begun)
-        self.where: dict[tuple[int, int], str] = {}
-        self.attempts: dict[tuple[int, int], int] = {}
-        self.dues: dict[tuple[int, int], int] = {}
-        self.handed: list[Handed] = []
-        self.deadlines: dict[int, int] = {}
-        self.wishes: dict[int, tuple[int, int]] = {}
-        for queue in QUEUES:
-            self.replicas.tell("follow", queue, begun)
+    @initialize(kind=st.sampled_from(sorted(KINDS)), begun=st.integers(0, 3))
+    def begin(self, kind: str, begun: int) -> None:
+        self.duel = Duel(KINDS[kind], begun)
 
-    # What happens
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        messages=st.lists(st.tuples(KEYS, st.booleans()), min_size=1, max_size=12),
+    )
+    def append(self, queue: int, messages: list[tuple[int, bool]]) -> None:
+        self.duel.append(queue, [key for key, _ in messages], [each for _, each in messages])
 
-    @rule(queue=st.sampled_from(QUEUES), size=st.integers(1, 40))
-    def append(self, queue: int, size: int) -> None:
-        end = self.ends[queue]
-        self.where |= {(queue, offset): "fresh" for offset in range(end, end + size)}
-        self.ends[queue] = end + size
-        self.replicas.tell("came", queue)
-        self.hand_out()
+    @precondition(lambda self: self.duel.kind.is_fed)
+    @rule(queue=st.sampled_from(QUEUES), size=st.integers(0, 30))
+    def feed(self, queue: int, size: int) -> None:
+        self.duel.feed(queue, size)
+
+    @rule(queue=st.sampled_from(QUEUES), ahead=st.sampled_from([-3, -1, 1, 3]))
+    def feed_elsewhere(self, queue: int, ahead: int) -> None:
+        self.duel.feed_elsewhere(queue, ahead)
 
     @rule(
         consumer=st.sampled_from(CONSUMERS),
         size=st.integers(0, 50),
-        invisible=st.integers(1, 100),
+        invisible=st.integers(0, 100),
         wait=st.integers(0, 60),
     )
     def ask(self, consumer: int, size: int, invisible: int, wait: int) -> None:
-        until = self.now + wait
-        self.replicas.tell("ask", consumer, size, invisible_ms=invisible, until=until)
-        self.wishes[consumer] = (size, until)
-        self.hand_out()
+        self.duel.ask(consumer, size, invisible, wait)
 
     @rule(consumer=st.sampled_from(CONSUMERS))
     def leave(self, consumer: int) -> None:
-        self.replicas.tell("leave", consumer)
-        self.wishes.pop(consumer, None)
+        self.duel.leave(consumer)
 
-    @precondition(lambda self: self.handed)
-    @rule(data=st.data(), verb=st.sampled_from(["ack", "nack", "nack now", "reject", "give_back"]))
+    @precondition(lambda self: self.duel.handed)
+    @rule(data=st.data(), verb=st.sampled_from(sorted(set(VERBS))))
     def settle(self, data: st.DataObject, verb: str) -> None:
-        one = data.draw(st.sampled_from(self.handed))
-        bits = data.draw(st.integers(1, (1 << one.messages.stop - one.messages.base) - 1))
-        named = span(one.messages.base, bits)
-        assert named is not None
-        runs = self.deadlines[one.token] > self.now
-        held = [
-            (one.queue, offset)
-            for offset in named.offsets()
-            if runs and self.where.get((one.queue, offset)) == f"leased {one.token}"
-        ]
-        result = self.call(verb, one, named)
-        if not held:
-            assert isinstance(result, Refused)
-            assert result.reason is Reason.FENCED
-            return
-        assert result == Changed(len(held))
-        for at in held:
-            self.settled(at, verb)
-        self.hand_out()
+        one = data.draw(st.sampled_from(self.duel.handed))
+        bits = st.integers(1, (1 << one.messages.stop - one.messages.base) - 1)
+        self.duel.settle(one, data.draw(bits | st.just(one.messages.bits)), verb)
 
-    def call(self, verb: str, one: Handed, named: Span) -> object:
-        arguments = (one.consumer, one.token, named, self.now)
-        if verb == "reject":
-            return self.replicas.tell("reject", *arguments, reason="poison")
-        if verb == "nack now":
-            return self.replicas.tell("nack", *arguments, delay_ms=0)
-        return self.replicas.tell(verb, *arguments)
+    @precondition(lambda self: self.duel.handed)
+    @rule(data=st.data(), consumer=st.sampled_from(CONSUMERS))
+    def settle_what_is_not_ones_own(self, data: st.DataObject, consumer: int) -> None:
+        self.duel.settle_foreign(data.draw(st.sampled_from(self.duel.handed)), consumer)
 
-    def settled(self, at: tuple[int, int], verb: str) -> None:
-        if verb == "ack":
-            self.where[at] = "acked"
-        elif verb == "reject":
-            self.where[at] = "dead"
-        elif verb == "give_back":
-            self.where[at] = "ready"
-            self.attempts[at] -= 1
-        else:
-            self.failed(at, 0 if verb == "nack now" else None)
-
-    def failed(self, at: tuple[int, int], delay: int | None = None) -> None:
-        attempt = self.attempts[at]
-        if attempt >= POLICY.attempts_max:
-            self.where[at] = "dead"
-            return
-        delay = POLICY.delay_ms(attempt) if delay is None else delay
-        self.where[at] = "waiting" if delay else "ready"
-        self.dues[at] = self.now + delay
-
-    @precondition(lambda self: self.handed)
-    @rule(data=st.data(), other=st.sampled_from(CONSUMERS))
-    def settle_what_is_not_ones_own(self, data: st.DataObject, other: int) -> None:
-        one = data.draw(st.sampled_from(self.handed))
-        consumer = other if other != one.consumer else 99
-        result = self.replicas.tell("ack", consumer, one.token, one.messages, self.now)
-        assert isinstance(result, Refused)
-
-    @precondition(lambda self: self.handed)
+    @precondition(lambda self: self.duel.handed)
     @rule(data=st.data(), invisible=st.integers(1, 200))
     def extend(self, data: st.DataObject, invisible: int) -> None:
-        one = data.draw(st.sampled_from(self.handed))
-        runs = self.deadlines[one.token] > self.now and f"leased {one.token}" in self.where.values()
-        result = self.replicas.tell(
-            "extend", one.consumer, one.token, self.now, invisible_ms=invisible
-        )
-        assert isinstance(result, Changed if runs else Refused)
-        if runs:
-            self.deadlines[one.token] = self.now + invisible
+        self.duel.extend(data.draw(st.sampled_from(self.duel.handed)), invisible)
 
-    @rule(by=st.integers(0, 120))
+    @rule(by=st.sampled_from([0, 1, 9, 10, 49, 50, 120]))
     def time_passes(self, by: int) -> None:
-        self.now += by
-        assert not self.replicas.tell("pass_time", self.now)
-        for at, word in self.where.items():
-            if word.startswith("leased ") and self.deadlines[int(word[7:])] <= self.now:
-                self.failed(at)
-        for at, word in self.where.items():
-            if word == "waiting" and self.dues[at] <= self.now:
-                self.where[at] = "ready"
-        self.hand_out()
+        self.duel.pass_time(by)
+
+    @rule(by=st.sampled_from([1, 10, 120]))
+    def clock_moves(self, by: int) -> None:
+        self.duel.clock_moves(by)
 
     @rule(queue=st.sampled_from(QUEUES), size=st.integers(1, 30))
     def trim(self, queue: int, size: int) -> None:
-        kept = [o for (q, o), word in self.where.items() if q == queue and word != "lost"]
-        earliest = min(min(kept, default=0) + size, self.ends[queue])
-        self.replicas.tell("trim", queue, earliest)
-        for at, word in self.where.items():
-            if at[0] == queue and at[1] < earliest and word not in {"acked", "dead", "purged"}:
-                self.where[at] = "lost"
+        self.duel.trim(queue, size)
 
-    @rule(data=st.data(), verb=st.sampled_from(["redrive", "purge"]))
-    def attend_to_dead_letters(self, data: st.DataObject, verb: str) -> None:
-        dead = self.replicas.first.dead
-        if not dead:
-            assert isinstance(self.replicas.tell(verb, 1 << 30), Refused)
-            return
-        number = data.draw(st.sampled_from(sorted(dead)))
-        letter = dead[number]
-        assert self.replicas.tell(verb, number) == Changed(letter.messages.size)
-        for offset in letter.messages.offsets():
-            at = letter.queue, offset
-            assert self.where[at] == "dead"
-            self.where[at] = "ready" if verb == "redrive" else "purged"
-            self.attempts[at] = 0
-        self.hand_out()
+    @rule(verb=st.sampled_from(["redrive", "purge"]), pick=st.integers(0, 9))
+    def attend_to_dead_letters(self, verb: str, pick: int) -> None:
+        self.duel.attend(verb, pick)
 
     @rule()
     def replica_is_rebuilt_from_a_snapshot(self) -> None:
-        self.replicas.rebuild()
-
-    # What must hold
-
-    def hand_out(self) -> None:
-        for one in self.replicas.hand_out(self.ends, self.now):
-            self.handed.append(one)
-            self.deadlines[one.token] = one.deadline
-            wish, until = self.wishes[one.consumer]
-            assert one.messages.size <= wish
-            assert until > self.now
-            self.wishes[one.consumer] = (wish - one.messages.size, until)
-            for offset in one.messages.offsets():
-                at = one.queue, offset
-                assert self.where[at] in {"fresh", "ready"}
-                self.attempts[at] = self.attempts.get(at, 0) + 1
-                assert one.messages.attempt == self.attempts[at]
-                self.where[at] = f"leased {one.token}"
-        is_hungry = any(wish and until > self.now for wish, until in self.wishes.values())
-        assert not is_hungry or not {"fresh", "ready"} & set(self.where.values())
-
-    @invariant()
-    def counts_agree(self) -> None:
-        words = [word.split()[0] for word in self.where.values() if word != "fresh"]
-        audit = self.replicas.tell("audit")
-        for word in ("leased", "waiting", "ready", "dead", "acked", "lost", "purged"):
-            assert audit.get(word, 0) == words.count(word), word
+        self.duel.rebuild()
 
 
-TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGame = Game.TestCase
+TestGame.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_duels_end_in_agreement(kind: str) -> None:
+    words = set().union(*(drive(KINDS[kind], seed, 400).seen for seed in range(12)))
+    assert words >= {"fresh", "leased", "waiting", "ready", "dead", "acked", "lost", "purged"}
+
+
+TIGHT = (
+    (groups, "EXPIRIES_MAX", 2),
+    (groups, "HANDED_MAX", 2),
+    (groups, "COUNT_MAX", 12),
+    (leases, "_STALE_MIN", 2),
+    (leases, "_SMALL_MAX", 3),
+    (wishes, "_SWEEP_MIN", 2),
+    (windows, "WINDOW_MAX", 20),
+    (windows, "WINDOW_MIN", 5),
+    (windows, "FED_MAX", 40),
+    (windows, "CROWDED_MAX", 6),
+    (windows, "CROWDED_MIN", 3),
+    (backlog, "WIDTH_MAX", 16),
+    (serial, "WIDTH_MAX", 16),
+    (keyed, "WIDTH_MAX", 16),
+    (keyed, "_CHUNK_MAX", 4),
+    (pieces, "_FEW", 1),
+)
+
+
+@pytest.mark.parametrize("held_max", [3, 1000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_duels_within_tight_bounds_end_in_agreement(
+    kind: str, held_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, value in TIGHT:
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(keyed, "HELD_MAX", held_max)
+    monkeypatch.setattr(pieces.joined, "__kwdefaults__", {"width_max": 8})
+    for seed in range(10):
+        duel = drive(KINDS[kind], seed, 300)
+        assert all(one.messages.bits.bit_length() <= 20 for one in duel.handed)
 
 
 def test_frozen_consumer_holds_up_what_it_has_in_hand_and_nothing_else() -> None:
@@ -244,6 +147,7 @@ def test_frozen_consumer_holds_up_what_it_has_in_hand_and_nothing_else() -> None
     handed = group.hand_out({7: 100}, 0, lambda: next(tokens))
     assert [(one.consumer, one.messages.size) for one in handed] == [(1, 10), (2, 90)]
     group.came(7)
+    group.ask(2, 1000, invisible_ms=1000, until=10**9)
     (more,) = group.hand_out({7: 200}, 1, lambda: next(tokens))
     assert (more.consumer, more.messages) == (2, run(100, 100, 1))
 
@@ -281,18 +185,19 @@ def test_last_level_of_the_schedule_repeats(attempt: int) -> None:
     assert Policy(schedule_ms=(1, 2, 3)).delay_ms(attempt) == min(attempt, 3)
 
 
-def test_leases_run_out_in_one_order_on_all_replicas() -> None:
+def test_leases_run_out_in_one_order_on_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "EXPIRIES_MAX", 1)
     group, tokens = PopGroup(Policy(attempts_max=1)), count(1)
-    group.follow(7, 0)
-    for invisible in (10, 50):
+    for queue, invisible in ((8, 10), (7, 50)):
+        group.follow(queue, 0)
         group.ask(1, 1, invisible_ms=invisible, until=10**9)
-        group.hand_out({7: 2}, 0, lambda: next(tokens))
+        group.hand_out({7: 1, 8: 1}, 0, lambda: next(tokens))
     # The older lease gets its deadline last.
     group.extend(1, 1, 0, invisible_ms=50)
     rebuilt = PopGroup.load(group.dump())
     for one in (group, rebuilt):
-        one.pass_time(50)
-    assert [letter.messages.base for letter in group.dead.values()] == [0, 1]
+        assert [one.pass_time(50), one.pass_time(50)] == [True, False]
+    assert [letter.queue for letter in group.dead.values()] == [8, 7]
     assert rebuilt.dump() == group.dump()
 
 
@@ -305,5 +210,166 @@ def test_dead_letter_that_is_redriven_begins_anew() -> None:
     (number,) = group.dead
     assert group.dead[number].reason == "not for us"
     assert group.redrive(number) == Changed(1)
+    group.ask(1, 9, invisible_ms=10, until=10**9)
     (again,) = group.hand_out({7: 1}, 2, lambda: next(tokens))
     assert again.messages == first.messages
+
+
+def serve(group: PopGroup, end: int, now: int = 0, *, start: int = 1) -> list[Any]:
+    return group.hand_out({7: end}, now, count(start).__next__)
+
+
+def test_wish_ends_with_the_first_hand_out_that_has_something() -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    group.ask(1, 10, invisible_ms=1000, until=10**9)
+    assert serve(group, 0) == []
+    group.came(7)
+    assert len(serve(group, 3)) == 1
+    group.came(7)
+    assert serve(group, 6) == []
+
+
+def test_one_hand_out_gives_a_consumer_several_leases_of_several_queues() -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    group.follow(8, 0)
+    group.ask(1, 10, invisible_ms=1000, until=10**9)
+    handed = group.hand_out({7: 3, 8: 4}, 0, count(1).__next__)
+    assert [(one.queue, one.messages.size) for one in handed] == [(7, 3), (8, 4)]
+
+
+def test_wish_for_nothing_voids_the_one_before() -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    group.ask(1, 10, invisible_ms=1000, until=10**9)
+    group.ask(1, 0, invisible_ms=1000, until=10**9)
+    assert serve(group, 3) == []
+
+
+def test_wishes_of_consumers_that_vanished_do_not_pile_up() -> None:
+    group = PopGroup(Policy())
+    for consumer in range(10_000):
+        group.pass_time(consumer)
+        group.ask(consumer, 1, invisible_ms=1000, until=consumer + 10)
+    assert len(group._wishes) < 100
+
+
+def test_numbers_over_the_limits_are_cut_down_or_refused() -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    group.ask(1, 1 << 70, invisible_ms=1 << 70, until=10**9)
+    handed = serve(group, 1 << 40)
+    assert [one.messages.size for one in handed] == [COUNT_MAX]
+    assert handed[0].deadline == INVISIBLE_MS_MAX
+    for invisible in (0, -1, INVISIBLE_MS_MAX + 1):
+        assert isinstance(group.extend(1, 1, 0, invisible_ms=invisible), Refused)
+    assert isinstance(group.extend(1, 1, 0, invisible_ms=INVISIBLE_MS_MAX), Changed)
+
+
+@pytest.mark.parametrize("base", [-(1 << 62), -1, 5, 70_000, 1 << 62])
+def test_settling_messages_far_from_the_lease_is_fenced_and_costs_nothing(base: int) -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    group.ask(1, 5, invisible_ms=1000, until=10**9)
+    serve(group, 5)
+    assert isinstance(group.ack(1, 1, Span(base, 1), 0), Refused)
+
+
+def test_group_that_is_full_hands_out_retries_and_nothing_fresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "LETTERS_MAX", 2)
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    for token in (1, 2):
+        group.ask(1, 1, invisible_ms=1000, until=10**9)
+        serve(group, 9, start=token)
+        group.reject(1, token, run(token - 1, 1), 0, reason="poison")
+    group.ask(1, 1, invisible_ms=1000, until=10**9)
+    assert serve(group, 9, start=3) == []
+    group.redrive(1)
+    group.redrive(2)
+    (again,) = serve(group, 9, start=3)
+    assert again.messages == run(0, 1, 1)
+    group.ask(1, 9, invisible_ms=1000, until=10**9)
+    assert [one.messages for one in serve(group, 9, start=4)] == [run(1, 1, 1), run(2, 7, 1)]
+
+
+def test_hand_out_that_is_cut_short_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "HANDED_MAX", 2)
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    for consumer in (1, 2, 3):
+        group.ask(consumer, 1, invisible_ms=1000, until=10**9)
+    assert [one.consumer for one in serve(group, 9, 5)] == [1, 2]
+    assert PopGroup.load(group.dump()).next_timer == group.next_timer == 5
+    assert [one.consumer for one in serve(group, 9, 6, start=3)] == [3]
+    assert group.next_timer == 1005
+
+
+def test_acked_leases_leave_no_timers_behind() -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    for token in range(1, 20_000):
+        group.ask(1, 1, invisible_ms=30_000, until=10**9)
+        group.came(7)
+        serve(group, token, token, start=token)
+        group.ack(1, token, run(token - 1, 1), token)
+    assert group.next_timer is None
+    assert group._leases._note_count < 2000
+
+
+def test_lease_that_is_extended_over_and_over_has_one_timer() -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    group.ask(1, 1, invisible_ms=30_000, until=10**9)
+    serve(group, 1)
+    for now in range(20_000):
+        group.extend(1, 1, now, invisible_ms=30_000 - 3 * (now % 7))
+    assert group._leases._note_count < 2000
+    assert group.next_timer == 19_999 + 30_000 - 3 * (19_999 % 7)
+
+
+def test_consumer_is_told_what_it_has_in_hand_and_no_more() -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    for token, consumer in enumerate((1, 2, 1, 1), 1):
+        group.ask(consumer, 2, invisible_ms=token * 10, until=10**9)
+        serve(group, 9, start=token)
+        if token == 2:
+            assert [one.token for one in group.held_by(1, 0)] == [1]
+    group.ack(1, 3, run(4, 1), 5)
+    group.ack(1, 4, run(6, 2), 5)
+    assert [(one.token, one.messages) for one in group.held_by(1, 5)] == [
+        (1, run(0, 2, 1)),
+        (3, run(5, 1, 1)),
+    ]
+    assert [one.token for one in group.held_by(1, 10)] == [3]
+    assert list(group.held_by(99, 0)) == []
+
+
+def test_messages_that_fail_one_by_one_come_back_together() -> None:
+    group = PopGroup(Policy(schedule_ms=(5,)))
+    group.follow(7, 0)
+    for token in range(1, 101):
+        group.ask(1, 1, invisible_ms=10, until=10**9)
+        serve(group, 100, start=token)
+    group.pass_time(10)
+    group.pass_time(15)
+    group.ask(1, 100, invisible_ms=10, until=10**9)
+    (again,) = serve(group, 100, 15, start=101)
+    assert again.messages == run(0, 100, 2)
+
+
+def test_order_of_a_group_is_that_of_its_first_policy() -> None:
+    first = PopGroup(Policy(order=Order.QUEUE), Mode.ORDERED)
+    first.follow(7, 0)
+    first.policy = Policy(order=Order.KEY)
+    for group in (first, PopGroup.load(first.dump())):
+        assert not group.is_fed
+        group.follow(8, 0)
+        group.ask(1, 1, invisible_ms=1000, until=10**9)
+        assert len(serve(group, 9)) == 1
+        group.ask(2, 1, invisible_ms=1000, until=10**9)
+        assert serve(group, 9, start=2) == []

@@ -11,13 +11,8 @@ from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.machine import (
-    CommitOffsets,
-    DropQueues,
-    Limits,
-    PartitionMachine,
-    Trim,
-)
+from raftmq.pop.machine import DropQueues, Limits, PartitionMachine, Trim
+from raftmq.pop.offsets import CommitOffsets
 from raftmq.pop.results import Appended, Changed, Refused, Result, UnsupportedVersion
 
 

@@ -10,14 +10,32 @@ import pytest
 
 from raftmq.batch import Flag, PropertyKind
 from raftmq.batch.columns import F64, I32, I64, U8, U16, U32
-from raftmq.wire import messages, raft
+from raftmq.wire import (
+    assigning,
+    consumer_groups,
+    delaying,
+    messages,
+    popping,
+    raft,
+    tracing,
+    transacting,
+)
 from raftmq.wire.messages import FrameKind
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "wire.cddl").read_text()
 PLAIN = {int: "int", str: "tstr", bytes: "bstr", bool: "bool", float: "float", NoneType: "nil"}
 STRUCTS = {
     type_.__name__: type_
-    for module in (messages, raft)
+    for module in (
+        messages,
+        popping,
+        consumer_groups,
+        assigning,
+        delaying,
+        transacting,
+        tracing,
+        raft,
+    )
     for type_ in vars(module).values()
     if isinstance(type_, type)
     and issubclass(type_, msgspec.Struct)

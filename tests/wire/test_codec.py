@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.errors import ProtocolError
-from raftmq.wire import messages
+from raftmq.wire import (
+    assigning,
+    consumer_groups,
+    delaying,
+    messages,
+    popping,
+    tracing,
+    transacting,
+)
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import (
     AdminDone,
@@ -30,7 +38,15 @@ from raftmq.wire.messages import (
 HELLO = Hello(1, "cluster", 3, "incarnation", "raftmq 0.1.0")
 TYPES = [
     type_
-    for type_ in vars(messages).values()
+    for type_ in {
+        **vars(messages),
+        **vars(popping),
+        **vars(consumer_groups),
+        **vars(assigning),
+        **vars(delaying),
+        **vars(transacting),
+        **vars(tracing),
+    }.values()
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_.__name__[0] != "_"
 ]
 

@@ -59,8 +59,18 @@ def test_layout_is_that_of_the_table() -> None:
     )
     assert length == 24 - 4 + 4 + 4
     assert (version, kind, flags, header_length, correlation) == (1, 2, 0, 4, 7)
-    assert crc == google_crc32c.value(fixed_and_header[8:]), "of all after itself but the body"
+    checked = fixed_and_header[:4] + fixed_and_header[8:]
+    assert crc == google_crc32c.value(checked), "of all but itself and the body"
     assert fixed_and_header[24:] == b"head"
+
+
+@pytest.mark.parametrize("bit", range(10))
+def test_wrong_length_is_found_before_its_body_is_waited_for(bit: int) -> None:
+    stream = bytearray(joined(Frame(2, 7, b"head", b"body")))
+    length = int.from_bytes(stream[:4], "little") ^ 1 << bit
+    stream[:4] = length.to_bytes(4, "little")
+    with pytest.raises(ProtocolError):
+        parse(FrameParser(4096), [bytes(stream)])
 
 
 def test_parts_of_the_body_are_not_copied() -> None:

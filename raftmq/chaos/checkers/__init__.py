@@ -7,6 +7,7 @@ Start reading at `verdict` (what a report is), then `total_queue` (the simplest 
 | `check_total_queue` | sends and polls as a bag: lost, unexpected, duplicated |
 | `check_log` | sends and polls by offset: what can go wrong with a log |
 | `check_key_order` | order by key in ordered groups |
+| `check_pop` | consumer groups that pop: leases, retries, dead letters, order |
 | `check_linearizability` | registers, texts, sets, queues, locks: is there an order at all |
 | `check_zones` | the same for registers of unique values, in n log n |
 | `check_evidence` | what servers held and did: Raft's and the disk's invariants |
@@ -38,6 +39,8 @@ from raftmq.chaos.checkers.key_order import check_key_order
 from raftmq.chaos.checkers.linearizability import Limit, check_linearizability
 from raftmq.chaos.checkers.log_anomalies import LogRules, check_log
 from raftmq.chaos.checkers.models import MODELS, Model
+from raftmq.chaos.checkers.pop_ledger import check_pop
+from raftmq.chaos.checkers.pop_messages import PopRules
 from raftmq.chaos.checkers.total_queue import check_total_queue
 from raftmq.chaos.checkers.verdict import Anomaly, Report, Verdict, explain, with_entries, worst
 from raftmq.chaos.checkers.zones import check_zones
@@ -58,6 +61,7 @@ __all__ = [
     "Model",
     "Moment",
     "NodeLog",
+    "PopRules",
     "ProgressAt",
     "Recovery",
     "Report",
@@ -68,6 +72,7 @@ __all__ = [
     "check_key_order",
     "check_linearizability",
     "check_log",
+    "check_pop",
     "check_total_queue",
     "check_zones",
     "explain",

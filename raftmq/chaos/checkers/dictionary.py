@@ -54,6 +54,48 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "another order than they were sent in.",
         "order-overtake": "A message of a key was delivered while an earlier one of that key was "
         "out for delivery and not acked yet.",
+        # Consumer groups that pop: what becomes of a message.
+        "pop-lost": "A message was acknowledged, and in the end it is neither acked by a consumer, "
+        "nor a dead letter, nor left to do: a hand-out was forgotten, or never made.",
+        "unwanted": "A message was handed out that the group's filter keeps back.",
+        "stale-delivery": "A pop gave a message that had been settled for good before the pop was "
+        "begun; it had been taken ahead, with a lease that had run out since.",
+        "settled-twice": "Two calls settled a message, and only one of them can have had it.",
+        "stale-settled": "A token settled a message that had been handed out again with a later "
+        "token: two consumers had it at the same time, or stale tokens are believed.",
+        "foreign-settled": "A consumer settled a message with a token that another one had been "
+        "handed.",
+        "unfenced": "A token was refused as stale, and the same token settled the message later.",
+        "attempt-miscounted": "A message was handed out again, and its attempt is not one more "
+        "than the last time; or one more, although it had been given back.",
+        "attempts-exceeded": "A message was handed out more often than its group allows.",
+        "buried-early": "A message is a dead letter, and neither had it failed as often as its "
+        "group allows, nor had anybody rejected it for this reason.",
+        "buried-twice": "A message stands in two dead letters.",
+        "not-buried": "A message was rejected, or failed for the last time, and is no dead letter.",
+        "delivered-after-burial": "A message was handed out after it had been rejected, or had "
+        "failed for the last time, and nobody had asked for that.",
+        "books-unbalanced": "What a broker says of a group's backlog does not add up, or is not "
+        "what clients did.",
+        # Consumer groups that pop: leases.
+        "token-reused": "One token stands for two hand-outs: of two consumers, of two attempts, or "
+        "of one message twice.",
+        "token-order": "A pop that was begun after another one had ended gave a smaller token: a "
+        "store that tells old owners from new ones by tokens refuses the new one.",
+        "expired-delivery": "An application was given a message whose lease had run out.",
+        "two-leases": "A message was handed out again while it was surely in somebody's hand, and "
+        "nobody had given it back.",
+        "fenced-wrongly": "A lease was refused as stale although it surely ran and nothing else "
+        "had settled it.",
+        "redelivered-early": "A message that failed was handed out before its wait was over.",
+        "redelivered-late": "A message that was due was not handed out in time, although somebody "
+        "popped all the time.",
+        "key-inversion": "In an ordered group a message was handed out after a later one of its "
+        "key had been.",
+        "key-overtake": "In an ordered group a message was handed out while an earlier one of its "
+        "key was not settled.",
+        "rest-delivered": "In a group that is ordered by queue, a later message of a lease was "
+        "given after an earlier one had failed: the consumer had taken it ahead.",
         # Registers.
         "nonlinearizable": "No order of the operations explains the answers, if each took effect "
         "at one moment between its call and its answer.",

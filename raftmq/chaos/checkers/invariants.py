@@ -1,9 +1,10 @@
-"""The invariants of Raft and of the disk, each with its meaning and how it is decided.
+"""The invariants of Raft, the disk and popping groups: their meaning, and who decides them.
 
 | decided by | meaning |
 |---|---|
 | evidence | a function in `raft_invariants` or `disk_invariants`, from `Evidence` |
 | history | a checker of client histories |
+| log | `raftmq.chaos.ledger`, from the committed log |
 | simulator | only by looking at every step from inside; a simulator reports it under this name |
 
 `check_evidence` runs every function that evidence can decide. An invariant whose part of the
@@ -32,7 +33,7 @@ class Invariant(NamedTuple):
     name: str
     meaning: str
     decided_by: str
-    """evidence, history or simulator."""
+    """evidence, history, log or simulator."""
     check: Check | None = None
     """Raises `Unseeable` if the evidence lacks what it needs."""
 
@@ -142,6 +143,33 @@ INVARIANTS: Mapping[str, Invariant] = {
         "acknowledged stays",
         "what was acknowledged is in the logs in the end, a full disk or not",
         disk.acknowledged_stays,
+    ),
+    "Q1": Invariant("nothing is lost", "an acknowledged message is somewhere", "history"),
+    "Q2": Invariant("no phantoms", "nothing is handed out that nobody sent", "history"),
+    "Q3": Invariant("content", "a message is handed out as it was sent", "history"),
+    "Q4": Invariant("one place", "a message has one offset, an offset one message", "history"),
+    "Q7": Invariant(
+        "at least once",
+        "in the end a message is acked, a dead letter, or still there to be handed out",
+        "history",
+    ),
+    "Q8": Invariant(
+        "conservation", "each message of each group is in one state at every index", "log"
+    ),
+    "Q9": Invariant("acked is over", "a message that was acked is never handed out again", "log"),
+    "Q10": Invariant("one lease", "while a lease runs, its messages are nobody else's", "log"),
+    "Q11": Invariant("comes again", "what was not settled comes again in time", "history"),
+    "Q12": Invariant("attempts count", "an attempt is one more than the one before", "log"),
+    "Q13": Invariant(
+        "dead letters",
+        "a message that was rejected, or failed for the last time, is a dead letter, once",
+        "history",
+    ),
+    "Q14": Invariant("fencing", "a token settles what it was handed out for, and no more", "log"),
+    "Q16": Invariant("nobody waits in vain", "what is due is handed out, if it is wanted", "log"),
+    "Q18": Invariant("sent once, stored once", "a batch sent twice has one place", "log"),
+    "Q19": Invariant(
+        "order", "of a key, or a queue, one message after the other is handed out", "log"
     ),
 }
 

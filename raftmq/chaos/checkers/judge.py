@@ -5,6 +5,9 @@ import numpy as np
 from raftmq.chaos.checkers.linearizability import Limit, check_linearizability
 from raftmq.chaos.checkers.log_anomalies import check_log
 from raftmq.chaos.checkers.models import model_for
+from raftmq.chaos.checkers.pop_calls import FUNCTIONS as POPPING
+from raftmq.chaos.checkers.pop_calls import POP
+from raftmq.chaos.checkers.pop_ledger import check_pop
 from raftmq.chaos.checkers.total_queue import check_total_queue
 from raftmq.chaos.checkers.traffic import ACK, ASSIGN, POLL, SEND
 from raftmq.chaos.checkers.verdict import Report, Verdict, vacuous
@@ -22,7 +25,10 @@ def judge(
     used = frozenset(history.functions[int(code)] for code in np.unique(history.function))
     messages = frozenset({SEND, POLL, ACK, ASSIGN})
     reports = []
-    if used & messages:
+    if POP in used:
+        reports.append(check_pop(history))
+        messages |= POPPING
+    if used & {POLL, ASSIGN} or (used & messages and not reports):
         reports.append(check_total_queue(history))
         if (history.offset != NONE).any():
             reports.append(check_log(history))

@@ -14,6 +14,7 @@ from time import process_time
 
 from raftmq.chaos.core import draw_schedule, draw_settings, run
 from raftmq.chaos.faults import FAULTS, Schedule
+from raftmq.chaos.ledger import play as play_log
 from raftmq.chaos.mutants.mutant import Mutant, planted
 from raftmq.chaos.outcome import Outcome
 
@@ -57,6 +58,9 @@ def schedule_of(mutant: Mutant, seed: int) -> Schedule:
 
 def play(mutant: Mutant, seed: int) -> Outcome:
     """One run with the mutant planted."""
+    if mutant.is_popping:
+        with planted(mutant):
+            return play_log(seed)
     settings = mutant.settings(draw_settings(seed))
     with planted(mutant):
         return run(schedule_of(mutant, seed), settings)

@@ -70,6 +70,8 @@ class Mutant:
     """None: it cannot be planted, see `reason`."""
     reason: str = ""
     """Why it cannot be planted."""
+    is_popping: bool = False
+    """It is hunted on random logs of consumer groups, not on clusters."""
     kinds: tuple[str, ...] = ()
     """Faults that bring it out; empty: any."""
     settings: Callable[[Settings], Settings] = as_drawn

@@ -41,6 +41,7 @@ from raftmq.chaos.checkers import (
 from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.history import History, Recorder
 from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.chaos.workloads.popping import FEW, judge_pop
 from raftmq.errors import RaftmqError
 
 from .disks import disks, why_no_overlay
@@ -48,6 +49,7 @@ from .nemesis import heal, play
 from .nodes import Nodes
 from .operator import Operator
 from .other_faults import settle_changes
+from .popping import PopWorkload
 from .proxy import Proxy
 from .registers import RegisterWorkload
 from .rules import Rules
@@ -72,9 +74,12 @@ WORKLOADS: Mapping[str, Callable[..., Work]] = {
     "log": Workload,
     "queue": Workload,
     "register": RegisterWorkload,
+    "pop": PopWorkload,
 }
-"""What clients do, and how it is judged: as logs with offsets, as one bag of messages, or as
-registers that are linearizable."""
+"""What clients do, and how it is judged: as logs with offsets, as one bag of messages, as registers
+that are linearizable, or as consumer groups that pop."""
+HANDING_MS_MAX = 200
+"""On a busy machine a consumer's process stands still for so long between two of its steps."""
 JUDGE_SECONDS_MAX = 60.0
 """For the search of one run's registers."""
 
@@ -317,6 +322,14 @@ def _outcome(
 
 
 def _judge(history: History, workload: str, *, is_whole: bool) -> list[Report]:
+    if workload == "pop":
+        return judge_pop(
+            history,
+            groups=FEW,
+            clock_ms_max=None,
+            is_drained=is_whole,
+            handing_ms_max=HANDING_MS_MAX,
+        )
     if workload == "register":
         return [check_linearizability(history, limit=Limit(seconds=JUDGE_SECONDS_MAX))]
     reports = [check_total_queue(history, is_drained=is_whole)]

@@ -25,7 +25,7 @@ import anyio
 import trio
 
 import raftmq
-from raftmq.chaos.history import Recorder
+from raftmq.chaos.history import Recorder, Value
 from raftmq.client import PendingMany
 from raftmq.client.receipts import SentMany
 from raftmq.errors import OutcomeUnknown, RaftmqError, Rejected, UnreadableBatch
@@ -166,24 +166,30 @@ class Workload:
                 queue = turn % QUEUES
                 values = [self._recorder.unique_value() for _ in range(self._batch_messages)]
                 key = str(queue)
+                keys = [f"{key}-{value % 7}" for value in values]
+                sent = [self._sent(*pair) for pair in zip(values, keys, strict=True)]
                 operation = self._recorder.invoke_many(
-                    processes[queue], "send", [(key, value) for value in values]
+                    processes[queue], "send", [(key, value) for value in sent]
                 )
                 pending = producer.send_many_nowait(
                     bodies=[b"%d" % value for value in values],
-                    keys=[f"{key}-{value % 7}" for value in values],
+                    keys=keys,
                     queue=queue,
                     timeout=SEND_SECONDS_MAX,
                 )
-                nursery.start_soon(self._await_receipts, operation, pending, key, values, window)
+                nursery.start_soon(self._await_receipts, operation, pending, key, sent, window)
                 await trio.sleep(self._pause_seconds * self._random.uniform(0.5, 1.5))
+
+    def _sent(self, number: int, key: str) -> Value:
+        """A message's value in the history."""
+        return number
 
     async def _await_receipts(
         self,
         operation: int,
         pending: PendingMany,
         key: str,
-        values: list[int],
+        values: list[Value],
         window: trio.Semaphore,
     ) -> None:
         sent: SentMany = await pending.wait(check=False)

@@ -160,7 +160,11 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     how(disk, stage.random)
     stage.counts["damage done"] += 1
     stage.watch.note(node, f"disk damaged: {verdict}")
-    if verdict != "harmless":
+    if verdict == "harmless":
+        # Whoever reads by an index passes over it. Without one it may be found, as rot: such a node
+        # must not be robbed of its indexes.
+        stage.was_damaged.add(node)
+    else:
         stage.note_damage(node)
     return True
 

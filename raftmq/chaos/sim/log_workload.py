@@ -141,13 +141,23 @@ class LogWorkload:
             return value, body, key, queue_of(key, QUEUES)
         return value, body, None, random.randrange(QUEUES)
 
+    def _begin(self, session: Session, value: int, key: str | None, queue: int) -> int:
+        """A send begins."""
+        return self._recorder.invoke(session.number, "send", queue_key(queue), value)
+
+    def _tag(self, value: int) -> str | None:
+        """A message's tag."""
+        return None
+
     async def _send(self, producer: Producer, session: Session) -> None:
         value, body, key, queue = self._message(session.random)
         timeout = session.random.choice(SEND_SECONDS)
         named = None if key else queue
-        operation = self._recorder.invoke(session.number, "send", queue_key(queue), value)
+        operation = self._begin(session, value, key, queue)
         try:
-            receipt = await producer.send(body, key=key, queue=named, timeout=timeout)
+            receipt = await producer.send(
+                body, key=key, tag=self._tag(value), queue=named, timeout=timeout
+            )
         except RaftmqError as error:
             self._failed(operation, error)
         else:
@@ -159,15 +169,13 @@ class LogWorkload:
         values = [self._recorder.unique_value() for _ in range(random.randint(2, 12))]
         bodies = [body_of(value, random.choice(PADDINGS)) for value in values]
         timeout = random.choice(SEND_SECONDS)
-        operations = [
-            self._recorder.invoke(session.number, "send", queue_key(queue), value)
-            for value in values
-        ]
+        operations = [self._begin(session, value, key, queue) for value in values]
         keys = [key] * len(bodies) if key else None
+        tags = [self._tag(value) for value in values]
         named = None if key else queue
         try:
             sent = await producer.send_many(
-                bodies=bodies, keys=keys, queue=named, timeout=timeout, check=False
+                bodies=bodies, keys=keys, tags=tags, queue=named, timeout=timeout, check=False
             )
         except RaftmqError as error:
             for operation in operations:
@@ -184,9 +192,11 @@ class LogWorkload:
             value, body, key, queue = self._message(session.random)
             timeout = session.random.choice(SEND_SECONDS)
             named = None if key else queue
-            operation = self._recorder.invoke(session.number, "send", queue_key(queue), value)
+            operation = self._begin(session, value, key, queue)
             try:
-                pending = producer.send_nowait(body, key=key, queue=named, timeout=timeout)
+                pending = producer.send_nowait(
+                    body, key=key, tag=self._tag(value), queue=named, timeout=timeout
+                )
             except RaftmqError as error:
                 self._failed(operation, error)
             else:

@@ -9,6 +9,8 @@ What is judged, and by whom:
 |---|---|
 | sends and polls | `check_total_queue`, `check_log` |
 | commits, and reads of what was committed | `check_linearizability` |
+| who owns which queue, and what is committed by whom | `MembersWorkload` |
+| pops and what is settled | `check_pop`, from the history; `PopLog`, from the committed log |
 | logs, time line, progress of every partition group | `check_evidence` |
 | that it comes to rest in time | `drain` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
@@ -42,18 +44,24 @@ from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.drain import Workload, drain
 from raftmq.chaos.sim.evidence import gather, judge_servers, vacuous_everywhere
 from raftmq.chaos.sim.log_workload import LogWorkload
+from raftmq.chaos.sim.members_workload import MembersWorkload
 from raftmq.chaos.sim.nemesis import Nemesis
+from raftmq.chaos.sim.pop_evidence import PopEvidence
+from raftmq.chaos.sim.pop_workload import CALM_CLOCK_MS, CALM_LATE_MS, PopWorkload
 from raftmq.chaos.sim.register_workload import RegisterWorkload
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.sim.watch import Watch
+from raftmq.chaos.workloads.popping import judge_pop
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.agenda import run as run_world
 
-WorkloadName = Literal["log", "queue", "register"]
+WorkloadName = Literal["log", "queue", "register", "pop", "members"]
 WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
     "log": LogWorkload,
     "queue": LogWorkload,
     "register": RegisterWorkload,
+    "pop": PopWorkload,
+    "members": MembersWorkload,
 }
 """What clients can do in a run; `queue` does as `log` does and is judged as one bag of messages."""
 
@@ -106,6 +114,7 @@ class _Run:
         schedule = self._schedule
         async with trio.open_nursery() as nursery:
             cluster = Cluster(nursery, size=self._nodes, seed=schedule.seed, agenda=self._agenda)
+            self._popped = PopEvidence(cluster) if self._workload_name == "pop" else None
             await cluster.found()
             self._watch = watch = Watch(cluster)
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
@@ -135,6 +144,9 @@ class _Run:
         violations += [Violation("client-bug", at_ms, text) for text in self._clients.failures]
         reports = [(None, report) for report in self._judge_clients(history)]
         violations += [v for _, report in reports for v in _violations(report, at_ms)]
+        if self._popped is not None:
+            found = self._popped.judge(stage, history)
+            violations += [Violation(one.number, at_ms, str(one)) for one in found]
         of_servers = judge_servers(gather(stage, watch))
         for group, report in of_servers:
             violations += _violations(report, at_ms, f"group {group}: ")
@@ -167,7 +179,15 @@ class _Run:
         registers = history.is_function("read", "write")
         # A queue that was not drained was reported as such; what is missing then may be there.
         is_drained = self._workload.is_drained
-        if messages.any():
+        if self._workload_name == "pop":
+            is_calm = not self._schedule.events
+            reports += judge_pop(
+                history,
+                clock_ms_max=CALM_CLOCK_MS if is_calm else None,
+                late_ms_max=CALM_LATE_MS if is_calm else None,
+                is_drained=is_drained,
+            )
+        elif messages.any():
             part = history.select(messages)
             reports.append(check_total_queue(part, is_drained=is_drained))
             if self._workload_name == "log":
@@ -195,7 +215,7 @@ class _Run:
 def _violations(report: Report, at_ms: int, where: str = "") -> list[Violation]:
     if report.verdict is not Verdict.INVALID:
         return []
-    tolerated = {"duplicated"}
+    tolerated = {"duplicated", *report.tolerated}
     return [
         Violation(anomaly.name, at_ms, f"{where}{anomaly.fact}")
         for anomaly in report.anomalies

@@ -1,12 +1,14 @@
 """What clients do that is the same in every world with clients: only who starts them differs.
 
-Start reading at `registers`.
+Start reading at `registers`; `popping` is about consumer groups that pop, and `audit` about what
+they have left to do.
 
-Left out: sending and reading messages. In the made-up world its clients try every way to send
+Left out: sending messages, and reading logs. In the made-up world its clients try every way to send
 (`raftmq.chaos.sim.log_workload`), in the real one they send as much as they can
 (`raftmq.chaos.real.workload`); what they record is judged alike.
 """
 
+from raftmq.chaos.workloads.popping import Popping
 from raftmq.chaos.workloads.registers import Registers
 
-__all__ = ["Registers"]
+__all__ = ["Popping", "Registers"]

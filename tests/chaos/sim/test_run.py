@@ -20,7 +20,7 @@ def test_every_fault_of_this_world_has_a_handler_and_no_other_has() -> None:
     assert {fault.name for fault in SIM} == set(HANDLERS)
 
 
-@pytest.mark.parametrize("workload", ["log", "queue", "register"])
+@pytest.mark.parametrize("workload", ["log", "queue", "register", "pop"])
 def test_calm_run_is_valid(workload: WorkloadName) -> None:
     outcome = run(Schedule(1, 8, ()), workload=workload)
     assert outcome.is_good, str(outcome)

@@ -1,0 +1,252 @@
+"""What groups with a filter or an order by key must be told of messages before these may go out.
+
+The machine knows offsets, not contents. For a group that needs more, the leader reads ahead and
+tells all replicas by a record: which messages match, which keys they have.
+
+    wants ──> placements ──┬─ filter: what the matching knows ──┬──> records ──> Feed ──> window
+                           └─ no filter: all of them ───────────┘   (cache, disk)
+
+Of batches in which nothing matches not one byte is read. At the end of a queue a group without a
+filter is not fed by records at all: the machine takes the keys from the batch that it places.
+
+Invariants:
+- One feed at a time for a queue of a group; it continues what the group knows, or changes nothing.
+- The filter that holds for a batch is the one that the log says (`subscriptions`), whoever leads.
+
+Left out: feeding only groups that somebody waits for. A window is bounded.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from raftmq.batch import peek
+from raftmq.errors import CorruptRecord
+from raftmq.log.builder import Placement
+from raftmq.log.record import Kind, Record
+from raftmq.log.store import LogStore
+from raftmq.pop import calls
+from raftmq.pop.catalog import QUEUE_BITS
+from raftmq.pop.commands import encode_commands
+from raftmq.pop.groups import PopGroup
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.subscriptions import Wanted
+from raftmq.wire.messages import ErrorReply
+
+from .group import Group
+from .matching import Matching
+from .tickets import Callback
+from .timers import Timers
+from .world import Worker
+
+MESSAGES_MAX = 16_384
+"""Of one feed, and one batch more."""
+PLACEMENTS_MAX = 1024
+"""Batches of one feed."""
+READ_BYTES = 4 * 1024 * 1024
+"""Of records that have left the cache, read at once."""
+RETRY_SECONDS = 0.2
+"""After records could not be read."""
+
+
+class _Key(NamedTuple):
+    """A queue of a group."""
+
+    partition_group: int
+    number: int
+    queue: int
+
+
+class _Look(NamedTuple):
+    """What is to be told: batches in a row, and the filter that holds for each that matters."""
+
+    base: int
+    stop: int
+    placements: list[Placement]
+    wanted: Sequence[Wanted | None]
+
+
+class Service(Protocol):
+    """What is needed of the node."""
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+    def read_failed(self, error: BaseException) -> ErrorReply:
+        """Records could not be read."""
+
+
+class Feeding:
+    """The feeding of all groups in the data groups that this node leads."""
+
+    def __init__(
+        self, service: Service, *, matching: Matching, timers: Timers, reader: Worker
+    ) -> None:
+        self._service = service
+        self._matching = matching
+        self._timers = timers
+        self._reader = reader
+        self._under_way: set[_Key] = set()
+        # Queue → the groups of which some batch is being matched.
+        self._needing: dict[int, set[_Key]] = {}
+
+    def think(self, group: Group) -> None:
+        """Feed the groups of a data group that want it."""
+        machine = group.machine
+        if not isinstance(machine, PartitionMachine) or not group.is_leader:
+            return
+        for number, pop_group in list(machine.serving.fed.items()):
+            for queue, start in pop_group.wants_feed(machine.ends):
+                key = _Key(group.number, number, queue)
+                if key not in self._under_way:
+                    self._feed(group, key, start)
+
+    def led(self, group: Group, is_leader: bool) -> None:
+        """The leadership of a data group was won or lost: whoever leads feeds anew."""
+        for key in [key for key in self._under_way if key.partition_group == group.number]:
+            self._under_way.discard(key)
+        if is_leader:
+            self.think(group)
+
+    def matched(self, queue: int) -> None:
+        """Batches of a queue were matched, or cannot be read."""
+        for key in sorted(self._needing.pop(queue, ())):
+            self._under_way.discard(key)
+            group = self._service.group(key.partition_group)
+            if group is not None:
+                self.think(group)
+
+    def _feed(self, group: Group, key: _Key, start: int) -> None:
+        assert isinstance(group.machine, PartitionMachine)
+        attached = group.machine.serving.attached[key.number]
+        kept = group.machine.subscriptions.of(key.queue >> QUEUE_BITS, attached.name)
+        look = (
+            self._look_filtered(group, key, kept, start)
+            if attached.group.is_filtered
+            else _look_plain(group, key.queue, start)
+        )
+        if look is None:
+            return
+        self._under_way.add(key)
+        records = {p.index: group.cache.get(p.index) for p in look.placements}
+        missing = [index for index, record in records.items() if record is None]
+        found = {index: record for index, record in records.items() if record is not None}
+        if not missing:
+            self._propose(group, key, look, found)
+            return
+
+        def read(more: list[Record] | None, error: BaseException | None) -> None:
+            if more is None:
+                assert error is not None
+                self._service.read_failed(error)
+                self._timers.call_after(RETRY_SECONDS, partial(self._done, key))
+                return
+            self._propose(group, key, look, found | {record.index: record for record in more})
+
+        self._reader.submit(partial(_read, group.store, missing), read)
+
+    def _look_filtered(
+        self, group: Group, key: _Key, kept: Sequence[Wanted], start: int
+    ) -> _Look | None:
+        scan = self._matching.scan(group, kept, key.queue, start)
+        if scan.reached > start:
+            count = 0
+            for placement in scan.found:
+                count += 1
+                if placement.base_offset - start >= MESSAGES_MAX:
+                    break
+            stop = scan.reached
+            if count < len(scan.found):
+                stop = scan.found[count].base_offset
+            stop = min(stop, start + MESSAGES_MAX)
+            found = [p for p in scan.found[:count] if p.base_offset < stop]
+            return _Look(start, stop, found, scan.wanted[: len(found)])
+        if scan.unknown:
+            self._under_way.add(key)
+            self._needing.setdefault(key.queue, set()).add(key)
+            self._matching.want(group, scan.unknown)
+        return None
+
+    def _propose(self, group: Group, key: _Key, look: _Look, records: dict[int, Record]) -> None:
+        pop_group = self._pop_group(group, key)
+        if pop_group is None:
+            self._done(key)
+            return
+        stop = look.stop
+        for placement in look.placements:
+            if placement.index not in records:
+                # There was no room for it in one reading.
+                stop = min(stop, placement.base_offset)
+        mask = self._mask(group, look, stop, records) if pop_group.is_filtered else None
+        keys = _keys(look, stop, records)
+        command = calls.Feed(key.number, key.queue, look.base, stop - look.base, mask, keys)
+        payload = encode_commands([command])
+        done = partial(self._done, key)
+        ticket = Callback(lambda _: done(), lambda _: done())
+        group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
+
+    def _pop_group(self, group: Group, key: _Key) -> PopGroup | None:
+        assert isinstance(group.machine, PartitionMachine)
+        attached = group.machine.serving.attached.get(key.number)
+        return None if attached is None or not group.is_leader else attached.group
+
+    def _mask(self, group: Group, look: _Look, stop: int, records: dict[int, Record]) -> bytes:
+        matches = np.zeros(stop - look.base, np.bool_)
+        for placement, wish in zip(look.placements, look.wanted, strict=True):
+            if placement.base_offset >= stop:
+                break
+            assert wish is not None
+            mask = self._matching.mask(group, placement, wish, records[placement.index])
+            _put(matches, mask, placement.base_offset - look.base)
+        return np.packbits(matches, bitorder="little").tobytes()
+
+    def _done(self, key: _Key) -> None:
+        """A feed is applied, or will not be: look again soon."""
+        self._under_way.discard(key)
+        group = self._service.group(key.partition_group)
+        if group is not None:
+            self._timers.call_after(0, partial(self.think, group))
+
+
+def _look_plain(group: Group, queue: int, start: int) -> _Look | None:
+    placements = group.index.lookup(queue, start, PLACEMENTS_MAX)
+    count = 0
+    while count < len(placements) and placements[count].base_offset - start < MESSAGES_MAX:
+        count += 1
+    placements = placements[:count]
+    if not placements:
+        return None
+    stop = min(placements[-1].base_offset + placements[-1].count, start + MESSAGES_MAX)
+    return _Look(start, stop, placements, [None] * count)
+
+
+def _read(store: LogStore, indexes: list[int]) -> list[Record]:
+    """On the reading thread."""
+    return store.read_at(indexes, READ_BYTES)
+
+
+def _keys(look: _Look, stop: int, records: dict[int, Record]) -> bytes:
+    """The hashes of the messages' keys; empty if none has a key."""
+    hashes = np.zeros(stop - look.base, "<u4")
+    has_some = False
+    for placement in look.placements:
+        if placement.base_offset >= stop:
+            break
+        payload = records[placement.index].payload
+        try:
+            at = peek(payload).key_hashes_at
+        except CorruptRecord:
+            continue
+        if at:
+            of_batch = np.frombuffer(payload, "<u4", placement.count, at)
+            _put(hashes, of_batch, placement.base_offset - look.base)
+            has_some = True
+    return hashes.tobytes() if has_some else b""
+
+
+def _put(column: np.ndarray, part: np.ndarray, at: int) -> None:
+    """Write what a batch says into its place of a column; what lies outside is left out."""
+    first, stop = max(0, -at), min(len(part), len(column) - at)
+    column[at + first : at + stop] = part[first:stop]

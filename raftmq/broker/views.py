@@ -1,0 +1,58 @@
+"""The routing table, as this node knows it and as the others do."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from raftmq.errors import Unavailable
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.messages import ClusterView, FrameKind, GroupView, Metadata, NodeView
+
+from .group import node_of
+from .pages import topics_page
+from .peers import PeerLink
+
+if TYPE_CHECKING:
+    from .node import Node
+
+ANSWER_SECONDS_MAX = 1.0
+"""A node that does not answer within so long is left out."""
+
+
+def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterView:
+    """A page of the routing table as a node knows it: see `Metadata`."""
+    catalog, cluster = node.catalog, node.settings.node.cluster
+    page, following = topics_page(catalog, topics, after)
+    if after:
+        return ClusterView(cluster, catalog.version, [], [], page, following)
+    nodes = [NodeView(each.id, each.host, each.port) for each in catalog.nodes.values()]
+    groups = [_group_view(node, number) for number in sorted(catalog.groups)]
+    return ClusterView(cluster, catalog.version, nodes, groups, page, following)
+
+
+async def ask_all(node: "Node") -> dict[int, ClusterView]:
+    """By node: the routing table as it knows it, of each that answers in time. Cancelling leaves
+    nothing behind."""
+    views = {node.id: view(node, [])}
+
+    async def ask(link: PeerLink) -> None:
+        with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
+            frame = await link.request(FrameKind.METADATA, pack(Metadata([])))
+            if frame.kind != FrameKind.ERROR:
+                views[link.peer.id] = unpack(ClusterView, frame.header)
+
+    async with trio.open_nursery() as nursery:
+        for link in node.links.all():
+            nursery.start_soon(ask, link)
+    return views
+
+
+def _group_view(node: "Node", number: int) -> GroupView:
+    group = node.groups.get(number)
+    if group is None:
+        return GroupView(number, 0, 0, node.catalog.groups[number].members, [])
+    conf = group.conf_state
+    voters = [node_of(member) for member in conf.voters]
+    learners = [node_of(member) for member in conf.learners]
+    return GroupView(number, node_of(group.leader), group.raft.term, voters, learners)

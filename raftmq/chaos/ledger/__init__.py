@@ -1,0 +1,20 @@
+"""Consumer groups that pop, judged from the committed log by a second, slower machine.
+
+Start reading at `log` (what is compared, record by record), then `model` (the second machine).
+`random_log` writes logs by chance: what clients might say, at random, and nobody's broker; `play`
+makes a run of one.
+
+| what | from |
+|---|---|
+| `raftmq.chaos.checkers.check_pop` | clients' histories alone |
+| `PopLog` here | the servers' log alone |
+| `PopLog.why_strange` | both: what a client saw must be in the log |
+
+Nothing here needs an event loop.
+"""
+
+from raftmq.chaos.ledger.log import PopBreach, PopLog
+from raftmq.chaos.ledger.play import play
+from raftmq.chaos.ledger.random_log import RandomLog
+
+__all__ = ["PopBreach", "PopLog", "RandomLog", "play"]

@@ -1,0 +1,313 @@
+"""Consumer groups that pop, written down a second time: a word for each message, nothing clever.
+
+The machine keeps spans, heaps and windows; this keeps a dictionary from offset to `Entry`. It does
+not choose who is handed what: it is told, and says whether that was allowed (`PopQueue.hand`). All
+else it works out for itself: what runs out, what falls due, what settling gives.
+
+| word | a message is |
+|---|---|
+| (no entry) | fresh |
+| leased | in hand, until a time |
+| waiting | failed, until a time |
+| ready | to be handed out again |
+| dead | in a dead letter |
+| acked, purged, lost | done with, thrown away, taken by retention |
+| passed | not for this group: a filter says so |
+| skipped | still open when the group was set to go on after it |
+
+Invariants:
+- No name of the machine's parts is used here, save the commands and the policy.
+
+Sources: RabbitMQ's property tests of rabbit_fifo against a list.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from raftmq.pop.policy import Mode, Order, Policy
+
+FENCED = -1
+"""The result of settling what is not the consumer's."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A message that was handed out at least once, or is gone."""
+
+    word: str
+    attempt: int = 0
+    token: int = 0
+    consumer: int = 0
+    until: int = 0
+    """Of the lease, or of the wait."""
+    letter: int = 0
+    is_parked: bool = False
+    is_redriven: bool = False
+    """It may come late, in an ordered group."""
+
+
+class PopQueue:
+    """What a group does with one queue."""
+
+    def __init__(self, begun: int, end: int, key_of: Callable[[int], str | None]) -> None:
+        self.begun = begun
+        self.end = end
+        """The offset that the queue's next message gets."""
+        self.fresh_from = begun
+        """No message before it is fresh, in a group that is not ordered by key."""
+        self.earliest = 0
+        """Retention took what is before it, as far as the group was told."""
+        self.key_of = key_of
+        """A message's ordering key."""
+        self.entries: dict[int, Entry] = {}
+        self.counts: Counter[str] = Counter()
+        """By word; it leaves out fresh ones."""
+        self.by_token: dict[int, set[int]] = {}
+        """What is leased with each token."""
+        self.was_reset = False
+        """True: the machine may have counted fewer as passed than were known to be."""
+        self.waiting: set[int] = set()
+        self.ready: set[int] = set()
+        self.parked: set[int] = set()
+
+    def move(self, offset: int, word: str) -> Entry:
+        """Give a message another word."""
+        entry = self.entries.get(offset)
+        if entry is None:
+            entry = self.entries[offset] = Entry(word)
+        else:
+            self.counts[entry.word] -= 1
+            if entry.word == "leased":
+                held = self.by_token[entry.token]
+                held.discard(offset)
+                if not held:
+                    del self.by_token[entry.token]
+            self.waiting.discard(offset)
+            self.ready.discard(offset)
+            self.parked.discard(offset)
+        entry.word = word
+        self.counts[word] += 1
+        if word == "waiting":
+            self.waiting.add(offset)
+        elif word == "ready":
+            self.ready.add(offset)
+        return entry
+
+    @property
+    def fresh(self) -> int:
+        """How many were never handed out."""
+        return self.end - self.begun - len(self.entries)
+
+    def first_fresh(self) -> int:
+        """The first message that is fresh; `end`: none is."""
+        while self.fresh_from < self.end and self.fresh_from in self.entries:
+            self.fresh_from += 1
+        return self.fresh_from
+
+    def lease(self, offset: int, *, token: int, consumer: int, until: int) -> None:
+        """Put a message into a hand."""
+        entry = self.move(offset, "leased")
+        entry.token, entry.consumer, entry.until = token, consumer, until
+        entry.attempt += 1
+        self.by_token.setdefault(token, set()).add(offset)
+
+
+class PopModel:
+    """One attachment of a consumer group to a topic."""
+
+    def __init__(self, mode: Mode, policy: Policy, version: int) -> None:
+        self.policy = policy
+        self.version = version
+        self.order = policy.order if mode is Mode.ORDERED else None
+        self.queues: dict[int, PopQueue] = {}
+        self.letters = 0
+        """Dead letters so far, as the machine counted them."""
+        self.wishes: dict[int, tuple[int, int, int]] = {}
+        """Consumer → (count, how long its messages are its own, until when it wishes)."""
+
+    # Time
+
+    def pass_time(self, now: int) -> None:
+        """Leases that ran out fail; waits that are over end."""
+        for queue in self.queues.values():
+            for offsets in [sorted(held) for held in queue.by_token.values()]:
+                if queue.entries[offsets[0]].until <= now:
+                    self._failed(queue, offsets, now, None)
+            for offset in sorted(queue.waiting):
+                if queue.entries[offset].until <= now:
+                    queue.move(offset, "ready")
+        self.wishes = {who: wish for who, wish in self.wishes.items() if wish[2] > now}
+
+    # Settling
+
+    def settle(
+        self, consumer: int, token: int, offsets: list[int], now: int, what: str, delay_ms: int
+    ) -> int:
+        """What a step of a settlement gives: how many messages, or `FENCED`."""
+        queue = self._queue_of(token)
+        if queue is None:
+            return FENCED
+        held = sorted(queue.by_token[token] & set(offsets))
+        first = queue.entries[min(queue.by_token[token])]
+        if not held or first.consumer != consumer or first.until <= now:
+            return FENCED
+        if what == "ack":
+            for offset in held:
+                queue.move(offset, "acked")
+            return len(held)
+        rest = []
+        if self.order is Order.QUEUE:
+            rest = [o for o in queue.by_token[token] if o > held[0] and o not in held]
+        if what == "nack":
+            self._failed(queue, held, now, None if delay_ms < 0 else delay_ms)
+        for offset in held if what == "reject" else []:
+            self._bury(queue, offset)
+        for offset in held if what == "give_back" else []:
+            queue.move(offset, "ready").attempt -= 1
+        for offset in rest:
+            queue.move(offset, "ready").attempt -= 1
+        return len(held)
+
+    def extend(self, consumer: int, token: int, now: int, length: int) -> int:
+        """How long a lease runs from now on, or `FENCED`."""
+        queue = self._queue_of(token)
+        if queue is None:
+            return FENCED
+        held = [queue.entries[offset] for offset in queue.by_token[token]]
+        if held[0].consumer != consumer or held[0].until <= now:
+            return FENCED
+        for entry in held:
+            entry.until = now + length
+        return length
+
+    def _queue_of(self, token: int) -> PopQueue | None:
+        return next((one for one in self.queues.values() if token in one.by_token), None)
+
+    def _failed(self, queue: PopQueue, offsets: list[int], now: int, delay_ms: int | None) -> None:
+        """These messages of one lease failed; in the order of a queue only the first one did."""
+        if self.order is Order.QUEUE:
+            offsets, rest = offsets[:1], offsets[1:]
+            for offset in rest:
+                queue.move(offset, "ready").attempt -= 1
+        for offset in offsets:
+            attempt = queue.entries[offset].attempt
+            if attempt >= self.policy.attempts_max:
+                self._bury(queue, offset)
+                continue
+            schedule = self.policy.schedule_ms
+            wait = schedule[min(attempt, len(schedule)) - 1] if delay_ms is None else delay_ms
+            queue.move(offset, "waiting" if wait > 0 else "ready").until = now + wait
+
+    def _bury(self, queue: PopQueue, offset: int) -> None:
+        entry = queue.move(offset, "dead")
+        entry.is_parked = self.order is not None and self.policy.is_blocking
+        if entry.is_parked:
+            queue.parked.add(offset)
+
+    # Dead letters
+
+    def change_dead(self, queue: PopQueue, offset: int, *, is_purge: bool) -> None:
+        """A dead message is thrown away, or handed out as if for the first time if it is kept."""
+        entry = queue.entries[offset]
+        assert entry.word == "dead", entry
+        was_parked = entry.is_parked
+        kept = "ready" if offset >= queue.earliest else "lost"
+        queue.move(offset, "purged" if is_purge else kept)
+        entry.attempt, entry.is_parked, entry.is_redriven = 0, False, not was_parked
+
+    # Retention
+
+    def lose(self, queue: PopQueue, earliest: int) -> None:
+        """What stands before an offset is gone, dead letters excepted."""
+        queue.earliest = max(queue.earliest, earliest)
+        for offset in range(queue.begun, min(earliest, queue.end)):
+            entry = queue.entries.get(offset)
+            if entry is None or entry.word in ("leased", "waiting", "ready"):
+                queue.move(offset, "lost")
+
+    # Going on elsewhere
+
+    def reset(self, queue: PopQueue, offset: int) -> None:
+        """All from an offset on is fresh; what is open before it is skipped. What was done stays
+        counted."""
+        for at, entry in sorted(queue.entries.items()):
+            if entry.word in ("leased", "waiting", "ready") or (
+                entry.word == "dead" and at >= offset
+            ):
+                queue.move(at, "skipped")
+            entry.is_parked = False
+            queue.parked.discard(at)
+            if at >= offset:
+                del queue.entries[at]
+        for at in range(queue.begun, offset):
+            if at not in queue.entries:
+                queue.move(at, "skipped")
+        queue.begun = queue.fresh_from = min(queue.begun, offset)
+        queue.was_reset = True
+
+    # What may be handed out
+
+    def hungry(self) -> bool:
+        """Whether somebody wants messages that may go out; not for order by key."""
+        return bool(self.wishes) and any(map(self._is_open, self.queues.values()))
+
+    def _is_open(self, queue: PopQueue) -> bool:
+        if self.order is None:
+            return bool(queue.ready) or queue.fresh > 0
+        if queue.by_token:
+            return False
+        first = min([*queue.ready, queue.first_fresh()])
+        return first < queue.end and all(first < at for at in (*queue.waiting, *queue.parked))
+
+    def why_not(self, queue: PopQueue, offsets: list[int]) -> Iterator[str]:
+        """Why these messages, in one lease, must not be handed out now."""
+        taken = set(offsets)
+        for offset in offsets:
+            entry = queue.entries.get(offset)
+            if not queue.begun <= offset < queue.end:
+                yield f"Q2 offset {offset} is not within {queue.begun}..{queue.end}"
+            elif entry is not None and entry.word != "ready":
+                number = {"leased": "Q10", "acked": "Q9", "waiting": "Q16"}.get(entry.word, "Q8")
+                yield f"{number} offset {offset} is handed out and is {entry.word}: {entry}"
+        if self.order is Order.QUEUE:
+            yield from self._out_of_turn(queue, offsets, taken)
+        elif self.order is Order.KEY:
+            yield from self._out_of_keys(queue, offsets)
+
+    def _out_of_turn(self, queue: PopQueue, offsets: list[int], taken: set[int]) -> Iterator[str]:
+        last = offsets[-1]
+        if queue.by_token:
+            yield f"Q19 offset {offsets[0]} is handed out while {queue.by_token} are leased"
+        blocking = [at for at in (*queue.waiting, *queue.parked) if at < last]
+        if blocking:
+            yield f"Q19 offset {last} is handed out before {min(blocking)} is settled"
+        passed = [at for at in queue.ready if at < last and at not in taken]
+        passed = [at for at in passed if not queue.entries[at].is_redriven]
+        fresh = queue.first_fresh()
+        while fresh in taken or fresh in queue.entries:
+            fresh += 1
+        if passed or fresh < last:
+            yield f"Q19 offset {last} is handed out before {min([*passed, fresh])}"
+
+    def _out_of_keys(self, queue: PopQueue, offsets: list[int]) -> Iterator[str]:
+        seen: set[str] = set()
+        for offset in offsets:
+            key = queue.key_of(offset)
+            if key is None:
+                continue
+            if key in seen:
+                yield f"Q19 offset {offset} of key {key} is handed out together with another one"
+            seen.add(key)
+            is_redriven = offset in queue.entries and queue.entries[offset].is_redriven
+            for other in range(queue.begun, queue.end):
+                if other == offset or queue.key_of(other) != key:
+                    continue
+                entry = queue.entries.get(other)
+                is_busy = entry is not None and (
+                    entry.word in ("leased", "waiting") or entry.is_parked
+                )
+                is_open = entry is None or (entry.word == "ready" and not entry.is_redriven)
+                if is_busy or (is_open and other < offset and not is_redriven):
+                    what = "fresh" if entry is None else entry.word
+                    yield f"Q19 offset {offset} of key {key} is handed out, and {other} is {what}"

@@ -1,0 +1,45 @@
+"""One run of a random log, with an outcome as the worlds give it."""
+
+from random import Random
+
+from raftmq.chaos.checkers import Verdict
+from raftmq.chaos.faults import Schedule, World
+from raftmq.chaos.ledger.random_log import RandomLog
+from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.pop.policy import Mode, Order, Policy
+
+STEPS = 300
+"""About as many records."""
+PLAIN = (
+    (Mode.POP, Policy(schedule_ms=(10, 50), attempts_max=3, invisible_ms=40)),
+    (Mode.POP, Policy(schedule_ms=(25,), attempts_max=2)),
+)
+"""Groups without order."""
+ORDERED = tuple(
+    (Mode.ORDERED, Policy((10, 50), 3, 40, order, is_blocking))
+    for order in Order
+    for is_blocking in (False, True)
+)
+"""One group of each kind of order."""
+
+
+def play(seed: int) -> Outcome:
+    """Write a log by chance, and judge it; by seed, groups are ordered or not."""
+    modes = ORDERED if seed % 2 else PLAIN
+    log = RandomLog(Random(f"log {seed}"), modes)
+    violations = []
+    try:
+        ledger = log.play(STEPS)
+        violations = [Violation(one.number, log.now, str(one)) for one in ledger.breaches]
+    except AssertionError as error:
+        violations = [Violation("assert", log.now, f"assert: {error}")]
+    except (IndexError, KeyError, ValueError) as error:
+        violations = [Violation("error", log.now, f"{type(error).__name__}: {error}")]
+    return Outcome(
+        World.CORE,
+        Schedule(seed, log.now / 1000, ()),
+        Verdict.INVALID if violations else Verdict.VALID,
+        tuple(violations),
+        counts={"records": log.ledger.records, "handed out": len(log.ledger.handed)},
+        simulated_seconds=log.now / 1000,
+    )

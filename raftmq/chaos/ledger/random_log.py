@@ -1,0 +1,224 @@
+"""Random logs of a data group with consumer groups that pop: applied, and read along.
+
+    log = RandomLog(random.Random(7), [(Mode.POP, Policy())])
+    assert not log.play(300).breaches
+
+One group may have a filter. Consumers ask and settle at random, repeat what they said, name tokens
+that are not theirs; time passes by leaps; now and then another replica takes over, restored from a
+snapshot.
+
+Invariants:
+- Equal seeds give equal logs.
+"""
+
+import random
+import struct
+from collections.abc import Iterable
+
+from raftmq.batch import encode, key_hash
+from raftmq.chaos.ledger.log import PopLog
+from raftmq.log.record import Kind, Record
+from raftmq.log.record import encode as encode_record
+from raftmq.pop.calls import (
+    Ask,
+    Call,
+    ChangeDead,
+    CloseGroups,
+    Deed,
+    Feed,
+    Leave,
+    Lose,
+    OpenGroup,
+    ResetGroup,
+    Settle,
+    Step,
+    Tick,
+)
+from raftmq.pop.commands import encode_commands
+from raftmq.pop.groups import Handed
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.policy import Mode, Policy
+from raftmq.pop.results import Appended, Result
+from raftmq.pop.subscriptions import Change, Resubscribe
+
+TOPIC = 1
+QUEUES = (TOPIC << 16, TOPIC << 16 | 1)
+CONSUMERS = (11, 12, 13)
+LEAPS_MS = (*[0] * 40, *[1, 3, 20] * 20, 25 * 3600 * 1000)
+"""Between two records; by the longest one consumers are forgotten."""
+
+
+class RandomLog:
+    """A log that grows by chance, the machine, and the ledger that reads along."""
+
+    def __init__(self, rng: random.Random, modes: Iterable[tuple[Mode, Policy]]) -> None:
+        self.rng = rng
+        self.machine, self.ledger = PartitionMachine(), PopLog()
+        self.now = 1000
+        """Milliseconds."""
+        self.modes = dict(enumerate(modes, 1))
+        """By number of the group."""
+        self.filtered = rng.choice([0, *self.modes])
+        """The group that has a filter; 0: none has."""
+        self.held: dict[int, list[Handed]] = {number: [] for number in self.modes}
+        """By number of the group: all that was handed out."""
+        self.last: dict[tuple[int, int], list[Settle]] = {}
+        """By number of the group and consumer: its settlements."""
+        self._records: list[Record] = []
+        self._snapshot = self.machine.snapshot()
+        self._sent: dict[int, int] = {}
+        self._hashes: dict[int, list[int]] = {queue: [] for queue in QUEUES}
+        self._chain = 0
+
+    def play(self, steps: int) -> PopLog:
+        """Do so many things."""
+        if self.filtered:
+            wanted = Change(TOPIC, f"g{self.filtered}", 1, "two of three")
+            self.commands([Resubscribe(0, 1, [wanted])])
+        for number in self.modes:
+            self.open(number)
+        for _ in range(steps):
+            self.now += self.rng.choice(LEAPS_MS)
+            luck = self.rng.random()
+            if luck < 0.25:
+                self.send()
+            elif luck < 0.97:
+                self.commands(self.call() for _ in range(self.rng.randint(1, 3)))
+            elif luck < 0.99:
+                self.rebuild()
+            else:
+                self.reopen()
+            self.feed()
+        return self.ledger
+
+    def add(self, kind: Kind, payload: bytes) -> list[Result]:
+        """One more record, applied and followed."""
+        record = encode_record(
+            payload,
+            index=self.machine.applied + 1,
+            term=1,
+            kind=kind,
+            timestamp=self.now,
+            chain=self._chain,
+            version=1,
+        )
+        self._chain = record.crc
+        self._records.append(record)
+        results = self.machine.apply(record)
+        handed = self.machine.serving.take_handed()
+        for number, one in handed:
+            self.held[number].append(one)
+        self.ledger.follow(record, results, handed, self.machine)
+        return results
+
+    def send(self) -> None:
+        """A batch, or a repeat of an old one."""
+        rng, queue = self.rng, self.rng.choice(QUEUES)
+        count, first = rng.randint(1, 12), self._sent.get(queue, 0)
+        if rng.random() < 0.9:
+            self._sent[queue] = first + count
+        elif first:
+            count, first = 1, first - 1
+        keys = [rng.choice(["a", "b", "c", None]) for _ in range(count)]
+        batch = encode([b"x"] * count, keys=keys)
+        payload = batch.to_bytes(queue=queue, producer=1, epoch=0, first_sequence=first)
+        (result,) = self.add(Kind.BATCH, payload)
+        if isinstance(result, Appended) and not result.duplicate:
+            self._hashes[queue] += [key_hash(key) if key else 0 for key in keys]
+
+    def feed(self) -> None:
+        """As the leader does, sooner or later."""
+        for number, group in self.machine.serving.fed.items():
+            for queue, base in group.wants_feed(self.machine.ends):
+                hashes = self._hashes[queue][base : base + 20]
+                keys = struct.pack(f"<{len(hashes)}I", *hashes)
+                mask = None
+                if number == self.filtered:
+                    bits = sum(bool((base + n) % 3) << n for n in range(len(hashes)))
+                    mask = bits.to_bytes(len(hashes) // 8 + 1, "little")
+                if self.rng.random() < 0.7:
+                    self.commands([Feed(number, queue, base, len(hashes), mask, keys)])
+
+    def commands(self, calls: Iterable[Call | Resubscribe]) -> list[Result]:
+        """A record of commands."""
+        return self.add(Kind.COMMANDS, encode_commands(list(calls)))
+
+    def open(self, number: int) -> None:
+        """Serve a consumer group."""
+        mode, policy = self.modes[number]
+        queues = [queue for queue in QUEUES if self.rng.random() < 0.2]
+        starts = [self.rng.choice([-1, 3]) for _ in queues]
+        self.commands([OpenGroup(number, TOPIC, f"g{number}", 1, mode, policy, queues, starts)])
+
+    def reopen(self) -> None:
+        """A consumer group is deleted, and made anew."""
+        number = self.rng.choice(list(self.modes))
+        self.commands([CloseGroups([number])])
+        self.held[number].clear()
+        self.last = {key: value for key, value in self.last.items() if key[0] != number}
+        self.open(number)
+
+    def rebuild(self) -> None:
+        """Another replica takes over: restored from a snapshot, old or new, and caught up."""
+        state = self.machine.snapshot()
+        snapshot = state if self.rng.random() < 0.3 else self._snapshot
+        other = PartitionMachine.restore(snapshot)
+        for record in self._records[other.applied :]:
+            other.apply(record)
+        other.serving.take_handed()
+        if other.snapshot() != state:
+            self.ledger.note("R21", "a replica that was restored has another state")
+        self.machine = other
+        self._snapshot = self._snapshot if self.rng.random() < 0.5 else state
+
+    def call(self) -> Call:
+        """Something that somebody may say."""
+        rng = self.rng
+        number, consumer = rng.choice(list(self.modes)), rng.choice(CONSUMERS)
+        luck = rng.random()
+        if luck < 0.3:
+            wait = rng.choice([0, 5, 100])
+            return Ask(number, consumer, rng.choice([0, 1, 3, 20]), wait, rng.choice([0, 10, 60]))
+        if luck < 0.8:
+            return self.settle(number, consumer)
+        if luck < 0.85:
+            return Leave(number, consumer)
+        if luck < 0.9:
+            # Whoever names a letter has seen it in a list.
+            letters = [*self.machine.serving.attached[number].group.dead, 1 << 40]
+            letters = rng.sample(letters, min(3, len(letters)))
+            return ChangeDead(number, letters, rng.random() < 0.3)
+        if luck < 0.92:
+            queue = rng.choice(QUEUES)
+            return Lose([queue], [rng.randint(0, self.machine.ends.get(queue, 0) + 1)])
+        if luck < 0.94:
+            queue = rng.choice(QUEUES)
+            offset = rng.randint(-1, self.machine.ends.get(queue, 0) + 1)
+            return ResetGroup(number, [queue], [offset])
+        return Tick()
+
+    def settle(self, number: int, consumer: int) -> Settle:
+        """A consumer settles, or says again what it said."""
+        rng = self.rng
+        before = self.last.setdefault((number, consumer), [])
+        if before and rng.random() < 0.15:
+            return rng.choice(before[-2:])
+        mine = [one for one in self.held[number][-12:] if one.consumer == consumer]
+        some = mine if rng.random() < 0.95 else self.held[number][-5:]
+        steps = [self.step(rng.choice(some)) for _ in range(rng.randint(1, 3))] if some else []
+        sequence = before[-1].sequence + 1 if before else 1
+        before.append(Settle(number, consumer, sequence, steps))
+        return before[-1]
+
+    def step(self, one: Handed) -> Step:
+        """What becomes of some messages of a lease."""
+        rng = self.rng
+        deed = rng.choice([*Deed, Deed.ACK, Deed.ACK, Deed.NACK])
+        if deed is Deed.EXTEND:
+            return Step(deed, one.token, delay_ms=rng.choice([0, 5, 200]))
+        base, bits = one.messages.base, one.messages.bits
+        if rng.random() < 0.5:
+            bits &= rng.getrandbits(bits.bit_length())
+        content = bits.to_bytes(bits.bit_length() // 8 + 1, "little")
+        delay = rng.choice([-1, -1, 0, 30]) if deed is Deed.NACK else -1
+        return Step(deed, one.token, base, content, delay, "poison")

@@ -1,0 +1,123 @@
+"""Producers, and consumers that share out a topic's queues as members of one group.
+
+Each client is one member after the other: it joins, reads, commits, and leaves or goes without a
+word; faults kill it, let it stand still, cut it off. What is read are polls of the history: that
+all is read in the end, by whoever it was, `check_total_queue` says.
+
+Invariants, asserted by the clients themselves:
+- Whoever has a queue has it under an epoch that nobody else ever has.
+- What the leader tells as committed is never less than what was committed before it was asked, by
+  any owner: no commit of a former one, however late, lands after its successor's.
+"""
+
+from collections import Counter
+
+import trio
+
+from raftmq.chaos.history import Recorder
+from raftmq.chaos.sim.clients import Clients, Session
+from raftmq.chaos.sim.log_workload import PRODUCERS, TOPIC, LogWorkload, queue_key, value_of
+from raftmq.client import Client, Consumer
+from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+
+MEMBERS = 3
+GROUP = "m"
+SESSION_SECONDS = 3.0
+LIFE_SECONDS = 12.0
+"""A member leaves after so long, on average, and another one comes."""
+DIES_SHARE = 0.3
+"""So many go without leaving."""
+WORK_SECONDS = 0.2
+"""What a member needs for what it was handed, on average."""
+READS_SHARE = 0.2
+"""After so many commits it is asked what is committed."""
+
+
+class MembersWorkload(LogWorkload):
+    """The clients' side of a run."""
+
+    def __init__(self, clients: Clients, recorder: Recorder) -> None:
+        super().__init__(clients, recorder)
+        # Queue and epoch → the process that owned it.
+        self._owners: dict[tuple[int, int], int] = {}
+        # Queue → how far somebody has committed, and was told so.
+        self._reached: Counter[int] = Counter()
+
+    def start(self) -> None:
+        """Start all clients."""
+        for number in range(PRODUCERS):
+            self._clients.start(f"producer-{number + 1}", self._produce)
+        for number in range(MEMBERS):
+            self._clients.start(f"consumer-{number + 1}", self._take_part)
+
+    @property
+    def is_drained(self) -> bool:
+        """True if all that is there was read and committed by somebody."""
+        return self.ends is not None and all(
+            self._reached[queue] >= end for queue, end in self.ends.items()
+        )
+
+    async def _take_part(self, mq: Client, session: Session) -> None:
+        random = session.random
+        while not self.is_drained:
+            life = random.expovariate(1 / LIFE_SECONDS)
+            dies = life if random.random() < DIES_SHARE else float("inf")
+            with trio.move_on_after(dies):
+                async with mq.consumer(
+                    TOPIC,
+                    group=GROUP,
+                    queues="assigned",
+                    session=SESSION_SECONDS,
+                    prefetch_bytes=200_000,
+                ) as consumer:
+                    self.counts["members"] += 1
+                    await self._be_member(consumer, session, trio.current_time() + life)
+
+    async def _be_member(self, consumer: Consumer, session: Session, until: float) -> None:
+        random = session.random
+        while trio.current_time() < until and not self.is_drained:
+            await self._poll(consumer, session)
+            await trio.sleep(random.expovariate(1 / WORK_SECONDS) + self._clients.slowness)
+            await self._commit(consumer)
+            if random.random() < READS_SHARE:
+                await self._read_committed(consumer)
+
+    async def _poll(self, consumer: Consumer, session: Session) -> None:
+        operation = self._recorder.invoke(session.number, "poll")
+        try:
+            messages = await consumer.fetch(session.random.randint(1, 100), wait=0.5)
+        except Unavailable:
+            self._recorder.fail(operation)
+            return
+        columns = zip(messages.queues, messages.bodies, messages.offsets, strict=True)
+        rows = [(queue_key(queue), value_of(body), offset) for queue, body, offset in columns]
+        self._recorder.ok_many(operation, rows)
+        self.counts["delivered"] += len(rows)
+        for queue, epoch in consumer.epochs.items():
+            owner = self._owners.setdefault((queue, epoch), session.number)
+            assert owner == session.number, f"queue {queue} has two owners in epoch {epoch}"
+
+    async def _commit(self, consumer: Consumer) -> None:
+        position = consumer.position
+        try:
+            await consumer.commit(timeout=2.0)
+        except Rejected as error:
+            if error.reason is not Reason.FENCED:
+                raise
+            self.counts["fenced"] += 1
+        except (Unavailable, OutcomeUnknown):
+            self.counts["commits in doubt"] += 1
+        else:
+            self.counts["commits"] += 1
+            for queue, offset in position.items():
+                self._reached[queue] = max(self._reached[queue], offset)
+
+    async def _read_committed(self, consumer: Consumer) -> None:
+        floor = dict(self._reached)
+        try:
+            found = await consumer.committed(timeout=2.0)
+        except Unavailable:
+            return
+        for queue, offset in found.items():
+            least = floor.get(queue, 0)
+            assert offset >= least, f"queue {queue} went back from {least} to {offset}"

@@ -1,0 +1,79 @@
+"""Producers, and consumers that pop, in the made-up world; see `raftmq.chaos.workloads.popping`.
+
+Producers do as in the log workload. What the sleep of one process costs the others, faults show: a
+client that hangs holds what it was handed.
+"""
+
+from raftmq.chaos.history import Recorder
+from raftmq.chaos.sim.clients import Clients, Job, Session
+from raftmq.chaos.sim.log_workload import PRODUCERS, TOPIC, LogWorkload, queue_key, value_of
+from raftmq.chaos.workloads.popping import KINDS, Popping, tag_of, written
+from raftmq.client import Client
+
+CALM_CLOCK_MS = 200
+"""Without faults clocks agree so well, and answers come so soon."""
+CALM_LATE_MS = 10_000
+"""Without faults a message that is due comes so soon: others may have taken it ahead meanwhile, and
+held it for a part of the longest lease, more than once."""
+
+
+class PopWorkload(LogWorkload):
+    """The clients' side of a run."""
+
+    def __init__(self, clients: Clients, recorder: Recorder) -> None:
+        super().__init__(clients, recorder)
+        self._popping = Popping(
+            recorder,
+            clients,
+            topic=TOPIC,
+            number_of=value_of,
+            queue_name=queue_key,
+            counts=self.counts,
+        )
+
+    async def prepare(self) -> None:
+        """Create the topic and the groups."""
+        await super().prepare()
+
+        async def job(mq: Client, _: Session) -> None:
+            await self._popping.prepare(mq)
+
+        await self._clients.once(job)
+
+    def start(self) -> None:
+        """Start all clients."""
+        for number in range(PRODUCERS):
+            self._clients.start(f"producer-{number + 1}", self._produce)
+        for group, kind in KINDS.items():
+            for number in range(kind.consumers):
+                self._clients.start(f"consumer-{group}{number + 1}", self._popper_of(group))
+        self._clients.start("operator", self._operate)
+
+    async def find_ends(self) -> None:
+        """From now on everything is acked, and somebody looks what is left."""
+        self._popping.is_draining = True
+        self._clients.start("auditor", self._audit)
+
+    @property
+    def is_drained(self) -> bool:
+        """True if nothing is left to do."""
+        return self._popping.is_drained
+
+    def _begin(self, session: Session, value: int, key: str | None, queue: int) -> int:
+        sent = written(value, key)
+        return self._recorder.invoke(session.number, "send", queue_key(queue), sent)
+
+    def _popper_of(self, group: str) -> Job:
+        async def consume(mq: Client, session: Session) -> None:
+            await self._popping.consume(mq, session.number, session.random, group)
+
+        return consume
+
+    def _tag(self, value: int) -> str | None:
+        return tag_of(value)
+
+    async def _operate(self, mq: Client, session: Session) -> None:
+        await self._popping.operate(mq, session.number, session.random)
+
+    async def _audit(self, mq: Client, session: Session) -> None:
+        await self._popping.audit(mq, session.number)

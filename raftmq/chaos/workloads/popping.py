@@ -1,0 +1,453 @@
+"""Consumers that pop: they ack, fail, reject, give back, extend, and forget what they were handed.
+
+| group | is | consumers |
+|---|---|---|
+| a | popping, all that comes | 3 |
+| o | ordered by key | 2 |
+| q | ordered by queue | 2 |
+| f | popping, what has the tag `red` | 2 |
+
+Waits and leases are short, so that messages come again and become dead letters while faults last.
+When all is sent, `is_draining` makes everybody ack all that comes, and an *auditor* asks what is
+left until nothing is: that list ends the history.
+
+A message with a key has the value (number, key) in the history, others a number: see `pop_calls`.
+
+Invariants:
+- What an error leaves open is `unknown`: of many messages some may be settled.
+
+Sources: Jepsen's queue workloads; RocketMQ's POP issues, for what consumers do wrong.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Literal, NamedTuple, Protocol
+
+import trio
+
+from raftmq.chaos.checkers import PopRules, Report, check_pop
+from raftmq.chaos.checkers.pop_calls import (
+    BACKLOG,
+    DEAD,
+    FENCED,
+    Got,
+    Named,
+    begin_pop,
+    begin_settling,
+    end_pop,
+    end_settling,
+)
+from raftmq.chaos.checkers.pop_messages import Ordering
+from raftmq.chaos.history import History, Recorder, Value
+from raftmq.chaos.workloads.audit import find_left, offset_of
+from raftmq.client import Client
+from raftmq.client.popped import PoppedMessage, PoppedMessages, Settlement
+from raftmq.client.popping import PopConsumer
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+
+RED = "red"
+"""The tag of every other message."""
+
+
+class Kind(NamedTuple):
+    """What a consumer group is."""
+
+    consumers: int
+    """How many run."""
+    order: Ordering = ""
+    """What it keeps in order."""
+    tags: str | None = None
+    """What it wants; None: everything."""
+
+    @property
+    def mode(self) -> Literal["pop", "ordered"]:
+        """How it is served."""
+        return "ordered" if self.order else "pop"
+
+
+KINDS: Mapping[str, Kind] = {
+    "a": Kind(3),
+    "o": Kind(2, order="key"),
+    "q": Kind(2, order="queue"),
+    "f": Kind(2, tags=RED),
+}
+"""By consumer group."""
+FEW = ("a", "o")
+"""Groups that suffice where time is dear."""
+REDRIVEN = "a"
+"""The group whose dead letters an operator looks through."""
+SCHEDULE_SECONDS = (0.3, 1.0)
+ATTEMPTS_MAX = 3
+INVISIBLE_SECONDS = (1.0, 2.0, 4.0)
+"""How long messages are a consumer's alone."""
+SETTLE_SECONDS = 2.0
+"""Timeout of settling."""
+OPERATE_SECONDS = 4.0
+"""Between two looks of an operator, on average."""
+LOOK_SECONDS = 0.5
+"""Between two looks of the auditor."""
+
+
+class Habits(Protocol):
+    """What faults make of consumers."""
+
+    slowness: float
+    """Seconds for what one was handed, beside what it needs anyway."""
+    repeats: int
+    """So many batches are acked twice."""
+    late_acks: int
+    """So many batches that were forgotten are acked late."""
+
+
+class Popping:
+    """What all clients of a run share."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        habits: Habits,
+        *,
+        topic: str,
+        number_of: Callable[[bytes], int],
+        queue_name: Callable[[int], str],
+        counts: Counter[str],
+        groups: Sequence[str] = tuple(KINDS),
+    ) -> None:
+        self.recorder = recorder
+        self.habits = habits
+        self.topic = topic
+        self.number_of = number_of
+        """What a body says."""
+        self.queue_name = queue_name
+        """What a queue is called in the history."""
+        self.counts = counts
+        """Delivered, settled, refused and so on."""
+        self.groups = groups
+        """Those that there are, of `KINDS`."""
+        self.is_draining = False
+        """True: everything is acked."""
+        self.drained: set[str] = set()
+        """Groups that have nothing left to do."""
+
+    @property
+    def is_drained(self) -> bool:
+        """True if nothing is left to do."""
+        return len(self.drained) == len(self.groups)
+
+    async def prepare(self, mq: Client) -> None:
+        """Create the groups."""
+        for group in self.groups:
+            kind = KINDS[group]
+            await mq.admin.create_consumer_group(
+                group,
+                kind.mode,
+                schedule=SCHEDULE_SECONDS,
+                attempts_max=ATTEMPTS_MAX,
+                order=kind.order or "key",
+            )
+            if kind.tags:
+                await mq.admin.subscribe(self.topic, group, kind.tags)
+
+    async def consume(self, mq: Client, process: int, random: Random, group: str) -> None:
+        """Be one consumer, until nothing is left; a cancelled one leaves calls without an end.
+
+        Args:
+            mq: its connection.
+            process: its number in the history, never used before.
+            random: for all that it chooses.
+            group: the consumer group.
+
+        Raises:
+            Unavailable, OutcomeUnknown: nobody could be reached.
+        """
+        prefetch = random.choice([0, 5, None])
+        invisible = random.choice(INVISIBLE_SECONDS)
+        mode = KINDS[group].mode
+        async with mq.consumer(
+            self.topic, group=group, mode=mode, prefetch=prefetch, invisible=invisible
+        ) as consumer:
+            await _Consuming(self, group, consumer, process, random).run()
+
+    async def audit(self, mq: Client, process: int) -> None:
+        """Look what is left, again and again; the last look is written down.
+
+        Raises:
+            Unavailable, OutcomeUnknown: nobody could be reached.
+        """
+        while True:
+            left = await find_left(mq, self.topic)
+            if all(one.is_empty for one in left.values()) and set(left) == set(self.groups):
+                break
+            await trio.sleep(LOOK_SECONDS)
+        for group in sorted(self.groups):
+            dead = self.recorder.invoke(process, DEAD, group)
+            backlog = self.recorder.invoke(process, BACKLOG, group)
+            one = (await find_left(mq, self.topic))[group]
+            letters = [
+                (f"{group} {self.queue_name(queue)}", (letter, attempt, reason), offset)
+                for queue, offset, letter, attempt, reason in one.dead
+            ]
+            self.recorder.ok_many(dead, letters)
+            books = [(f"{group} {self.queue_name(q)}", of, None) for q, of in one.books.items()]
+            self.recorder.ok_many(backlog, books)
+            self.counts["dead"] += len(one.dead)
+            self.drained.add(group)
+
+    async def operate(self, mq: Client, process: int, random: Random) -> None:
+        """Look through dead letters now and then: some are redriven, a few thrown away.
+
+        Raises:
+            Unavailable, OutcomeUnknown: nobody could be reached.
+        """
+        while not self.is_draining:
+            await trio.sleep(random.expovariate(1 / OPERATE_SECONDS))
+            letters = await mq.admin.dead_letters(self.topic, REDRIVEN)
+            some = [letter for letter in letters if random.random() < 0.3]
+            if not some or self.is_draining:
+                continue
+            function = random.choices(["redrive", "purge"], [3, 1])[0]
+            named: list[tuple[str | None, Value]] = [
+                (f"{REDRIVEN} {self.queue_name(letter.queue)}", (letter.letter, offset))
+                for letter in some
+                for offset in map(offset_of, letter.ids)
+            ]
+            operation = self.recorder.invoke_many(process, function, named)
+            try:
+                if function == "redrive":
+                    await mq.admin.redrive(some)
+                else:
+                    await mq.admin.purge(some)
+            except (Unavailable, OutcomeUnknown):
+                self.recorder.unknown(operation)
+            else:
+                self.counts[f"{function} done"] += len(named)
+                self.recorder.ok(operation)
+
+
+class _Consuming:
+    """One process of a consumer group."""
+
+    def __init__(
+        self, shared: Popping, group: str, consumer: PopConsumer, process: int, random: Random
+    ) -> None:
+        self._shared = shared
+        self._recorder = shared.recorder
+        self._counts = shared.counts
+        self._group = group
+        self._consumer = consumer
+        self._process = process
+        self._random = random
+        # A batch that was not settled when it should have been.
+        self._kept: PoppedMessages | None = None
+
+    async def run(self) -> None:
+        """Pop and settle until nothing is left."""
+        while self._group not in self._shared.drained:
+            messages = await self._pop()
+            if messages is None:
+                continue
+            if self._shared.habits.slowness:
+                await trio.sleep(self._shared.habits.slowness)
+            if self._shared.is_draining:
+                await self._ack_all(messages)
+            else:
+                await self._work(messages)
+
+    async def _pop(self) -> PoppedMessages | None:
+        operation = begin_pop(self._recorder, self._process, self._group)
+        try:
+            messages = await self._consumer.pop(self._random.choice([1, 5, 30]), wait=0.5)
+        except Unavailable:
+            self._recorder.fail(operation)
+            return None
+        got = [self._got(each) for each in messages]
+        end_pop(self._recorder, operation, self._group, got)
+        self._counts["delivered"] += len(got)
+        self._counts["again"] += sum(each.attempt > 1 for each in got)
+        return messages if got else None
+
+    async def _work(self, messages: PoppedMessages) -> None:
+        """Whatever an application may do."""
+        habits, luck = self._shared.habits, self._random.random()
+        if habits.late_acks and self._kept is not None:
+            habits.late_acks -= 1
+            kept, self._kept = self._kept, None
+            await self._ack_all(kept)
+        if luck < 0.05:
+            # Forgotten: its time runs out.
+            self._kept = messages
+            return
+        if luck < 0.10:
+            await trio.sleep(self._random.uniform(0.5, 3.0))
+        if luck < 0.15:
+            await self._extend(messages[0])
+        if luck < 0.6:
+            await self._ack_all(messages)
+        else:
+            for message in messages:
+                await self._settle_one(message)
+        if habits.repeats:
+            habits.repeats -= 1
+            await self._ack_all(messages)
+
+    async def _ack_all(self, messages: PoppedMessages) -> None:
+        by_token: dict[int, list[PoppedMessage]] = defaultdict(list)
+        for each in messages:
+            by_token[each.token].append(each)
+        if len({each.id for each in messages}) == len(messages):
+            await self._ack(list(messages))
+            return
+        # The rest of a stale lease came together with the next one: an id says not which is meant.
+        for some in by_token.values():
+            await self._ack(some)
+
+    async def _ack(self, messages: Sequence[PoppedMessage]) -> None:
+        named = [self._named(each) for each in messages]
+        operation = begin_settling(self._recorder, self._process, "ack", self._group, named)
+        try:
+            settlement = await self._consumer.ack(messages, timeout=SETTLE_SECONDS)
+        except (Unavailable, OutcomeUnknown):
+            # Of messages of several leaders some may be settled.
+            self._counts["unknown"] += 1
+            self._recorder.unknown(operation)
+            return
+        self._end(operation, named, [each.id for each in messages], settlement)
+
+    async def _settle_one(self, message: PoppedMessage) -> None:
+        random = self._random
+        functions = ["ack", "nack", "give_back", "reject", "forget"]
+        function = random.choices(functions, [70, 18, 5, 4, 3])[0]
+        if function == "forget":
+            return
+        delay = random.choice([None, 0.0, 0.5])
+        argument: Value = -1
+        if function == "nack" and delay is not None:
+            argument = round(delay * 1000)
+        elif function == "reject":
+            argument = "poison"
+        named = [self._named(message)]
+        operation = begin_settling(
+            self._recorder, self._process, function, self._group, named, argument
+        )
+        try:
+            match function:
+                case "ack":
+                    await message.ack(timeout=SETTLE_SECONDS)
+                case "nack":
+                    await message.nack(delay, timeout=SETTLE_SECONDS)
+                case "give_back":
+                    await message.give_back(timeout=SETTLE_SECONDS)
+                case _:
+                    await message.reject("poison", timeout=SETTLE_SECONDS)
+        except RaftmqError as error:
+            self._failed(operation, named, error)
+        else:
+            self._counts[f"{function} done"] += 1
+            end_settling(self._recorder, operation, self._group, [(named[0], 1)])
+
+    async def _extend(self, message: PoppedMessage) -> None:
+        seconds = self._random.choice([1.0, 3.0])
+        named, milliseconds = [self._named(message)], round(seconds * 1000)
+        operation = begin_settling(
+            self._recorder, self._process, "extend", self._group, named, milliseconds
+        )
+        try:
+            await message.extend(seconds, timeout=SETTLE_SECONDS)
+        except RaftmqError as error:
+            self._failed(operation, named, error)
+        else:
+            self._counts["extended"] += 1
+            end_settling(self._recorder, operation, self._group, [(named[0], milliseconds)])
+
+    def _end(
+        self, operation: int, named: Sequence[Named], ids: Sequence[str], settlement: Settlement
+    ) -> None:
+        fenced = set(settlement.fenced)
+        results = [
+            (one, FENCED if name in fenced else 1) for one, name in zip(named, ids, strict=True)
+        ]
+        self._counts["fenced"] += len(fenced)
+        self._counts["ack done"] += len(named) - len(fenced)
+        end_settling(self._recorder, operation, self._group, results)
+
+    def _failed(self, operation: int, named: list[Named], error: RaftmqError) -> None:
+        match error:
+            case Rejected(reason=Reason.FENCED):
+                self._counts["fenced"] += 1
+                end_settling(self._recorder, operation, self._group, [(named[0], FENCED)])
+            case Unavailable():
+                self._counts["unavailable"] += 1
+                self._recorder.fail(operation)
+            case OutcomeUnknown():
+                self._counts["unknown"] += 1
+                self._recorder.unknown(operation)
+            case _:
+                raise error
+
+    def _got(self, message: PoppedMessage) -> Got:
+        number, remaining_ms = self._shared.number_of(message.body), message.remaining * 1000
+        return Got(
+            self._shared.queue_name(message.queue),
+            message.offset,
+            written(number, message.key),
+            message.token,
+            message.attempt,
+            round(remaining_ms),
+        )
+
+    def _named(self, message: PoppedMessage) -> Named:
+        return Named(self._shared.queue_name(message.queue), message.offset, message.token)
+
+
+def written(number: int, key: str | None) -> Value:
+    """A message's value in the history."""
+    return (number, key) if key else number
+
+
+def is_red(value: Value) -> bool:
+    """Whether a message has the tag."""
+    number = value[0] if isinstance(value, tuple) else value
+    assert isinstance(number, int)
+    return tag_of(number) == RED
+
+
+def tag_of(number: int) -> str | None:
+    """A message's tag."""
+    return RED if number % 2 else None
+
+
+def judge_pop(
+    history: History,
+    *,
+    groups: Sequence[str] = tuple(KINDS),
+    clock_ms_max: int | None,
+    is_drained: bool,
+    handing_ms_max: int = 0,
+    late_ms_max: int | None = None,
+) -> list[Report]:
+    """Judge each group by what it promises.
+
+    Args:
+        history: what clients did.
+        groups: which there are.
+        clock_ms_max: see `PopRules`.
+        is_drained: False: nobody could tell what is left, which was reported as such.
+        handing_ms_max: see `PopRules`.
+        late_ms_max: the same.
+    """
+    reports = []
+    for group in groups:
+        rules = PopRules(
+            attempts_max=ATTEMPTS_MAX,
+            schedule_ms=tuple(round(1000 * seconds) for seconds in SCHEDULE_SECONDS),
+            clock_ms_max=clock_ms_max,
+            handing_ms_max=handing_ms_max,
+            late_ms_max=late_ms_max,
+            order=KINDS[group].order,
+            is_wanted=is_red if KINDS[group].tags else None,
+        )
+        report = check_pop(history, rules, group=group)
+        if is_drained or report.anomalies:
+            reports.append(report)
+    return reports

@@ -1,0 +1,57 @@
+"""`raftmq tx`: transactions that nobody has ended."""
+
+from datetime import datetime
+
+import click
+
+from .exits import ExitCode
+from .output import note, output_option, print_json, print_table
+from .session import Session, with_session
+
+
+@click.group()
+def tx() -> None:
+    """Show transactions that nobody has ended, and end them.
+
+    \b
+    raftmq tx list
+    raftmq tx resolve t1-5f3a9c --commit
+    """
+
+
+@tx.command("list")
+@click.option("-g", "--group", default="", help="Only those of this producer group.")
+@output_option()
+@with_session
+def list_(session: Session, group: str, output: str) -> int:
+    """List transactions that are open, the oldest first.
+
+    A producer group that runs a check-back ends them by itself; what stays here for long needs
+    somebody who knows how it ended.
+    """
+    found = session.run(lambda mq: mq.open_transactions(group))
+    if output == "json":
+        print_json([transaction._asdict() for transaction in found])
+        return ExitCode.OK
+    rows = [
+        [t.id, t.group, _time(t.opened_ms), str(t.messages), t.note.replace("\n", " ")]
+        for t in found
+    ]
+    print_table(["ID", "GROUP", "SINCE", "MESSAGES", "NOTE"], rows)
+    return ExitCode.OK
+
+
+@tx.command()
+@click.argument("transaction")
+@click.option("--commit/--rollback", "is_commit", required=True, default=None, help="How it ended.")
+@with_session
+def resolve(session: Session, transaction: str, is_commit: bool) -> int:
+    """End a transaction: deliver its messages, or throw them away. The first outcome holds."""
+    count = session.run(lambda mq: mq.end_transaction(transaction, commit=is_commit))
+    done = "delivered" if is_commit else "thrown away"
+    note(f"{count} messages are {done}" if count else "it had ended so before, or was empty")
+    return ExitCode.OK
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(" ", "seconds")

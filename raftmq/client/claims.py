@@ -1,0 +1,70 @@
+"""Claims: saying that something is being done, so that nobody does it a second time.
+
+    claim = await consumer.claim("payment-17", ttl=86_400)
+    if claim is not None:      # else somebody did it, or is at it
+        try:
+            pay()
+        except PaymentFailed:
+            await claim.release()
+
+All claims of a consumer group on a topic are in the partition group of the topic's first queue,
+which never changes: so a key is always asked for at the same place.
+"""
+
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.claims import KEY_BYTES_MAX, TTL_MS_MAX
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import FrameKind
+from raftmq.wire.popping import Claim, Claimed
+
+from .router import Router
+
+
+class HeldClaim:
+    """A key that is ours while its time runs. Made by `PopConsumer.claim`."""
+
+    def __init__(self, router: Router, message: Claim) -> None:
+        self._router = router
+        self._message = message
+
+    async def release(self, *, timeout: float | None = None) -> bool:
+        """Give it up, so that somebody else may try; False if its time was over already.
+
+        Safe to repeat. Cancelling leaves it held or not.
+
+        Raises:
+            Unavailable, OutcomeUnknown: the time ran out.
+        """
+        message = self._message
+        given_up = Claim(
+            message.partition_group, message.number, message.key, message.claimant, ttl_ms=0
+        )
+        return (await _ask(self._router, given_up, timeout)).is_ours
+
+
+async def claim(
+    router: Router,
+    group: int,
+    number: int,
+    claimant: int,
+    key: str | bytes,
+    ttl: float,
+    timeout: float | None,
+) -> HeldClaim | None:
+    """See `PopConsumer.claim`. `group`: the partition group; `number`: the attachment's."""
+    name = key.encode() if isinstance(key, str) else bytes(key)
+    ttl_ms = round(ttl * 1000)
+    if not 1 <= len(name) <= KEY_BYTES_MAX or not 1 <= ttl_ms <= TTL_MS_MAX:
+        days = TTL_MS_MAX // 86_400_000
+        message = f"a key has 1 to {KEY_BYTES_MAX} bytes, and a claim runs for up to {days} days"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    wanted = Claim(group, number, name, claimant, ttl_ms)
+    is_ours = (await _ask(router, wanted, timeout)).is_ours
+    return HeldClaim(router, wanted) if is_ours else None
+
+
+async def _ask(router: Router, message: Claim, timeout: float | None) -> Claimed:
+    frame = await router.call_leader(
+        message.partition_group, FrameKind.CLAIM, message, timeout=timeout, is_change=True
+    )
+    return unpack(Claimed, frame.header)

@@ -1,0 +1,212 @@
+"""Consumer groups with a mode and a policy, asked of and told to the leader of the system group."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.consumer_groups import (
+    Attach,
+    ConsumerGroupCommand,
+    DeleteConsumerGroup,
+    Detach,
+    PutConsumerGroup,
+)
+from raftmq.pop.policy import Mode, Order, Policy
+from raftmq.wire.codec import unpack
+from raftmq.wire.consumer_groups import (
+    ConsumerGroupView,
+    FindConsumerGroups,
+    FoundConsumerGroups,
+)
+from raftmq.wire.messages import Admin, AdminDone, FrameKind
+
+from .router import SYSTEM_GROUP, Router
+
+E = TypeVar("E", Mode, Order)
+
+SECONDS_MAX = 1_000_000
+"""No time of a policy is longer; what is allowed, the catalog says."""
+USUAL = Policy()
+"""The policy of a group that nobody gave another one."""
+
+
+class GroupAttachment(NamedTuple):
+    """A consumer group takes messages of a topic."""
+
+    topic: str
+    """The topic."""
+    number: int
+    """Of this attachment; a group that is detached and attached again gets another one."""
+    is_latest: bool
+    """True: it began at the end of the queues that the topic had then, else with the first message
+    that was kept."""
+
+
+class GroupSettings(NamedTuple):
+    """How a consumer group is served."""
+
+    name: str
+    """Its name."""
+    mode: str
+    """`pop`, `ordered`, `broadcast` or `pull`."""
+    schedule: tuple[float, ...]
+    """Seconds that a message waits after its first failure, the second, …; the last repeats."""
+    attempts_max: int
+    """A message that fails for so many times is a dead letter."""
+    invisible: float
+    """Seconds for which messages are a consumer's alone if it does not say."""
+    order: str
+    """For an ordered group: what is kept in order, `key` or `queue`."""
+    is_blocking: bool
+    """For an ordered group: a message that failed for the last time blocks what comes after it."""
+    attachments: tuple[GroupAttachment, ...]
+    """The topics that it takes messages of, in the order of their numbers."""
+
+
+class Attached(NamedTuple):
+    """What a consumer must know to ask for messages."""
+
+    number: int
+    """The attachment's number: it names the group in what is asked of partition groups."""
+    policy_version: int
+    """Raft index of the catalog's record that gave the group its policy."""
+
+
+def policy_of(
+    schedule: Sequence[float] | None,
+    attempts_max: int | None,
+    invisible: float | None,
+    order: str,
+    is_blocking: bool,
+) -> Policy:
+    """A policy with times in seconds; None: as usual.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, there is no such order.
+    """
+    return Policy(
+        USUAL.schedule_ms if schedule is None else tuple(_ms(delay) for delay in schedule),
+        USUAL.attempts_max if attempts_max is None else attempts_max,
+        USUAL.invisible_ms if invisible is None else _ms(invisible),
+        _one_of(Order, order, "order"),
+        is_blocking,
+    )
+
+
+def mode_of(name: str) -> Mode:
+    """The mode of this name.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, there is none.
+    """
+    return _one_of(Mode, name, "mode")
+
+
+def _one_of(kind: type[E], name: str, what: str) -> E:
+    try:
+        return kind(name)
+    except ValueError:
+        right = ", ".join(each.value for each in kind)
+        message = f"there is no {what} {name!r}: it is one of {right}"
+        raise Rejected(Reason.BAD_ARGUMENT, message) from None
+
+
+def _ms(seconds: float) -> int:
+    if not 0 <= seconds <= SECONDS_MAX:
+        message = f"{seconds} is no number of seconds that a group can wait: 0 to {SECONDS_MAX}"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    return round(seconds * 1000)
+
+
+async def put_group(
+    router: Router, name: str, mode: str, policy: Policy, timeout: float | None = None
+) -> None:
+    """Create a consumer group, or give it another policy."""
+    await _change(router, PutConsumerGroup(name, mode_of(mode), policy), timeout)
+
+
+async def delete_group(router: Router, name: str, timeout: float | None = None) -> None:
+    """Forget a consumer group with its attachments and filters."""
+    await _change(router, DeleteConsumerGroup(name), timeout)
+
+
+async def attach(
+    router: Router,
+    topic: str,
+    group: str,
+    mode: str,
+    *,
+    is_latest: bool = False,
+    timeout: float | None = None,
+) -> Attached:
+    """Let a consumer group take messages of a topic, or learn the number under which it does."""
+    command = Attach(topic, group, mode_of(mode), is_latest)
+    number, version = await _change(router, command, timeout)
+    return Attached(number, version)
+
+
+async def detach(router: Router, topic: str, group: str, timeout: float | None = None) -> int:
+    """Let a consumer group take no more messages of a topic; the number that it had, 0: none."""
+    return int(await _change(router, Detach(topic, group), timeout))
+
+
+async def _change(router: Router, command: ConsumerGroupCommand, timeout: float | None) -> Any:
+    message = Admin(msgspec.to_builtins(command))
+    frame = await router.call_leader(
+        SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
+    )
+    return unpack(AdminDone, frame.header).result
+
+
+async def find_groups(
+    router: Router,
+    name: str | None = None,
+    topic: str | None = None,
+    timeout: float | None = None,
+) -> list[GroupSettings]:
+    """Consumer groups by name: one of them or all, attached to one topic or all.
+
+    Long answers come in pages, each with a timeout of its own.
+    """
+    found: dict[str, GroupSettings] = {}
+    question = FindConsumerGroups(name, topic)
+    while True:
+        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.GROUPS, question, timeout=timeout)
+        page = unpack(FoundConsumerGroups, frame.header)
+        for view in page.groups:
+            settings = _settings(view)
+            before = found.get(view.name)
+            if before is not None:
+                settings = settings._replace(attachments=before.attachments + settings.attachments)
+            found[view.name] = settings
+        if not page.is_cut:
+            return list(found.values())
+        last = page.groups[-1]
+        after = last.attachments[-1].topic_id if last.attachments else 0
+        question = FindConsumerGroups(name, topic, last.name, after)
+
+
+async def require_mode(router: Router, name: str, mode: Mode) -> None:
+    """Raise `Rejected` with `GROUP_MODE` if a group was created, and in another mode."""
+    for settings in await find_groups(router, name):
+        if settings.mode != mode:
+            message = (
+                f"consumer group {name!r} has mode {settings.mode}, not {mode.value}: use it as "
+                f"{settings.mode}, or take another name"
+            )
+            raise Rejected(Reason.GROUP_MODE, message)
+
+
+def _settings(view: ConsumerGroupView) -> GroupSettings:
+    return GroupSettings(
+        view.name,
+        view.mode,
+        tuple(delay / 1000 for delay in view.schedule_ms),
+        view.attempts_max,
+        view.invisible_ms / 1000,
+        view.order,
+        view.is_blocking,
+        tuple(GroupAttachment(a.topic, a.number, a.is_latest) for a in view.attachments),
+    )

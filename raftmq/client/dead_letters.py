@@ -1,0 +1,272 @@
+"""What groups that pop have left to do, and their dead letters, as partition groups tell them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import LATEST, FrameKind, TopicView
+from raftmq.wire.popping import (
+    SETTLE_ITEMS_MAX,
+    BacklogView,
+    ChangeDead,
+    DeadChanged,
+    DeadView,
+    FindBacklogs,
+    FindDead,
+    FoundBacklogs,
+    FoundDead,
+)
+
+from .consumer_groups import GroupAttachment, GroupSettings
+from .leases import offsets_of
+from .message import QUEUE_BITS, format_id
+from .offsets import find_offsets
+from .router import Router
+
+PAGE_LETTERS = 1000
+"""Dead letters that are asked for at once."""
+ASKED_ONE_BY_ONE = 8
+"""If a partition group is asked for more groups than so many, it is asked for all that it has."""
+
+_MASK = (1 << QUEUE_BITS) - 1
+POPPED = ("pop", "ordered")
+"""Modes of groups that pop."""
+
+
+class Backlog(NamedTuple):
+    """What a consumer group that pops has left to do of one queue."""
+
+    group: str
+    """The consumer group."""
+    topic: str
+    """The topic."""
+    queue: int
+    """The queue within the topic, from 0."""
+    end: int
+    """The offset after the queue's last message."""
+    next: int
+    """The first offset that was never handed out."""
+    leased: int
+    """Messages in hand."""
+    waiting: int
+    """Messages that failed and wait for their time."""
+    ready: int
+    """Messages that are to be handed out again, or wait for their turn with their key."""
+    dead: int
+    """Messages in dead letters."""
+    acked: int
+    """Messages that are done with."""
+    passed: int
+    """Messages that a filter passed over."""
+    lost: int
+    """Messages that retention took before they were settled."""
+    purged: int = 0
+    """Messages of dead letters that were thrown away."""
+
+    @property
+    def fresh(self) -> int:
+        """Messages that were never handed out; a filter may pass over some."""
+        return max(0, self.end - self.next)
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not done with, dead ones apart."""
+        return self.fresh + self.ready + self.waiting + self.leased
+
+
+class DeadLetter(NamedTuple):
+    """Neighbouring messages of one queue that failed together."""
+
+    group: str
+    """The consumer group."""
+    topic: str
+    """The topic."""
+    number: int
+    """The number of the group's attachment to the topic."""
+    partition_group: int
+    """The partition group that keeps it."""
+    letter: int
+    """Its number there."""
+    queue: int
+    """The queue within the topic, from 0."""
+    attempt: int
+    """How often its messages were tried."""
+    reason: str
+    """In the words of the consumer that rejected it, or `failed` or `expired`."""
+    timestamp: int
+    """Since when, milliseconds since 1970."""
+    ids: tuple[str, ...]
+    """The ids of its messages."""
+
+
+async def find_backlogs(
+    router: Router,
+    topics: Iterable[TopicView],
+    groups: Sequence[GroupSettings],
+    timeout: float | None = None,
+) -> list[Backlog]:
+    """What these groups have left to do, by group, topic and queue.
+
+    A group that was attached and that nobody popped for is told as it will begin.
+    """
+    by_name = {topic.name: topic for topic in topics}
+    wanted = {
+        attachment.number: _Attached(settings.name, attachment, by_name[attachment.topic])
+        for settings in groups
+        if settings.mode in POPPED
+        for attachment in settings.attachments
+        if attachment.topic in by_name
+    }
+    views = await _views(router, wanted, timeout)
+    untold: dict[int, int] = {}
+    for number, attached in wanted.items():
+        queues = attached.queues.items()
+        untold |= {queue: carrier for queue, carrier in queues if (number, queue) not in views}
+    ends = await find_offsets(router, untold, LATEST, timeout) if untold else {}
+    found = []
+    for number, attached in wanted.items():
+        for queue in attached.queues:
+            view = views.get((number, queue))
+            if view is None:
+                end, earliest = ends[queue].end, ends[queue].earliest
+                start = end if attached.attachment.is_latest else earliest
+                view = BacklogView(number, queue, end, start, 0, 0, 0, 0, 0, 0, 0)
+            found.append(_backlog(attached, view))
+    return sorted(found)
+
+
+class _Attached(NamedTuple):
+    """A consumer group and a topic that it takes messages of."""
+
+    group: str
+    attachment: GroupAttachment
+    topic: TopicView
+
+    @property
+    def queues(self) -> dict[int, int]:
+        """Queue number → its partition group."""
+        first = self.topic.id << QUEUE_BITS
+        return {first | n: group for n, group in enumerate(self.topic.groups)}
+
+
+async def _views(
+    router: Router, wanted: Mapping[int, _Attached], timeout: float | None
+) -> dict[tuple[int, int], BacklogView]:
+    """What partition groups tell of these attachments: (number, queue) → its backlog."""
+    carried: dict[int, list[int]] = {}
+    for number, attached in wanted.items():
+        for partition_group in sorted(set(attached.topic.groups)):
+            carried.setdefault(partition_group, []).append(number)
+    views: dict[tuple[int, int], BacklogView] = {}
+    for partition_group, numbers in carried.items():
+        # One by one while they are few; else all that there are.
+        for number in numbers if len(numbers) <= ASKED_ONE_BY_ONE else [0]:
+            question = FindBacklogs(partition_group, number)
+            while True:
+                frame = await router.call_leader(
+                    partition_group, FrameKind.BACKLOGS, question, timeout=timeout
+                )
+                page = unpack(FoundBacklogs, frame.header)
+                views |= {
+                    (view.number, view.queue): view
+                    for view in page.backlogs
+                    if view.number in wanted
+                }
+                if not page.is_cut:
+                    break
+                last = page.backlogs[-1]
+                question = FindBacklogs(partition_group, number, last.number, last.queue)
+    return views
+
+
+def _backlog(attached: _Attached, view: BacklogView) -> Backlog:
+    return Backlog(
+        attached.group,
+        attached.topic.name,
+        view.queue & _MASK,
+        view.end,
+        view.next,
+        view.leased,
+        view.waiting,
+        view.ready,
+        view.dead,
+        view.acked,
+        view.passed,
+        view.lost,
+        view.purged,
+    )
+
+
+async def find_dead(
+    router: Router,
+    topic: TopicView,
+    group: str,
+    number: int,
+    limit: int | None = None,
+    timeout: float | None = None,
+) -> list[DeadLetter]:
+    """The dead letters of an attachment, by partition group and number.
+
+    Long answers come in pages, each with a timeout of its own.
+    """
+    found: list[DeadLetter] = []
+    messages = 0
+    for partition_group in sorted(set(topic.groups)):
+        question = FindDead(partition_group, number, limit=PAGE_LETTERS)
+        while limit is None or messages < limit:
+            frame = await router.call_leader(
+                partition_group, FrameKind.DEAD, question, timeout=timeout
+            )
+            page = unpack(FoundDead, frame.header)
+            for view in page.letters:
+                found.append(_letter(view, group, topic.name, number, partition_group))
+                messages += len(found[-1].ids)
+            if not page.is_cut:
+                break
+            after = page.letters[-1].letter
+            question = FindDead(partition_group, number, after, limit=PAGE_LETTERS)
+    return found
+
+
+def _letter(
+    view: DeadView, group: str, topic: str, number: int, partition_group: int
+) -> DeadLetter:
+    offsets = offsets_of(view.base, int.from_bytes(view.bits, "little"))
+    return DeadLetter(
+        group,
+        topic,
+        number,
+        partition_group,
+        view.letter,
+        view.queue & _MASK,
+        view.attempt,
+        view.reason,
+        view.at_ms,
+        tuple(format_id(view.queue, offset) for offset in offsets),
+    )
+
+
+async def change_dead(
+    router: Router,
+    letters: Sequence[DeadLetter],
+    *,
+    is_purge: bool,
+    timeout: float | None = None,
+) -> int:
+    """Hand dead letters out again, or throw them away; how many messages that were."""
+    where: dict[tuple[int, int], list[int]] = {}
+    for each in letters:
+        where.setdefault((each.partition_group, each.number), []).append(each.letter)
+    messages = 0
+    for (partition_group, number), numbers in where.items():
+        for start in range(0, len(numbers), SETTLE_ITEMS_MAX):
+            part = numbers[start : start + SETTLE_ITEMS_MAX]
+            frame = await router.call_leader(
+                partition_group,
+                FrameKind.BURY,
+                ChangeDead(partition_group, number, part, is_purge),
+                timeout=timeout,
+                is_change=True,
+            )
+            messages += unpack(DeadChanged, frame.header).messages
+    return messages

@@ -1,0 +1,178 @@
+"""The desk: where the application settles what it popped, and waits until that is done.
+
+A call may be about messages of many leases and partition groups. It waits until each of them has
+its answer, or until its time is over.
+"""
+
+from collections.abc import Sequence
+
+import anyio
+
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.pop.consumer_groups import DELAY_MS_MAX
+from raftmq.wire.popping import Action
+
+from .intake import Intake, lease_ms
+from .leases import offsets_of
+from .message import format_id
+from .popped import Part, Settlement
+from .router import Router
+from .settling import Gone, Waiter
+from .starting import require
+from .supervisor import Nest
+
+
+class Desk:
+    """The settlements of one consumer."""
+
+    def __init__(self, router: Router, nest: Nest, intake: Intake, topic: str) -> None:
+        self._router = router
+        self._nest = nest
+        self._intake = intake
+        self._topic = topic
+        self._waiters: dict[Waiter, None] = {}
+
+    async def settle(
+        self,
+        parts: Sequence[Part],
+        action: Action,
+        *,
+        delay_ms: int = -1,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> Settlement:
+        """Settle messages. Cancelling leaves each done or not done.
+
+        Raises:
+            Rejected: a number is out of its range, or the group or topic is gone.
+            Unavailable: some were not answered in time; nothing happened to them.
+            OutcomeUnknown: some may have been settled; the same call again tells.
+        """
+        require(-1 <= delay_ms <= DELAY_MS_MAX, f"delay is 0 to {DELAY_MS_MAX // 1000} s")
+        self._nest.check()
+        waiter = Waiter()
+        for lease, bits in parts:
+            settler = self._intake.sources[lease.group].settler
+            settler.settle(lease, action, bits, waiter, delay_ms=delay_ms, reason=reason)
+        await self._finish(waiter, timeout)
+        return Settlement(waiter.settled, waiter.gone)
+
+    async def settle_one(
+        self,
+        part: Part,
+        action: Action,
+        *,
+        delay_ms: int = -1,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        """Settle one message.
+
+        Raises:
+            Rejected: `FENCED`, it is not ours any more; else as `settle`.
+        """
+        settlement = await self.settle(
+            [part], action, delay_ms=delay_ms, reason=reason, timeout=timeout
+        )
+        if not settlement.is_complete:
+            raise _fenced(part)
+
+    def settle_nowait(self, parts: Sequence[Part], action: Action) -> None:
+        """Settle messages without waiting; `flush` tells what came of it."""
+        self._nest.check()
+        for lease, bits in parts:
+            self._intake.sources[lease.group].settler.settle(lease, action, bits, None)
+
+    async def flush(self, *, timeout: float | None) -> Settlement:
+        """See `PopConsumer.flush`."""
+        self._nest.check()
+        waiter = Waiter()
+        for source in self._intake.sources.values():
+            source.settler.join_all(waiter)
+        await self._finish(waiter, timeout, take_back=False)
+        tally = self._intake.tally
+        settled, gone, error = tally.settled, tally.gone, tally.error
+        tally.settled, tally.gone, tally.error = 0, [], None
+        if error is not None:
+            raise error
+        return Settlement(settled, gone)
+
+    async def extend(
+        self, parts: Sequence[Part], seconds: float, *, timeout: float | None = None
+    ) -> Settlement:
+        """Let the leases of messages run longer.
+
+        Raises:
+            As `settle`.
+        """
+        milliseconds = lease_ms(seconds, "seconds")
+        self._nest.check()
+        waiter = Waiter()
+        for lease, bits in parts:
+            if lease.lost(bits) != bits:
+                self._intake.sources[lease.group].settler.extend(lease, milliseconds, waiter)
+        await self._finish(waiter, timeout)
+        gone = [Gone(x.queue_number, x.base, lost) for x, bits in parts if (lost := x.lost(bits))]
+        return Settlement(0, gone)
+
+    async def extend_one(self, part: Part, seconds: float, *, timeout: float | None = None) -> None:
+        """Let the lease of a message run longer.
+
+        Raises:
+            Rejected: `FENCED`, it is not ours any more; else as `settle`.
+        """
+        settlement = await self.extend([part], seconds, timeout=timeout)
+        if not settlement.is_complete:
+            raise _fenced(part)
+
+    async def make_invisible(self, milliseconds: int) -> None:
+        """What is popped from now on, and what is here, runs so long.
+
+        Raises:
+            As `settle`.
+        """
+        waiter = Waiter()
+        extended = self._intake.make_invisible(milliseconds, waiter)
+        if extended:
+            await self._finish(waiter, None)
+        for lease in extended:
+            lease.invisible_ms = milliseconds
+            lease.set_stale(anyio.current_time())
+
+    def fail(self, error: RaftmqError) -> None:
+        """The client failed inside, or was closed: whoever waits finds out."""
+        if isinstance(error, Unavailable):
+            error = OutcomeUnknown(f"{error}; what was being settled may be settled")
+        for waiter in self._waiters:
+            waiter.fail(error)
+
+    async def _finish(
+        self, waiter: Waiter, timeout: float | None, *, take_back: bool = True
+    ) -> None:
+        """Wait until a call's settlements are over, or the time is."""
+        self._waiters[waiter] = None
+        try:
+            with anyio.move_on_after(self._router.seconds_max if timeout is None else timeout):
+                await waiter.wait()
+        finally:
+            del self._waiters[waiter]
+        if waiter.error is not None:
+            raise waiter.error
+        if not waiter.open:
+            return
+        sources = self._intake.sources.values()
+        is_doubtful = [s.settler.withdraw(waiter, take_back=take_back) for s in sources]
+        what = f"a settlement of messages of {self._topic!r} was not answered in time"
+        if any(is_doubtful):
+            raise OutcomeUnknown(f"{what}; it may have been done: {self._router.last_error}")
+        raise Unavailable(f"{what}: {self._router.last_error}")
+
+
+def _fenced(part: Part) -> Rejected:
+    lease, bit = part
+    (offset,) = offsets_of(lease.base, bit)
+    message = (
+        f"message {format_id(lease.queue_number, offset)} is not yours any more: the time of lease "
+        f"{lease.token} ran out, or it was settled in another way"
+    )
+    return Rejected(Reason.FENCED, message)

@@ -1,0 +1,316 @@
+"""The intake of a consumer that pops: what is asked for, when, and what lies on the shelf.
+
+Each partition group of the topic is a source. Sources are asked while the application waits or
+comes for messages, and never by themselves:
+
+| what was asked for | is then |
+|---|---|
+| came, and half of it was taken within `GROW_SECONDS` | doubled, up to `prefetch` |
+| lay here for two thirds of its lease | given back, and halved |
+
+Invariants:
+- A source is asked for more when half of what it may have ahead is gone.
+- What lies here too long is given back after the wish that stands was left: or it would come back.
+- The shelf holds `prefetch_bytes` and an answer of each source at the most.
+
+Sources: TCP's slow start (RFC 5681).
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Self
+
+import anyio
+
+from raftmq.errors import Unavailable
+from raftmq.filters import compile as compile_filter
+from raftmq.pop.policy import INVISIBLE_MS_MAX, Mode
+from raftmq.wire.messages import TopicView
+
+from .leases import HeldLease
+from .router import Router
+from .settling import Tally, Waiter
+from .shelf import Shelf, Taken
+from .source import Holder, Source
+from .starting import require
+from .supervisor import Nest
+
+PREFETCH = 500
+"""Messages asked for ahead at each leader."""
+POLL_MS = 5_000
+"""How long a wish stands before it is made anew."""
+TICK_SECONDS = 0.25
+"""The pace at which leases are looked after."""
+DEPTH_FIRST = 32
+"""Asked ahead at first."""
+COUNT_MAX = 100_000
+"""The most messages of one wish."""
+GROW_SECONDS = 0.1
+"""A round takes milliseconds: who takes what comes sooner than this pays for rounds."""
+HEARD_SECONDS = 1.0
+"""A wish that stands for so long has reached its leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class PopSettings:
+    """See `Client.consumer`."""
+
+    group: str
+    mode: Mode
+    is_latest: bool
+    prefetch: int
+    prefetch_bytes: int
+    invisible: float | None
+    renew: float | None
+    filter: str | None = None
+
+    def validate(self) -> Self:
+        """This object, or `Rejected`."""
+        require(0 <= self.prefetch <= COUNT_MAX, f"prefetch is 0 to {COUNT_MAX}")
+        require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
+        if self.invisible is not None:
+            lease_ms(self.invisible, "invisible")
+        if self.renew is not None:
+            lease_ms(self.renew, "renew")
+        if self.filter is not None:
+            compile_filter(self.filter)
+        return self
+
+
+class Intake:
+    """What one consumer pops ahead."""
+
+    def __init__(
+        self,
+        router: Router,
+        nest: Nest,
+        settings: PopSettings,
+        view: TopicView,
+        *,
+        number: int,
+        consumer: int,
+        subscribed: int,
+    ) -> None:
+        self._router = router
+        self._nest = nest
+        self._settings = settings
+        self._view = view
+        self._news = anyio.Event()
+        self._is_closing = False
+        self._mean_bytes = 1024
+        self.invisible_ms = 0
+        """How long the messages of the next wishes are this consumer's alone; 0: by the policy."""
+        if settings.invisible is not None:
+            self.invisible_ms = lease_ms(settings.invisible, "invisible")
+        self.shelf = Shelf()
+        """What came and was not handed on."""
+        self.tally = Tally()
+        """What came of settlements that no call waits for."""
+        self.holder = Holder(
+            view.name, number, consumer, subscribed, self.shelf, self._hear, self.tally
+        )
+        """Who we are, for sources."""
+        self.sources: dict[int, Source] = {}
+        """By partition group."""
+        self.follow_topic()
+
+    # -- for the consumer ------------------------------------------------------------------------
+
+    def take(self, count: int) -> list[Taken]:
+        """Up to `count` messages that are here."""
+        return self.shelf.take(count, anyio.current_time(), self._give_back)
+
+    def check(self) -> None:
+        """Raise why nothing can be had; once all is handed on that is here."""
+        for source in self.sources.values():
+            unreadable, source.unreadable = source.unreadable, None
+            if unreadable is not None:
+                raise unreadable
+            if source.error is not None:
+                raise source.error
+
+    def ask(
+        self, count: int, *, wait: float = float("inf"), only: Container[int] | None = None
+    ) -> None:
+        """Ask each source that should be asked and is not; with a count of 0 only those that have
+        more for us.
+
+        Args:
+            count: how many the application wants.
+            wait: for how many seconds.
+            only: no others than these partition groups.
+        """
+        settings, shelf = self._settings, self.shelf
+        if shelf.bytes >= settings.prefetch_bytes or self._is_closing:
+            return
+        share = -(-count // len(self.sources))
+        now = anyio.current_time()
+        for source in self.sources.values():
+            if not source.is_idle or not (count or source.is_more):
+                continue
+            if only is not None and source.group not in only:
+                continue
+            shelved = shelf.counts.get(source.group, 0)
+            if source.is_more or shelved <= max(source.depth, share) // 2:
+                if now - source.filled_at < GROW_SECONDS:
+                    source.depth = min(2 * source.depth, settings.prefetch)
+                depth = max(source.depth, share)
+                room = (settings.prefetch_bytes - shelf.bytes) // self._mean_bytes
+                wanted = max(min(depth - shelved, max(room, 1), COUNT_MAX), 0)
+                source.ask(wanted, wait_ms=self._wait_ms(wait), invisible_ms=self.invisible_ms)
+
+    def ask_anew(self) -> set[int]:
+        """The partition groups that may have something, as far as is known; their wishes end."""
+        before = anyio.current_time() - HEARD_SECONDS
+        found = {group for group, s in self.sources.items() if not s.is_waiting_since(before)}
+        for group in found:
+            self.sources[group].leave()
+        return found
+
+    @property
+    def first_group(self) -> int:
+        """The partition group of the topic's first queue, which never changes."""
+        return self._view.groups[0]
+
+    @property
+    def is_polling(self) -> bool:
+        """True while a wish is under way that is answered at once."""
+        return any(source.is_polling for source in self.sources.values())
+
+    async def wait(self, deadline: float) -> None:
+        """Wait for news until `deadline`. Cancelling changes nothing.
+
+        Raises:
+            Unavailable: a leader has been lost for too long.
+        """
+        sources = list(self.sources.values())
+        seconds = self._router.seconds_max
+        lost = [s.lost_since for s in sources if s.lost_since is not None]
+        until = min([deadline, *(since + seconds for since in lost)])
+        with anyio.move_on_after(until - anyio.current_time()):
+            await self._news.wait()
+            return
+        now = anyio.current_time()
+        if any(s.lost_since is not None and now >= s.lost_since + seconds for s in sources):
+            for source in sources:
+                source.forgive()
+            raise Unavailable(
+                f"a leader of topic {self._view.name!r} has not been found for {seconds:g} s: "
+                f"{self._router.last_error}"
+            )
+
+    def leave(self) -> None:
+        """Wish for nothing any more."""
+        for source in self.sources.values():
+            source.leave()
+
+    def tell(self) -> None:
+        """Wake who waits."""
+        self._news.set()
+        self._news = anyio.Event()
+
+    def follow_topic(self) -> None:
+        """The topic may have got queues in other partition groups."""
+        view = self._router.topics.get(self._view.name, self._view)
+        if view.id != self._view.id:
+            return
+        for group in sorted({*view.groups} - {*self.sources}):
+            source = self.sources[group] = Source(self._router, self._nest, self.holder, group)
+            source.depth = min(self._settings.prefetch, DEPTH_FIRST)
+        self.tell()
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def make_invisible(self, milliseconds: int, waiter: Waiter) -> list[HeldLease]:
+        """What is asked for from now on runs so long, and what is here nearly so.
+
+        Returns:
+            The leases that are being extended; `waiter` waits for them.
+        """
+        self.invisible_ms = milliseconds
+        least = anyio.current_time() + 0.9 * milliseconds / 1000
+        short = [
+            lease
+            for lease in self.shelf.leases()
+            if lease.deadline < least or lease.invisible_ms != milliseconds
+        ]
+        for lease in short:
+            self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
+        return short
+
+    async def look_after_leases(self) -> None:
+        """Give back what lies here for too long; extend what the application works on. Runs until
+        it is cancelled."""
+        renew = self._settings.renew
+        pace = [each / 8 for each in (renew, self._settings.invisible) if each is not None]
+        while True:
+            await anyio.sleep(min([TICK_SECONDS, *pace]))
+            now = anyio.current_time()
+            for source in self.sources.values():
+                source.check_time(now)
+                if renew is not None:
+                    source.renew(renew, now)
+            stale = [lease for lease in self.shelf.leases() if lease.stale_at <= now]
+            for lease in stale:
+                self._give_back(lease)
+            if stale:
+                self.shelf.sweep()
+
+    async def put_away(self) -> None:
+        """Ask for nothing any more, and give back what is here and what is still on its way."""
+        self._is_closing = True
+        unheard = [source for source in self.sources.values() if source.is_unheard]
+        self.leave()
+        while any(source.is_asking for source in unheard) or self._list_rest(unheard):
+            await self._news.wait()
+            unheard = [source for source in unheard if source.is_asking or source.is_more]
+        waiter = Waiter()
+        for lease in self.shelf.leases():
+            self.sources[lease.group].give_back(lease, waiter)
+        self.shelf.clear()
+        for source in self.sources.values():
+            source.settler.join_all(waiter)
+        await waiter.wait()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _wait_ms(self, seconds: float) -> int:
+        """How long a wish stands for a call that waits for so many seconds."""
+        if seconds <= 0 or self._settings.prefetch == 0:
+            return round(min(POLL_MS, max(0.0, seconds * 1000)))
+        return POLL_MS
+
+    def _hear(self) -> None:
+        """Something came, or a source is idle again."""
+        shelved = sum(self.shelf.counts.values())
+        if shelved:
+            self._mean_bytes = max(1, self.shelf.bytes // shelved)
+        self.ask(0)
+        self.tell()
+
+    def _give_back(self, lease: HeldLease) -> None:
+        """Too little is left of a lease: less shall be asked for."""
+        source = self.sources[lease.group]
+        source.depth = max(source.depth // 2, 1)
+        source.leave()
+        # Nobody waits for it, and what comes of it is not the application's concern.
+        source.give_back(lease, Waiter())
+
+    def _list_rest(self, sources: list[Source]) -> bool:
+        """Ask what was handed out and has not come yet; False: there is nobody to ask."""
+        for source in sources:
+            if source.is_idle:
+                source.ask(0, wait_ms=0, invisible_ms=self.invisible_ms)
+        return any(source.is_asking for source in sources)
+
+
+def lease_ms(seconds: float, name: str) -> int:
+    """How long a lease runs, in milliseconds.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, no lease runs so long.
+    """
+    milliseconds = round(seconds * 1000)
+    longest = INVISIBLE_MS_MAX // 1000
+    require(0 < milliseconds <= INVISIBLE_MS_MAX, f"{name} is more than 0 and up to {longest} s")
+    return milliseconds

@@ -1,0 +1,235 @@
+"""Leases in the hands of a consumer: which messages are whose, as bits, never an object a message.
+
+A lease is what one hand-out of a partition group gave: messages of one queue, a token, a deadline.
+Of each of its messages the client knows one of these:
+
+| a message is | kept in | meaning |
+|---|---|---|
+| shelved | `held`, `shelved` | it is here and the application has not seen it |
+| in hand | `held` | the application has it |
+| busy | `busy` | a settlement of it is under way |
+| done | `done` | it is settled, and how |
+| lost | `seen` only | it is not ours any more |
+
+Bit n stands for the message at offset `base + n`.
+
+Invariants:
+- A message is shelved at most once under one token: `seen` remembers it, however often a leader
+  tells of it. So no answer that comes late or twice hands it out again.
+- `held`, `busy`, and what is in `done` do not overlap, and all are in `seen`; `shelved` is in
+  `held`.
+
+Sources: RocketMQ's checkpoints with bitmaps; Kleppmann, "How to do distributed locking" (tokens).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from raftmq.wire.popping import Action
+
+if TYPE_CHECKING:
+    from .settling import Item
+
+STALE_SHARE = 2 / 3
+"""Messages that lay on the shelf for this part of their lease are given back: who is handed one has
+the rest of it at least."""
+
+
+class HeldLease:
+    """One lease."""
+
+    __slots__ = (
+        "attempt",
+        "base",
+        "busy",
+        "clock_ms",
+        "deadline",
+        "done",
+        "grips",
+        "group",
+        "held",
+        "invisible_ms",
+        "items",
+        "queue_number",
+        "seen",
+        "shelved",
+        "stale_at",
+        "token",
+    )
+
+    def __init__(
+        self, *, group: int, token: int, queue_number: int, attempt: int, base: int
+    ) -> None:
+        self.group = group
+        """The partition group."""
+        self.token = token
+        """What settles it."""
+        self.queue_number = queue_number
+        """The cluster-wide number of the queue."""
+        self.attempt = attempt
+        """How often its messages were handed out, this time included."""
+        self.base = base
+        """The offset of bit 0."""
+        self.seen = 0
+        """All messages that ever came under this token."""
+        self.held = 0
+        """Those that are ours, and no settlement of them is under way."""
+        self.shelved = 0
+        """Those of them that the application has not seen."""
+        self.busy = 0
+        """Those of which a settlement is under way."""
+        self.done: dict[Action, int] = {}
+        """Those that are settled, by what was done."""
+        self.items: list[Item] = []
+        """The settlements under way."""
+        self.deadline = 0.0
+        """Until when it is ours, by the event loop's clock."""
+        self.clock_ms = 0.0
+        """The leader's clock less the event loop's, in milliseconds."""
+        self.stale_at = 0.0
+        """From then on too little of it is left for a message that nobody has begun with."""
+        self.invisible_ms = 0
+        """What was asked for: how long it was to run."""
+        self.grips: list[tuple[ref[Grip], int]] = []
+        """What the application has, if leases are renewed."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing is left to settle."""
+        return not self.held and not self.busy
+
+    @property
+    def deadline_ms(self) -> int:
+        """Until when it is ours, by the leader's clock, in milliseconds since 1970."""
+        return round(self.deadline * 1000 + self.clock_ms)
+
+    def place(self, base: int, bits: int) -> int:
+        """`bits` that count from offset `base`, counted from this lease's base."""
+        shift = base - self.base
+        if shift < 0:
+            self._rebase(base)
+            shift = 0
+        return bits << shift
+
+    def mask(self, start: int, stop: int) -> int:
+        """The bits of the messages at offsets from `start` to before `stop`."""
+        return ((1 << (stop - start)) - 1) << (start - self.base)
+
+    def shelve(self, bits: int) -> int:
+        """Messages came; those of them that are new."""
+        new = bits & ~self.seen
+        self.seen |= new
+        self.held |= new
+        self.shelved |= new
+        return new
+
+    def run_until(self, *, now: float, remaining_ms: int) -> None:
+        """It runs for so long from now on."""
+        self.deadline = now + remaining_ms / 1000
+
+    def set_stale(self, now: float) -> None:
+        """What is on the shelf becomes stale when too much of the time left is over."""
+        self.stale_at = now + (self.deadline - now) * STALE_SHARE
+
+    def lost(self, bits: int) -> int:
+        """Those of these messages that are not ours any more, and that we did not settle."""
+        kept = self.held | self.busy
+        for done in self.done.values():
+            kept |= done
+        return bits & ~kept
+
+    def lose(self, bits: int) -> None:
+        """Messages that are held are not ours any more."""
+        self.held &= ~bits
+        self.shelved &= ~bits
+
+    def start(self, bits: int) -> None:
+        """A settlement of messages that are held begins."""
+        self.held ^= bits
+        self.shelved &= ~bits
+        self.busy |= bits
+
+    def undo(self, bits: int) -> None:
+        """A settlement was taken back: nothing happened."""
+        self.busy &= ~bits
+        self.held |= bits
+
+    def finish(self, action: Action, settled: int, lost: int) -> None:
+        """A settlement is over."""
+        self.busy &= ~(settled | lost)
+        if settled:
+            self.done[action] = self.done.get(action, 0) | settled
+
+    def in_hand(self) -> int:
+        """Messages that the application still has: an object of it stands for them."""
+        self.grips = [(grip, bits) for grip, bits in self.grips if grip() is not None]
+        kept = 0
+        for _, bits in self.grips:
+            kept |= bits
+        return kept & self.held
+
+    def _rebase(self, base: int) -> None:
+        """Let bit 0 stand for an earlier offset."""
+        shift = self.base - base
+        self.base = base
+        self.seen <<= shift
+        self.held <<= shift
+        self.shelved <<= shift
+        self.busy <<= shift
+        self.done = {action: bits << shift for action, bits in self.done.items()}
+        self.grips = [(grip, bits << shift) for grip, bits in self.grips]
+        for item in self.items:
+            item.shift(shift)
+
+
+class Grip:
+    """What the application's objects hold on to: as long as one of them exists, so does this."""
+
+    __slots__ = ("__weakref__", "lease")
+
+    def __init__(self, lease: HeldLease) -> None:
+        self.lease = lease
+        """The lease of the messages."""
+
+
+def runs_of(bits: int) -> Iterator[tuple[int, int]]:
+    """Runs of set bits as [start, stop).
+
+    >>> list(runs_of(0b11100110))
+    [(1, 3), (5, 8)]
+    """
+    at = 0
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        length = (~bits & (bits + 1)).bit_length() - 1
+        yield at + skip, at + skip + length
+        bits >>= length
+        at += skip + length
+
+
+def offsets_of(base: int, bits: int) -> Iterator[int]:
+    """The offsets that `bits` stand for, rising.
+
+    >>> list(offsets_of(100, 0b1011))
+    [100, 101, 103]
+    """
+    for start, stop in runs_of(bits):
+        yield from range(base + start, base + stop)
+
+
+def lowest(bits: int, count: int) -> int:
+    """The `count` lowest of these bits.
+
+    >>> bin(lowest(0b11010, 2))
+    '0b1010'
+    """
+    found = 0
+    for start, stop in runs_of(bits):
+        stop = min(stop, start + count)
+        found |= ((1 << (stop - start)) - 1) << start
+        count -= stop - start
+        if not count:
+            break
+    return found

@@ -1,0 +1,144 @@
+"""What the options of `Client.consumer` mean, for each kind of consumer."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Literal, NamedTuple
+
+from raftmq.errors import Reason, Rejected
+from raftmq.filters import is_tags
+from raftmq.pop.membership import SESSION_MS_MAX, SESSION_MS_MIN, JoinGroup
+from raftmq.pop.policy import Mode
+
+from .consumer import ConsumerSettings
+from .intake import PREFETCH, PopSettings
+from .starting import OnTrimmed, Start, require
+
+BROADCAST_COMMIT_SECONDS = 1.0
+"""An instance of a broadcast group commits so often what it is done with, if not told otherwise."""
+INSTANCE_KEPT_MS = 7 * 24 * 3600 * 1000
+"""How long an instance with a name is remembered after its last commit."""
+RANDOM_KEPT_MS = 24 * 3600 * 1000
+"""The same for one without: it never comes back."""
+
+READING = {"queues", "on_trimmed", "auto_commit", "session", "instance"}
+"""Options that only a consumer has that reads by offset."""
+POPPING = {"prefetch", "invisible", "renew"}
+"""Options that only a consumer has that pops."""
+
+Queues = Sequence[int] | Literal["assigned"] | None
+
+
+class Reading(NamedTuple):
+    """How a consumer reads by offset."""
+
+    settings: ConsumerSettings
+    """See `Client.consumer`."""
+    join: JoinGroup | None
+    """For a member of a group: who it is."""
+
+
+def reading(
+    topic: str,
+    mode: Mode,
+    random: Random,
+    *,
+    group: str | None = None,
+    queues: Queues = None,
+    start: Start | None = None,
+    on_trimmed: OnTrimmed = "error",
+    auto_commit: float | None = None,
+    prefetch_bytes: int = 8 * 1024 * 1024,
+    wish: str | None = None,
+    session: float = 10.0,
+    instance: str | None = None,
+) -> Reading:
+    """Check the options of a consumer in mode `"pull"` or `"broadcast"`.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, they contradict each other.
+    """
+    is_broadcast = mode is Mode.BROADCAST
+    is_member = is_broadcast or queues == "assigned"
+    require(not isinstance(queues, str) or queues == "assigned", f"queues={queues!r} is no choice")
+    require(not is_broadcast or queues is None, "each instance of a broadcast group reads all")
+    require(bool(group) or not is_member, "members belong to a group: give group=")
+    require(is_member or instance is None, "instance= is for members: give queues='assigned' too")
+    kept_ms = 0
+    if is_broadcast:
+        kept_ms = INSTANCE_KEPT_MS if instance else RANDOM_KEPT_MS
+        auto_commit = BROADCAST_COMMIT_SECONDS if auto_commit is None else auto_commit
+        instance = instance or f"{random.getrandbits(64):016x}"
+    named = None if queues is None or isinstance(queues, str) else tuple(queues)
+    settings = ConsumerSettings(
+        group,
+        named,
+        start if start is not None else "latest" if is_broadcast else "earliest",
+        on_trimmed,
+        auto_commit,
+        prefetch_bytes,
+        wish,
+        kept_ms,
+    )
+    if not is_member:
+        return Reading(settings, None)
+    assert group is not None
+    return Reading(settings, _join(topic, group, mode, random, session, instance or ""))
+
+
+def _join(
+    topic: str, group: str, mode: Mode, random: Random, session: float, instance: str
+) -> JoinGroup:
+    session_ms = int(session * 1000)
+    if not SESSION_MS_MIN <= session_ms <= SESSION_MS_MAX:
+        message = f"a session is {SESSION_MS_MIN / 1000:g} to {SESSION_MS_MAX / 1000:g} s"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    member = random.getrandbits(63) or 1
+    return JoinGroup(topic, group, member, session_ms, instance, mode=mode)
+
+
+def popping(
+    mode: Mode,
+    *,
+    group: str | None = None,
+    start: Start | None = None,
+    prefetch: int | None = None,
+    prefetch_bytes: int = 8 * 1024 * 1024,
+    invisible: float | None = None,
+    renew: float | None = None,
+    wish: str | None = None,
+) -> PopSettings:
+    """Check the options of a consumer that pops.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`.
+    """
+    if not group:
+        message = f"mode {mode.value!r} is for the consumers of a group: give group="
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    if start not in (None, "earliest", "latest"):
+        message = f"mode {mode.value!r} starts at 'earliest' or 'latest', not at {start!r}"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    ahead = PREFETCH if prefetch is None else prefetch
+    is_latest = start == "latest"
+    return PopSettings(group, mode, is_latest, ahead, prefetch_bytes, invisible, renew, wish)
+
+
+def only(options: Mapping[str, Any], own: set[str]) -> dict[str, Any]:
+    """The options without those of the other kind of consumer, which must be None."""
+    other, why = (POPPING, "to pop: give mode='pop'") if own is READING else (READING, "to pull")
+    for name in sorted(other & options.keys()):
+        if options[name] is not None:
+            raise Rejected(Reason.BAD_ARGUMENT, f"{name}= is {why}, or leave it out")
+    return {name: value for name, value in options.items() if name not in other}
+
+
+def wish_of(sql: str | None, tags: str | None) -> str | None:
+    """The filter that `filter=` or `tags=` gives."""
+    if tags is None:
+        return sql
+    if sql is not None:
+        raise Rejected(Reason.BAD_ARGUMENT, "give filter= or tags=, not both")
+    if not is_tags(tags):
+        message = f"{tags[:80]!r} is no list of tags, as 'paid || shipped': give filter= for SQL"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    return tags

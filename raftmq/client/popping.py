@@ -1,0 +1,346 @@
+"""The consumer that pops: whoever asks is handed what is there, and settles it. No queue is owned.
+
+    brokers ──wishes──> sources ──> shelf ──pop──> application ──ack──> settlers ──> brokers
+
+It asks ahead, one wish at each leader of the topic's queues, while the application comes for more:
+at first for few, and for more each time when all that came was taken at once. What lies on the
+shelf for two thirds of its lease is given back, since whoever is handed a message needs time for
+it.
+
+Invariants:
+- A message is handed to the application at most once under one token.
+- Leaving the consumer gives back what the application has not seen. What it has seen and did not
+  settle stays leased until its time runs out: it may have begun with it, so the attempt counts.
+- Nothing is asked for unless the application waits or comes for messages.
+
+Sources: Amazon SQS (receive, visibility timeout); RocketMQ's POP consumer; TCP's slow start, for
+how much to ask ahead.
+"""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+from weakref import ref
+
+import anyio
+import anyio.lowlevel
+
+from raftmq.errors import RaftmqError
+from raftmq.wire.popping import Action
+
+from .claims import HeldClaim, claim
+from .consumer_groups import attach
+from .desk import Desk
+from .intake import COUNT_MAX, Intake, PopSettings, lease_ms
+from .leases import Grip, HeldLease
+from .popped import LeasedMessage, LeasedMessages, Part, PoppedMessage, PoppedMessages, Settlement
+from .router import Router
+from .shelf import Taken
+from .starting import require
+from .subscriptions import subscribe
+from .supervisor import Nest, Supervisor
+from .world import ClientWorld
+
+CLOSE_SECONDS = 2.0
+"""To give back what was popped ahead, when the body raised or nobody answers."""
+
+_ASK_MESSAGES = 16
+"""`async for` asks for more, and lets other tasks run, after so many messages."""
+
+
+class PopConsumer:
+    """Takes messages of a topic for a consumer group. Made by `Client.consumer`; use it as
+    `async with`.
+
+    Any number of consumers of a group share its messages: each is one consumer's alone while its
+    lease runs. In a group of mode `ordered` messages with one key come one after the other.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        settings: PopSettings,
+        *,
+        router: Router,
+        supervisor: Supervisor,
+        world: ClientWorld,
+    ) -> None:
+        self._settings = settings.validate()
+        self._router = router
+        self._supervisor = supervisor
+        self._world = world
+        self._consumer = world.random.randrange(1, 1 << 63)
+        self._nest: Nest | None = None
+        self._intake: Intake | None = None
+        self._desk: Desk | None = None
+        self._until_ask = 0
+        self.topic = topic
+        """The topic's name."""
+        self.group = settings.group
+        """The consumer group."""
+
+    async def __aenter__(self) -> Self:
+        """Attach the group to the topic, and make it if there is none.
+
+        Cancelling leaves nothing behind but the group, its attachment and its filter.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, the group has another mode; `BAD_NAME`.
+            Unavailable, OutcomeUnknown: a leader was not found in time; to try again is safe.
+        """
+        settings = self._settings
+        subscribed = 0
+        if settings.filter is not None:
+            subscribed = await subscribe(self._router, self.topic, self.group, settings.filter)
+        looking = self._router.topic(self.topic)
+        view = await self._router.within(None, looking, f"to open {self.topic!r}")
+        attached = await attach(
+            self._router, self.topic, self.group, settings.mode, is_latest=settings.is_latest
+        )
+        self._nest = self._supervisor.nest(self._fail)
+        intake = self._intake = Intake(
+            self._router,
+            self._nest,
+            settings,
+            view,
+            number=attached.number,
+            consumer=self._consumer,
+            subscribed=subscribed,
+        )
+        self._desk = Desk(self._router, self._nest, intake, self.topic)
+        self._router.watch(intake.follow_topic)
+        self._nest.start(intake.look_after_leases)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End: as `aclose`, but if the body raised nothing else is raised and it takes no longer
+        than two seconds."""
+        if error is None:
+            await self.aclose()
+            return
+        is_cancelled = not isinstance(error, Exception)
+        try:
+            with anyio.move_on_after(CLOSE_SECONDS, shield=is_cancelled):
+                if self._intake is not None:
+                    await self._intake.put_away()
+        finally:
+            self._end()
+
+    def __aiter__(self) -> Self:
+        """Messages one by one, without an end: `break` when you have enough."""
+        return self
+
+    async def __anext__(self) -> PoppedMessage:
+        """The next message, however long it takes. Cancelling loses nothing.
+
+        Raises:
+            As `pop`.
+        """
+        (part, _, _), grip = await self._next_one()
+        assert self._desk is not None
+        return PoppedMessage(part.batch, part.start, grip, self.topic, self._desk)
+
+    async def pop(
+        self, count: int = 1, *, wait: float = 1.0, invisible: float | None = None
+    ) -> PoppedMessages:
+        """Up to `count` messages: what is there, at once; else what comes first within `wait`.
+
+        Cancelling loses nothing: what was not returned is returned by the next call, or goes back.
+
+        Args:
+            count: the most to return, at least 1.
+            wait: seconds; 0 asks the leaders for what they have and does not wait for more.
+            invisible: seconds for which these messages, and those of later calls, are this
+                consumer's alone, up to 12 hours; None: as before, at first what `consumer` was
+                given, or else the group's policy. Of what was popped ahead, and lay here for a
+                while, up to two thirds of that may be over, unless `invisible` says otherwise.
+
+        Returns:
+            An empty `PoppedMessages` if the wait ran out.
+
+        Raises:
+            Rejected: an argument is out of its range, or the group or topic is gone.
+            UnreadableBatch: messages that were handed out cannot be read. They are handed out
+                again, and are dead letters in the end; calling again goes on.
+            Unavailable: nothing is there and a leader was not found for the client's default
+                timeout. Calling again goes on.
+        """
+        taken = await self._next_many(count, wait, invisible)
+        grips = [self._grip(each) for each in taken]
+        parts = [each.part for each in taken]
+        return PoppedMessages(parts, grips, self.topic, self._at_desk())
+
+    async def ack(
+        self,
+        messages: Iterable[LeasedMessage],
+        *,
+        timeout: float | None = None,
+    ) -> Settlement:
+        """Messages are done with; see `PoppedMessages.ack`. They may be of several calls."""
+        return await self._at_desk().settle(_parts_of(messages), Action.ACK, timeout=timeout)
+
+    async def nack(
+        self,
+        messages: Iterable[LeasedMessage],
+        delay: float | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Settlement:
+        """Messages failed; see `PoppedMessages.nack`. They may be of several calls."""
+        delay_ms = -1 if delay is None else round(delay * 1000)
+        parts = _parts_of(messages)
+        return await self._at_desk().settle(parts, Action.NACK, delay_ms=delay_ms, timeout=timeout)
+
+    async def claim(
+        self, key: str | bytes, *, ttl: float, timeout: float | None = None
+    ) -> HeldClaim | None:
+        """Say that something is being done: None if somebody said so already, and its time runs.
+
+        A message may come twice whatever a broker does. Who claims a key of the work before it
+        begins, and does nothing if that is not his, does it once. Each call is a claimant of its
+        own: the same consumer is told None the second time too. Cancelling leaves it claimed or
+        not.
+
+        Args:
+            key: what is done, unique within the group and topic; up to 1024 bytes.
+            ttl: for how many seconds nobody else may, up to 30 days.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: the key or time is out of its range, or the group is gone.
+            Unavailable, OutcomeUnknown: the time ran out; it may have been claimed, in vain.
+        """
+        intake = self._opened()
+        group, claimant = intake.first_group, self._world.random.randrange(1, 1 << 63)
+        number = intake.holder.number
+        return await claim(self._router, group, number, claimant, key, ttl, timeout)
+
+    async def flush(self, *, timeout: float | None = None) -> Settlement:
+        """Wait until all that is settled without waiting is settled: what came of it since the
+        last `flush`.
+
+        Cancelling stops the waiting, not the settling.
+
+        Raises:
+            OutcomeUnknown: the time ran out; it goes on in the background.
+            Rejected: the group or topic is gone.
+        """
+        return await self._at_desk().flush(timeout=timeout)
+
+    async def aclose(self, *, timeout: float | None = None) -> None:
+        """Settle what is under way, give back what the application has not seen, and end.
+
+        A second call does nothing. Cancelling ends it at once.
+
+        Raises:
+            As `flush`.
+        """
+        if self._intake is None or self._nest is None or self._nest.is_closed:
+            return
+        try:
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._intake.put_away()
+            await self.flush(timeout=timeout)
+        finally:
+            self._end()
+
+    # -- also for the blocking face --------------------------------------------------------------
+
+    async def _next_one(self) -> tuple[Taken, Grip]:
+        """Internal: what `__anext__` makes a message of."""
+        while True:
+            intake = self._opened()
+            self._until_ask -= 1
+            if self._until_ask <= 0:
+                self._until_ask = _ASK_MESSAGES
+                # Others run, among them who gives back what has lain here for too long.
+                await anyio.lowlevel.checkpoint()
+                intake = self._opened()
+                intake.ask(1)
+            taken = intake.shelf.take_one()
+            if taken is not None:
+                return taken, self._grip(taken)
+            intake.check()
+            intake.ask(1)
+            await intake.wait(float("inf"))
+
+    async def _next_many(self, count: int, wait: float, invisible: float | None) -> list[Taken]:
+        """Internal: what `pop` makes messages of."""
+        require(1 <= count <= COUNT_MAX, f"count is 1 to {COUNT_MAX}")
+        require(wait >= 0, "wait must not be negative")
+        await anyio.lowlevel.checkpoint()
+        intake = self._opened()
+        if invisible is not None:
+            await self._at_desk().make_invisible(lease_ms(invisible, "invisible"))
+        deadline = anyio.current_time() + wait
+        # Without a wait each leader is asked once, and every answer is waited for.
+        unasked = None if wait else intake.ask_anew()
+        try:
+            while True:
+                self._opened()
+                taken = intake.take(count)
+                if taken:
+                    if self._settings.prefetch:
+                        intake.ask(count)
+                    return taken
+                intake.check()
+                seconds = deadline - anyio.current_time()
+                if unasked is None and seconds <= 0:
+                    return []
+                intake.ask(count, wait=seconds, only=unasked)
+                if unasked is not None:
+                    unasked -= {s.group for s in intake.sources.values() if s.is_asking}
+                    if not unasked and not intake.is_polling:
+                        return []
+                await intake.wait(float("inf") if unasked is not None else deadline)
+        finally:
+            if not self._settings.prefetch:
+                intake.leave()
+
+    def _grip(self, taken: Taken) -> Grip:
+        grip = Grip(taken.lease)
+        if self._settings.renew is not None:
+            taken.lease.grips.append((ref(grip), taken.bits))
+        return grip
+
+    def _opened(self) -> Intake:
+        if self._nest is None or self._intake is None:
+            raise RaftmqError("the consumer is not open: use it as `async with`")
+        self._nest.check()
+        return self._intake
+
+    def _at_desk(self) -> Desk:
+        self._opened()
+        assert self._desk is not None
+        return self._desk
+
+    def _fail(self, error: RaftmqError) -> None:
+        """The client failed inside, or was closed: whoever waits finds out."""
+        if self._desk is not None:
+            self._desk.fail(error)
+        if self._intake is not None:
+            self._intake.tell()
+
+    def _end(self) -> None:
+        if self._nest is None or self._intake is None or self._nest.is_closed:
+            return
+        self._nest.cancel()
+        self._router.unwatch(self._intake.follow_topic)
+        self._fail(RaftmqError("the consumer was closed"))
+        self._intake.shelf.clear()
+
+
+def _parts_of(messages: Iterable[LeasedMessage]) -> list[Part]:
+    """Messages as bits of their leases."""
+    if isinstance(messages, LeasedMessages):
+        return messages.parts
+    found: dict[HeldLease, int] = {}
+    for message in messages:
+        lease, bit = message.part
+        found[lease] = found.get(lease, 0) | bit
+    return list(found.items())

@@ -1,0 +1,169 @@
+"""Moving a consumer group to another place of a topic, also one that runs.
+
+A group that reads by offset has committed some. If its queues have owners, an epoch is drawn that
+is higher than theirs, and the offsets are committed under it: that fences the owners, who cannot
+undo it any more. Then the queues are granted to them once more, and they go on from there.
+
+    draw epoch 90 ──> commit under 90, in each queue's log ──> regrant under 91 ──> read on
+
+A group that pops has no committed offsets: each data group is told where it goes on, and what its
+consumers have in hand is fenced by that.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.membership import RegrantQueues
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import Admin, AdminDone, FrameKind, TopicView
+from raftmq.wire.popping import RESET_QUEUES_MAX, ResetGroup
+
+from .consumer_groups import attach, find_groups, policy_of, put_group
+from .dead_letters import POPPED, find_backlogs
+from .membership import find_members
+from .message import QUEUE_BITS
+from .offsets import Stamp, by_partition, commit_offsets, committed_offsets
+from .router import SYSTEM_GROUP, Router
+
+
+async def set_offsets(
+    router: Router,
+    topic: str,
+    name: str,
+    groups: Mapping[int, int],
+    offsets: Mapping[int, int],
+    timeout: float | None = None,
+) -> None:
+    """Set the committed offsets of a group. Safe to repeat; cancelling leaves some of them set.
+
+    Args:
+        router: finds the leaders.
+        topic: the topic's name.
+        name: the consumer group, `group@instance` for an instance of a broadcast group.
+        groups: queue number → its partition group.
+        offsets: queue number → the next message to read.
+        timeout: seconds for each request; None: the default.
+    """
+    members = await find_members(router, name, timeout)
+    is_running = any(member.topic == topic for member in members)
+    epoch = await _regrant(router, topic, name, timeout, is_epoch_only=True) if is_running else 0
+    for group, numbers in by_partition(groups).items():
+        epochs = dict.fromkeys(numbers, epoch) if epoch else {}
+        stamp = Stamp(epochs, is_reset=True)
+        part = {number: offsets[number] for number in numbers}
+        await commit_offsets(router, group, name, part, timeout, stamp=stamp)
+    if is_running:
+        await _regrant(router, topic, name, timeout)
+
+
+class Standing(NamedTuple):
+    """Where a consumer group stands on a topic."""
+
+    number: int
+    """Its attachment, if it pops; 0: it reads by offset."""
+    offsets: dict[int, int]
+    """Queue number → the next message to read, or to hand out for the first time; only of queues
+    where it stands somewhere."""
+
+
+async def where_is(
+    router: Router,
+    topic: TopicView,
+    name: str,
+    groups: Mapping[int, int],
+    timeout: float | None = None,
+    *,
+    must_take: bool = True,
+) -> Standing:
+    """Where a consumer group stands on a topic; `groups` as for `set_offsets`.
+
+    Raises:
+        Rejected: `UNKNOWN_GROUP`, it pops but takes no messages of this topic, and `must_take`.
+    """
+    found = await find_groups(router, name, None, timeout)
+    if not found or found[0].mode not in POPPED:
+        return Standing(0, await committed_offsets(router, groups, name, timeout))
+    numbers = [each.number for each in found[0].attachments if each.topic == topic.name]
+    if not numbers and must_take:
+        message = f"consumer group {name!r} takes no messages of {topic.name!r}: attach it first"
+        raise Rejected(Reason.UNKNOWN_GROUP, message)
+    backlogs = await find_backlogs(router, [topic], found, timeout)
+    at = {topic.id << QUEUE_BITS | each.queue: each.next for each in backlogs}
+    offsets = {number: at[number] for number in groups if number in at}
+    return Standing(numbers[0] if numbers else 0, offsets)
+
+
+async def go_on(
+    router: Router,
+    topic: str,
+    name: str,
+    standing: Standing,
+    groups: Mapping[int, int],
+    offsets: Mapping[int, int],
+    timeout: float | None = None,
+) -> None:
+    """Let a consumer group that stands there go on elsewhere, however it is served."""
+    if standing.number:
+        await _set_popping(router, standing.number, groups, offsets, timeout)
+    else:
+        await set_offsets(router, topic, name, groups, offsets, timeout)
+
+
+async def make_like(
+    router: Router, topic: str, source: str, name: str, timeout: float | None = None
+) -> None:
+    """If a group pops, let another one pop messages of a topic, too; it is made with the same
+    settings if there is none of its name. One that reads by offset stays so."""
+    found = await find_groups(router, source, None, timeout)
+    others = await find_groups(router, name, None, timeout)
+    if not found or found[0].mode not in POPPED:
+        return
+    settings = found[0]
+    if not others:
+        policy = policy_of(
+            settings.schedule,
+            settings.attempts_max,
+            settings.invisible,
+            settings.order,
+            settings.is_blocking,
+        )
+        await put_group(router, name, settings.mode, policy, timeout)
+    mode = others[0].mode if others else settings.mode
+    if mode in POPPED:
+        await attach(router, topic, name, mode, timeout=timeout)
+
+
+async def _set_popping(
+    router: Router,
+    number: int,
+    groups: Mapping[int, int],
+    offsets: Mapping[int, int],
+    timeout: float | None = None,
+) -> None:
+    """Let an attachment go on elsewhere: `groups` and `offsets` as for `set_offsets`. A repeat
+    takes back what was handed out since."""
+    for group, queues in by_partition(groups).items():
+        for start in range(0, len(queues), RESET_QUEUES_MAX):
+            part = list(queues)[start : start + RESET_QUEUES_MAX]
+            message = ResetGroup(group, number, part, [offsets[each] for each in part])
+            await router.call_leader(
+                group, FrameKind.RESET, message, timeout=timeout, is_change=True
+            )
+
+
+async def _regrant(
+    router: Router,
+    topic: str,
+    name: str,
+    timeout: float | None,
+    *,
+    is_epoch_only: bool = False,
+) -> int:
+    message = Admin(msgspec.to_builtins(RegrantQueues(topic, name, is_epoch_only)))
+    frame = await router.call_leader(
+        SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
+    )
+    return int(unpack(AdminDone, frame.header).result)

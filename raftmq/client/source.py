@@ -1,0 +1,399 @@
+"""A source: one partition group as a consumer that pops sees it, its wishes and its leases.
+
+A wish is a `POP` at the group's leader, one at a time: so many messages, and so long it may wait.
+It is answered when something was handed out. The first one on a connection, or after a `LEAVE`, is
+*resumed*: the leader lists all that the consumer has in hand, in as many answers as it takes.
+
+| the answer lists | the client |
+|---|---|
+| a token that it does not know | has a new lease: an answer was lost |
+| a token that it knows | has no new messages by it, but for those that it never saw |
+| a token no more | has lost that lease |
+
+Invariants:
+- A lease is forgotten only when a wish is sent and nothing of it was left before: no answer to a
+  later wish can list it as if it were new.
+- What is not listed counts as lost only at the end of a whole list, and only if no settlement of it
+  is under way.
+
+Left out: messages that cannot be read; they come again, and are dead letters in the end.
+
+Sources: MQTT 5 §4.4 (delivery again when a session is resumed).
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+
+from raftmq.batch import Batch
+from raftmq.errors import ProtocolError, RaftmqError, UnreadableBatch
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.messages import REPLY, ErrorReply, FetchedQueue, FrameKind
+from raftmq.wire.popping import Action, Lease, Leave, Pop, Popped
+
+from .calls import ATTEMPT_SECONDS_MAX
+from .connection import Answer, Connection, Lost, Request
+from .fetching import vector
+from .leases import HeldLease
+from .message import decode
+from .refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
+from .router import Router
+from .settling import Settler, Tally, Waiter
+from .shelf import Shelf
+from .supervisor import Nest
+
+POP_BYTES = 1024 * 1024
+"""Asked of a leader at once."""
+GRACE_SECONDS = 60.0
+"""A lease whose time ran out so long ago is forgotten, whoever still has messages of it."""
+
+_POPPED = FrameKind.POP | REPLY
+
+
+class Holder(NamedTuple):
+    """The consumer, for its sources."""
+
+    topic: str
+    """The topic's name."""
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """Its random number."""
+    subscribed: int
+    """The version of the subscription that it made; 0: it made none."""
+    shelf: Shelf
+    """Where messages go."""
+    on_news: Callable[[], None]
+    """Called when messages came or something changed."""
+    tally: Tally
+    """What came of settlements that no call waits for."""
+
+
+class _Wish:
+    __slots__ = ("connection", "count", "invisible_ms", "posted_at", "request", "wait_ms")
+
+    def __init__(self, connection: Connection, count: int, wait_ms: int, invisible_ms: int) -> None:
+        self.connection = connection
+        self.count = count
+        self.wait_ms = wait_ms
+        self.invisible_ms = invisible_ms
+        self.posted_at = anyio.current_time()
+        self.request: Request | None = None
+
+
+class _Stored(NamedTuple):
+    """A batch in an answer."""
+
+    base: int
+    batch: Batch
+    size: int
+
+
+class Source:
+    """One partition group."""
+
+    def __init__(self, router: Router, nest: Nest, holder: Holder, group: int) -> None:
+        self._router = router
+        self._nest = nest
+        self._holder = holder
+        self._wish: _Wish | None = None
+        # The connection on which our leases were listed, or are being listed.
+        self._told_on: Connection | None = None
+        # Token → messages, while a list goes on.
+        self._listed: dict[int, int] | None = None
+        self._has_asked = False
+        self._failures = 0
+        self._prune_at = 16
+        self.group = group
+        """The partition group."""
+        self.leases: dict[int, HeldLease] = {}
+        """By token, all that an answer may still list."""
+        self.settler = Settler(
+            router,
+            nest,
+            group=group,
+            number=holder.number,
+            consumer=holder.consumer,
+            tally=holder.tally,
+        )
+        """Its settlements."""
+        self.lost_since: float | None = None
+        """Since when its leader is looked for, by the event loop's clock."""
+        self.error: RaftmqError | None = None
+        """Why nothing can be had here."""
+        self.unreadable: RaftmqError | None = None
+        """Why messages that were handed out could not be read."""
+        self.is_more = False
+        """True if more was handed out than fitted into the last answer."""
+        self.filled_at = float("-inf")
+        """When an answer brought all that was asked for, if it was the last one."""
+        self.depth = 0
+        """How much is asked for ahead."""
+
+    @property
+    def is_asking(self) -> bool:
+        """True while a wish is under way."""
+        return self._wish is not None
+
+    @property
+    def is_unheard(self) -> bool:
+        """True if messages may be ours that no answer has told of: a wish is under way, or was left
+        or lost, and no whole list has come since."""
+        return self._wish is not None or (self._has_asked and self._told_on is None)
+
+    @property
+    def is_polling(self) -> bool:
+        """True while a wish is under way that is answered at once."""
+        return self._wish is not None and self._wish.wait_ms == 0
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it may be asked."""
+        return self._wish is None and self.error is None and self.lost_since is None
+
+    def is_waiting_since(self, before: float) -> bool:
+        """True if a wish stands that was sent before a time."""
+        return self._wish is not None and self._wish.posted_at < before
+
+    def ask(self, count: int, *, wait_ms: int, invisible_ms: int) -> None:
+        """Wish for messages; only if it is idle."""
+        assert self.is_idle
+        connection = self._router.open_leader(self.group)
+        if connection is None:
+            self._find_leader()
+            return
+        self._forget_leases()
+        self._has_asked = True
+        is_resumed = connection is not self._told_on
+        if is_resumed:
+            self._told_on, self._listed = connection, {}
+        holder = self._holder
+        wish = self._wish = _Wish(connection, count, wait_ms, invisible_ms)
+        message = Pop(
+            self.group,
+            holder.number,
+            holder.consumer,
+            count,
+            wait_ms,
+            invisible_ms,
+            POP_BYTES,
+            is_resumed,
+            holder.subscribed,
+        )
+        answered = partial(self._answered, wish)
+        wish.request = connection.post(FrameKind.POP, pack(message), (), answered)
+
+    def leave(self) -> None:
+        """Wish for nothing any more. What was handed out meanwhile is listed by the next answer."""
+        wish, self._wish = self._wish, None
+        if wish is None or wish.request is None:
+            return
+        wish.connection.forget(wish.request)
+        self._told_on = self._listed = None
+        if wish.connection.is_open:
+            holder = self._holder
+            message = Leave(self.group, holder.number, holder.consumer)
+            wish.connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
+
+    def check_time(self, now: float) -> None:
+        """Ask again if there was no answer for too long."""
+        self.settler.check_time(now)
+        wish = self._wish
+        if wish is None or wish.request is None:
+            return
+        if now >= wish.posted_at + wish.wait_ms / 1000 + ATTEMPT_SECONDS_MAX:
+            wish.connection.forget(wish.request)
+            self._wish = None
+            self._start_anew()
+
+    def renew(self, seconds: float, now: float) -> None:
+        """Let leases of what the application works on run for so long, if half of it is over."""
+        for lease in list(self.leases.values()):
+            if not lease.grips or lease.deadline >= now + seconds / 2:
+                continue
+            is_under_way = any(item.action is Action.EXTEND for item in lease.items)
+            if not is_under_way and lease.in_hand():
+                self.settler.extend(lease, round(seconds * 1000), None)
+
+    def forgive(self) -> None:
+        """Count the time of a lost leader from now."""
+        if self.lost_since is not None:
+            self.lost_since = anyio.current_time()
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, wish: _Wish, answer: Answer) -> None:
+        if self._wish is not wish:
+            return
+        self._wish = None
+        connection = wish.connection
+        self.is_more = False
+        if isinstance(answer, Lost):
+            self._start_anew()
+        else:
+            try:
+                self._take_answer(wish, answer)
+            except ProtocolError as error:
+                connection.close(f"node {connection.node} at {connection.address}: {error}")
+                self._start_anew()
+        self._holder.on_news()
+
+    def _take_answer(self, wish: _Wish, answer: Answer) -> None:
+        assert not isinstance(answer, Lost)
+        refusal = refusal_of(answer)
+        if refusal is not None:
+            self._refused(wish.connection, refusal)
+            return
+        if answer.kind != _POPPED:
+            raise ProtocolError(f"a wish was answered by a frame of kind {answer.kind}")
+        popped = unpack(Popped, answer.header)
+        shelved = self._read(wish, popped, memoryview(answer.body))
+        is_filled = shelved >= wish.count > 0 or popped.is_more
+        self.filled_at = anyio.current_time() if is_filled else float("-inf")
+        self.is_more = popped.is_more
+        if not popped.is_more:
+            self._end_list()
+        seconds = anyio.current_time() - wish.posted_at
+        is_early = seconds < wish.wait_ms / 2000
+        if not shelved and (self.unreadable is not None or is_early):
+            # It could not be read, or the wish ended early: not again at once.
+            self.is_more = False
+            self._find_leader()
+        else:
+            self._failures = 0
+
+    def _read(self, wish: _Wish, popped: Popped, view: memoryview) -> int:
+        """Shelve what an answer brings; how many messages that are."""
+        stored: dict[int, list[_Stored]] = {}
+        position = 0
+        for queue in popped.queues:
+            sizes = vector(queue.sizes, "I")
+            stop = position + sum(sizes)
+            stored[queue.queue] = self._batches(queue, sizes, view[position:stop])
+            position = stop
+        if position != len(view):
+            raise ProtocolError(f"an answer of {position} bytes came with {len(view)}")
+        now = anyio.current_time()
+        before = self._holder.shelf.counts.get(self.group, 0)
+        for entry in popped.leases:
+            self._take_lease(wish, entry, stored.get(entry.queue, []), now)
+        return self._holder.shelf.counts.get(self.group, 0) - before
+
+    def _batches(
+        self, queue: FetchedQueue, sizes: tuple[int, ...], view: memoryview
+    ) -> list[_Stored]:
+        bases, timestamps = vector(queue.bases, "Q"), vector(queue.timestamps, "q")
+        if not len(bases) == len(timestamps) == len(sizes) or sum(sizes) != len(view):
+            raise ProtocolError(f"the vectors of queue {queue.queue} do not fit each other")
+        found: list[_Stored] = []
+        position = 0
+        for base, timestamp, size in zip(bases, timestamps, sizes, strict=True):
+            payload = view[position : position + size]
+            position += size
+            try:
+                batch = decode(payload, base, timestamp, queue.queue, self._holder.topic)
+            except UnreadableBatch as error:
+                self.unreadable = error
+                continue
+            if batch.head.queue != queue.queue:
+                message = f"a batch of queue {batch.head.queue} came as one of {queue.queue}"
+                raise ProtocolError(message)
+            found.append(_Stored(base, batch, size))
+        found.sort(key=lambda each: each.base)
+        return found
+
+    def _take_lease(self, wish: _Wish, entry: Lease, batches: list[_Stored], now: float) -> None:
+        bits = int.from_bytes(entry.bits, "little")
+        if not bits or entry.token <= 0 or entry.base < 0:
+            raise ProtocolError(f"lease {entry.token} holds no messages")
+        lease = self.leases.get(entry.token)
+        if lease is None:
+            lease = self.leases[entry.token] = HeldLease(
+                group=self.group,
+                token=entry.token,
+                queue_number=entry.queue,
+                attempt=entry.attempt,
+                base=entry.base,
+            )
+            lease.invisible_ms = wish.invisible_ms
+            lease.run_until(now=now, remaining_ms=entry.remaining_ms)
+            lease.set_stale(now)
+        elif lease.queue_number != entry.queue:
+            raise ProtocolError(f"lease {entry.token} is of two queues")
+        lease.run_until(now=now, remaining_ms=entry.remaining_ms)
+        lease.clock_ms = entry.deadline_ms - lease.deadline * 1000
+        bits = lease.place(entry.base, bits)
+        if self._listed is not None:
+            self._listed[entry.token] = self._listed.get(entry.token, 0) | bits
+        stop = lease.base + bits.bit_length()
+        first = bisect_right(batches, entry.base, key=lambda each: each.base) - 1
+        for base, batch, size in batches[max(first, 0) :]:
+            if base >= stop:
+                break
+            start, end = max(base, lease.base), min(base + len(batch), stop)
+            new = lease.shelve(bits & lease.mask(start, end)) if start < end else 0
+            if new:
+                self._holder.shelf.put(lease, batch, new, size)
+
+    def _end_list(self) -> None:
+        """All that we have was listed: what was not is lost."""
+        listed, self._listed = self._listed, None
+        if listed is None:
+            return
+        for token, lease in self.leases.items():
+            lease.lose(lease.held & ~listed.get(token, 0))
+        self._holder.shelf.sweep()
+
+    def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
+        code = refusal.code
+        # It was not carried out, so nothing was listed.
+        self._told_on = self._listed = None
+        if code not in RETRIED and code != "protocol":
+            self.error = exception_of(refusal)
+            return
+        if code == NOT_LEADER:
+            self._router.not_leader(self.group, connection.node, refusal.leader)
+        self._find_leader(refusal.retry_ms)
+
+    def _start_anew(self) -> None:
+        """A connection is gone, and what was under way on it."""
+        self._told_on = self._listed = None
+        self._find_leader()
+
+    def _find_leader(self, retry_ms: int = 0) -> None:
+        """Look for the leader in the background, later with each failure; then it is idle again."""
+        if self.lost_since is not None or self._nest.is_closed:
+            return
+        self.lost_since = anyio.current_time()
+        failures = self._failures
+        self._failures += 1
+
+        async def find() -> None:
+            if failures or retry_ms:
+                await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
+            await self._router.leader(self.group)
+            self.lost_since = None
+            self._holder.on_news()
+
+        self._nest.start(find)
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def give_back(self, lease: HeldLease, waiter: Waiter) -> None:
+        """What is shelved of a lease shall go to whoever comes."""
+        self.settler.settle(lease, Action.GIVE_BACK, lease.shelved, waiter)
+
+    def _forget_leases(self) -> None:
+        """Before a wish: forget leases of which nothing is left. See the heading."""
+        if len(self.leases) < self._prune_at:
+            return
+        before = anyio.current_time() - GRACE_SECONDS
+        for token, lease in list(self.leases.items()):
+            if lease.deadline < before and not lease.items:
+                lease.lose(lease.held)
+            if lease.is_over and not lease.items:
+                del self.leases[token]
+        self._prune_at = max(16, 2 * len(self.leases))

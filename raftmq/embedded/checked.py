@@ -1,0 +1,203 @@
+"""The checked mode: `raftmq.open(folder, check=True)` keeps a history, and `check` judges it.
+
+    async with raftmq.open("data/", check=True) as mq:
+        ...                                      # the application, unchanged
+        checked = await mq.check()               # raises `Inconsistent`, with an explanation
+
+`check` reads all queues back, asks for the books of all consumer groups, and gives both to the
+checkers of `raftmq.chaos` together with what the application did and was told. These know nothing
+of raftmq's code. It may be called as often as one likes, while the application goes on; each call
+judges everything since the queue was opened.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, cast
+
+import anyio.to_thread
+
+from raftmq.chaos.checkers import Report, Verdict, explain, worst
+from raftmq.chaos.checkers.pop_messages import Ordering
+from raftmq.chaos.history import History
+from raftmq.client.client import Client
+from raftmq.client.dead_letters import Backlog
+from raftmq.client.message import QUEUE_BITS, Slice
+from raftmq.client.router import Router
+from raftmq.client.supervisor import Supervisor
+from raftmq.client.world import ClientWorld
+from raftmq.errors import Inconsistent, Reason, Rejected
+from raftmq.pop.policy import Mode
+
+from .judging import Books, Case, Place, judge
+from .recorded import (
+    RecordedAdmin,
+    RecordedConsumer,
+    RecordedPopConsumer,
+    RecordedProducer,
+    rows_of,
+)
+from .tape import Tape
+
+FETCH_MESSAGES = 10_000
+"""Read back at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What `check` found: no promise was broken."""
+
+    verdict: Literal["valid", "unknown"]
+    """`valid`: all promises held, and what was done could have shown otherwise. `unknown`: too
+    little was done to tell, as when nothing was sent."""
+    reasons: tuple[str, ...]
+    """Why it is unknown."""
+    counts: Mapping[str, int]
+    """How much was judged: `acknowledged`, `delivered`, `handed out`, `acked` and so on; what
+    several groups popped counts for each, and reading back counts as delivering."""
+
+    def __str__(self) -> str:
+        figures = ", ".join(f"{name} {count}" for name, count in self.counts.items() if count)
+        why = f" ({'; '.join(self.reasons)})" if self.reasons else ""
+        return f"{self.verdict}{why}: {figures}"
+
+
+class Check:
+    """The tape of one client, and what was there before it."""
+
+    def __init__(self, router: Router, supervisor: Supervisor, world: ClientWorld) -> None:
+        self._client = Client(router, supervisor, world)
+        self._ends_before: dict[int, int] = {}
+        self._books_before: dict[tuple[str, int], Books] = {}
+        self.tape = tape = Tape()
+        self.producer = partial(RecordedProducer, tape)
+        self.consumer = partial(RecordedConsumer, tape)
+        self.pop_consumer = partial(RecordedPopConsumer, tape)
+        self.admin = RecordedAdmin(tape, router)
+
+    async def begin(self) -> None:
+        """Note what is in the folder already. To be called before anything is done."""
+        for number, place in (await self._places()).items():
+            self._ends_before[number] = place.before
+        for group, number, books in await self._books():
+            self._books_before[group, number] = books
+        for each in await self._client.admin.list_subscriptions():
+            self.tape.filtered.add((each.topic, each.group))
+
+    async def judge(self) -> Checked:
+        """See `Embedded.check`."""
+        self._refuse_if_full()
+        tape = self.tape
+        tape.sweep_all()
+        # From here on: what ends later may stand beyond what is read back.
+        asked_at = len(tape.events)
+        operation = tape.begin(0, "backlog")
+        places = await self._places()
+        for number, place in places.items():
+            end, place.before = place.before, self._ends_before.get(number, 0)
+            await self._read_back(number, place, end)
+        tape.end(operation, [(group, number, *of) for group, number, of in await self._books()])
+        orders = await self._orders()
+        self._refuse_if_full()
+        case = Case(tape, tape.events[:], places, self._books_before, orders, asked_at)
+        # The application's loop goes on; the tape only grows.
+        found = await anyio.to_thread.run_sync(judge, case, abandon_on_cancel=True)
+        return _checked(found)
+
+    def _refuse_if_full(self) -> None:
+        if self.tape.is_full:
+            message = (
+                "the history of a checked queue is full, at a million messages sent, handed out "
+                "and settled: nothing can be said of what follows. Open it again to begin anew"
+            )
+            raise Rejected(Reason.TOO_LARGE, message)
+
+    async def _places(self) -> dict[int, Place]:
+        """All queues, by number; `before` is their end now."""
+        admin, places = self._client.admin, {}
+        for topic in (await admin.cluster()).topics:
+            ends = await admin.find_offsets(topic.name, "latest")
+            for queue, end in ends.items():
+                name = f"{topic.name}/{queue}"
+                places[topic.id << QUEUE_BITS | queue] = Place(name, topic.name, end)
+        return places
+
+    async def _read_back(self, number: int, place: Place, end: int) -> None:
+        """Read a queue from where it began for us to `end`."""
+        queue = number & ((1 << QUEUE_BITS) - 1)
+        admin = self._client.admin
+        earliest = await admin.find_offsets(place.topic, "earliest", queues=[queue])
+        place.kept_from = max(place.before, earliest[queue])
+        if place.kept_from >= end:
+            return
+        async with self._client.consumer(
+            place.topic, queues=[queue], start=place.kept_from, on_trimmed="earliest"
+        ) as consumer:
+            while consumer.position[queue] < end:
+                for part in (await consumer.fetch(FETCH_MESSAGES)).slices:
+                    place.contents += rows_of(_up_to(part, end))
+        if place.contents:
+            # Retention may have gone on meanwhile.
+            place.kept_from = int(place.contents[0][1])
+
+    async def _books(self) -> list[tuple[str, int, Books]]:
+        """(group, queue number, books) of all groups that pop."""
+        admin = self._client.admin
+        ids = {topic.name: topic.id for topic in (await admin.cluster()).topics}
+        return [
+            (each.group, ids[each.topic] << QUEUE_BITS | each.queue, _books(each))
+            for each in await admin.backlogs()
+            if each.topic in ids
+        ]
+
+    async def _orders(self) -> dict[str, Ordering]:
+        return {
+            group.name: cast("Ordering", group.order)
+            for group in await self._client.admin.consumer_groups()
+            if group.mode == Mode.ORDERED
+        }
+
+
+def _books(each: Backlog) -> Books:
+    return Books(
+        end=each.end,
+        next=each.next,
+        leased=each.leased,
+        waiting=each.waiting,
+        ready=each.ready,
+        dead=each.dead,
+        acked=each.acked,
+        passed=each.passed,
+        # Thrown away is as good as lost: it is neither settled nor left to do.
+        lost=each.lost + each.purged,
+    )
+
+
+def _up_to(part: Slice, end: int) -> Slice:
+    return part._replace(stop=max(part.start, min(part.stop, end - part.batch.base_offset)))
+
+
+def _checked(found: Sequence[tuple[Report, History]]) -> Checked:
+    """The verdict of all reports. Raises `Inconsistent`."""
+    broken = [(report, history) for report, history in found if report.verdict is Verdict.INVALID]
+    if broken:
+        text = "\n\n".join(explain(report, history) for report, history in broken)
+        names = sorted({a.name for report, _ in broken for a in report.anomalies})
+        raise Inconsistent(f"the queue broke a promise:\n{text}", anomalies=tuple(names))
+    # A queue with which nothing was done says nothing, and is no reason to doubt the others.
+    telling = [report for report, _ in found if not report.reason.startswith("vacuous")]
+    reports = telling or [report for report, _ in found]
+    counts: dict[str, int] = {}
+    for report in reports:
+        if report.checker != "pop":
+            counts |= report.counts
+    # What the other reports have is told again by each group.
+    of_log = frozenset(counts)
+    for report in reports:
+        if report.checker == "pop":
+            for name, count in report.counts.items():
+                if name not in of_log:
+                    counts[name] = counts.get(name, 0) + count
+    verdict = worst(report.verdict for report in reports)
+    reasons = tuple(sorted({report.reason for report in reports if report.reason}))
+    return Checked("valid" if verdict is Verdict.VALID else "unknown", reasons, counts)

@@ -1,0 +1,376 @@
+"""From a tape, and what is in the queues in the end, to histories that the checkers judge.
+
+Applications may send equal messages, and checkers want unique values. So each message that was sent
+gets a number, and what was delivered is told by its place: the receipts say what stands where. A
+place that no receipt names belongs to a send whose end nobody knows, if the digest fits; else
+nobody sent what is there. What was in the folder before is left out, and so is what retention took.
+
+| history | judged by |
+|---|---|
+| sends, reads by offset, and all queues read back in the end | `check_total_queue`, `check_log` |
+| for each consumer group that pops and each queue: sends, its calls, and the broker's books | |
+| | `check_pop` |
+
+Nobody else can write to an embedded queue, so whatever is in it must be on the tape.
+
+Invariants:
+- Rows stand in the order of the tape; what is read back comes last.
+- A send that ended after the reading back began counts as open.
+
+Left out: order across a group's filter; the books of groups with messages under way from before;
+groups that were detached or deleted, since they begin anew if they come again.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from typing import NamedTuple
+
+from raftmq.chaos.checkers import (
+    LogRules,
+    PopRules,
+    Report,
+    check_log,
+    check_pop,
+    check_total_queue,
+)
+from raftmq.chaos.checkers.pop_messages import Ordering
+from raftmq.chaos.history import History, Recorder, Value
+
+from .tape import Begun, Ended, Event, Row, Tape
+
+Cell = tuple[str | None, Value, int | None]
+"""Key, value, offset."""
+
+CLOCK_MS_MAX = 1_000
+"""Leases are judged by the clock of one machine; extensions are told when their answer comes."""
+READER = 0
+"""The process that reads back."""
+
+
+class Books(NamedTuple):
+    """What a group had left to do of a queue: see `raftmq.chaos.checkers.pop_calls.Books`."""
+
+    end: int
+    next: int
+    leased: int
+    waiting: int
+    ready: int
+    dead: int
+    acked: int
+    passed: int
+    lost: int
+
+    @property
+    def begun(self) -> int:
+        """Where the group began, if nothing is missing."""
+        return self.next - sum(self[2:])
+
+
+@dataclass(slots=True)
+class Place:
+    """A queue, as the judge must know it."""
+
+    name: str
+    """`topic/queue`."""
+    topic: str
+    before: int = 0
+    """Its end when the queue was opened."""
+    kept_from: int = 0
+    """The first offset that retention kept."""
+    contents: list[Row] = field(default_factory=list)
+    """(queue number, offset, digest) of what it holds from there on."""
+
+
+@dataclass(slots=True)
+class Case:
+    """All that is judged."""
+
+    tape: Tape
+    events: Sequence[Event]
+    """The tape's, up to when it is judged."""
+    places: Mapping[int, Place]
+    """By queue number; those of deleted topics are missing."""
+    before: Mapping[tuple[str, int], Books]
+    """By (group, queue number): the books when the queue was opened."""
+    orders: Mapping[str, Ordering]
+    """By group that pops: what it keeps in order."""
+    asked_at: int
+    """How many events there were when the reading back began."""
+
+
+def judge(case: Case) -> list[tuple[Report, History]]:
+    """Every report that fits, with the history that it is on."""
+    telling = _Telling(case)
+    log = telling.log_history()
+    found = [
+        (check_total_queue(log), log),
+        (check_log(log, LogRules(is_send_contiguous=True)), log),
+    ]
+    for group, number in sorted(telling.popped):
+        history, books = telling.pop_history(group, number)
+        rules = PopRules(
+            clock_ms_max=CLOCK_MS_MAX,
+            order=case.orders.get(group, ""),
+            begun=telling.begun(group, number, books),
+        )
+        found.append((check_pop(history, rules), history))
+    return found
+
+
+class _Telling:
+    """Tells which message is which, and writes histories."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._tape = case.tape
+        # Events by what they concern, each with its place on the tape.
+        self._sends: dict[int, list[tuple[int, Event]]] = defaultdict(list)
+        self._calls: dict[tuple[str, int], list[tuple[int, Event]]] = defaultdict(list)
+        self._reads: list[tuple[int, Event]] = []
+        self._began: dict[int, Begun] = {}
+        self._began_at: dict[int, int] = {}
+        self._number_at: dict[tuple[int, int], int] = {}
+        self._unplaced: dict[tuple[int, int], list[int]] = defaultdict(list)
+        ended = set()
+        for at, event in enumerate(case.events):
+            if isinstance(event, Begun):
+                self._began[event.operation] = event
+                self._began_at[event.operation] = at
+            elif self._began[event.operation].function == "send":
+                ended.add(event.operation)
+                self._place(self._began[event.operation], event)
+            self._sort(at, event)
+        for begun in self._began.values():
+            if begun.function == "send" and begun.operation not in ended:
+                self._place(begun, None)
+        for events in self._calls.values():
+            events.sort(key=lambda each: each[0])
+
+    @property
+    def popped(self) -> set[tuple[str, int]]:
+        """(group, queue number) of what was popped or settled."""
+        return {
+            (group, number)
+            for (group, number), events in self._calls.items()
+            if number in self._case.places
+            and (self._case.places[number].topic, group) not in self._tape.forgotten
+            and any(self._began[event.operation].function != "backlog" for _, event in events)
+        }
+
+    def _place(self, begun: Begun, ended: Ended | None) -> None:
+        """Note where the messages of a send stand, or that nobody knows."""
+        numbers = begun.messages
+        if ended is None or (ended.is_ok and ended.offset < 0):
+            for number in numbers:
+                self._unplaced[begun.queue_number, self._tape.digests[number]].append(number)
+        elif ended.is_ok:
+            for at, number in enumerate(numbers, ended.offset):
+                self._number_at.setdefault((begun.queue_number, at), number)
+
+    def _sort(self, at: int, event: Event) -> None:
+        begun = self._began[event.operation]
+        if begun.function == "send":
+            self._sends[begun.queue_number].append((at, event))
+        elif begun.function in ("poll", "assign"):
+            self._reads.append((at, event))
+        elif begun.function == "backlog":
+            self._note(at, event, {(str(row[0]), int(row[1])) for row in event.rows})
+        else:
+            rows = begun.rows or event.rows
+            self._note(at, event, {(begun.group, int(row[0])) for row in rows})
+
+    def _note(self, at: int, event: Event, concerned: set[tuple[str, int]]) -> None:
+        begun = self._began[event.operation]
+        for each in concerned:
+            if isinstance(event, Ended) and not begun.rows:
+                # Only the answer tells what it is about.
+                self._calls[each].append((self._began_at[event.operation], begun))
+            self._calls[each].append((at, event))
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def _sent_value(self, number: int) -> Value:
+        """A message by its number in the order of sending, with its key."""
+        body, key = self._tape.shown[number]
+        return f"#{number} {body.decode(errors='replace')!r}", key
+
+    def _value(self, number: int, offset: int, digest: int) -> Value:
+        """What stands at a place, by what was read there."""
+        sent = self._number_at.get((number, offset))
+        if sent is None:
+            line = self._unplaced.get((number, digest))
+            if line:
+                sent = self._number_at[number, offset] = line.pop(0)
+        if sent is None or self._tape.digests[sent] != digest:
+            return f"something else at offset {offset}, digest {digest & (2**64 - 1):016x}", None
+        return self._sent_value(sent)
+
+    def _is_ours(self, number: int, offset: int) -> bool:
+        place = self._case.places.get(number)
+        return place is not None and offset >= place.before
+
+    # -- histories -------------------------------------------------------------------------------
+
+    def log_history(self) -> History:
+        """Sends and reads of all queues, and what they hold in the end."""
+        writer = _Writer()
+        places = self._case.places
+        sends = [events for number, events in self._sends.items() if number in places]
+        for at, event in merge(*sends, self._reads):
+            writer.now = event.time
+            begun = self._began[event.operation]
+            if begun.function == "send":
+                self._write_send(writer, at, event, retired=True)
+            elif isinstance(event, Ended):
+                self._write_read(writer, begun, event)
+        for _, place in sorted(places.items()):
+            operation = writer.recorder.invoke(READER, "poll", place.name)
+            rows: list[Cell] = [
+                (place.name, self._value(*map(int, row)), int(row[1])) for row in place.contents
+            ]
+            writer.recorder.ok_many(operation, rows)
+        return writer.recorder.history()
+
+    def pop_history(self, group: str, number: int) -> tuple[History, Books | None]:
+        """What one group did with one queue, and its last books."""
+        writer = _Writer()
+        books: Books | None = None
+        for at, event in merge(self._sends[number], self._calls[group, number]):
+            writer.now = event.time
+            function = self._began[event.operation].function
+            if function == "send":
+                self._write_send(writer, at, event, retired=False)
+            elif isinstance(event, Begun) and not event.rows:
+                writer.begin(event, [(group, None)])
+            elif function == "backlog" and isinstance(event, Ended):
+                books = self._write_books(writer, group, number, event)
+            else:
+                self._write_call(writer, group, number, event)
+        return writer.recorder.history(), books
+
+    def begun(self, group: str, number: int, books: Books | None) -> int:
+        """From where on the books can be balanced; -1: not at all."""
+        place, before = self._case.places[number], self._case.before.get((group, number))
+        if books is None or (before is not None and _is_under_way(before)):
+            return -1
+        expected = place.before if before is not None else 0
+        if place.before and before is None:
+            # The group is new and the queue is not: its first messages are not on the tape.
+            return -1
+        if (place.topic, group) in self._case.tape.latest:
+            return max(expected, books.begun)
+        return expected
+
+    def _write_send(self, writer: "_Writer", at: int, event: Event, *, retired: bool) -> None:
+        """With `retired` what retention took since is left out."""
+        begun = self._began[event.operation]
+        place = self._case.places[begun.queue_number]
+        values = [self._sent_value(number) for number in begun.messages]
+        if isinstance(event, Begun):
+            writer.begin(event, [(place.name, value) for value in values])
+        elif not event.is_ok:
+            writer.fail(event)
+        elif at < self._case.asked_at and not (retired and event.offset < place.kept_from):
+            offset = event.offset
+            writer.end(
+                event,
+                [
+                    (place.name, value, None if offset < 0 else offset + n)
+                    for n, value in enumerate(values)
+                ],
+            )
+
+    def _write_read(self, writer: "_Writer", begun: Begun, ended: Ended) -> None:
+        reader = self._tape.readers[begun.process]
+        places = self._case.places
+        rows: list[Cell] = [
+            (places[number].name, self._value(number, at, said), at)
+            for number, at, said in (map(int, row) for row in ended.rows)
+            if self._is_ours(number, at) and at >= places[number].kept_from
+        ]
+        is_filtered = reader.group is not None and (
+            (reader.topic, reader.group) in self._tape.filtered
+        )
+        if is_filtered:
+            # Neighbours are no neighbours in the queue.
+            for row in rows:
+                writer.read(begun, [row], anew=True)
+        elif begun.function == "assign":
+            writer.assign(begun.process)
+        elif rows:
+            writer.read(begun, rows, anew=not reader.is_steady)
+
+    def _write_call(self, writer: "_Writer", group: str, number: int, event: Event) -> None:
+        """A pop, a settlement, a revival: its rows in one queue."""
+        begun = self._began[event.operation]
+        key = f"{group} {self._case.places[number].name}"
+        if isinstance(event, Begun):
+            rows = [row for row in event.rows if self._is_of(row, number)]
+            is_revival = begun.function in ("redrive", "purge")
+            values: list[tuple[str | None, Value]] = [
+                (key, (row[2], row[1]) if is_revival else (row[2], row[1], event.argument))
+                for row in rows
+            ]
+            writer.begin(event, values)
+        elif begun.rows:
+            results = zip(begun.rows, event.rows or [(1,)] * len(begun.rows), strict=True)
+            settled = [
+                (key, (row[2], row[1], result[0]), int(row[1]))
+                for row, result in results
+                if self._is_of(row, number)
+            ]
+            writer.end(event, settled)
+        else:
+            popped = [
+                (key, (self._value(int(row[0]), int(row[1]), int(row[2])), *row[3:]), int(row[1]))
+                for row in event.rows
+                if self._is_of(row, number)
+            ]
+            writer.end(event, popped)
+
+    def _is_of(self, row: Row, number: int) -> bool:
+        return int(row[0]) == number and self._is_ours(number, int(row[1]))
+
+    def _write_books(self, writer: "_Writer", group: str, number: int, event: Ended) -> Books:
+        now = next(Books(*map(int, row[2:])) for row in event.rows if row[:2] == (group, number))
+        before = self._case.before.get((group, number))
+        if before is not None:
+            # What earlier sessions did is on no tape.
+            gone = zip(now[5:], before[5:], strict=True)
+            now = Books(*now[:5], *(later - earlier for later, earlier in gone))
+        key = f"{group} {self._case.places[number].name}"
+        writer.end(event, [(key, tuple(now), None)])
+        return now
+
+
+def _is_under_way(books: Books) -> bool:
+    return books.next != books.end or any((books.leased, books.waiting, books.ready, books.dead))
+
+
+class _Writer:
+    """A recorder whose clock stands at the event that is written."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.recorder = Recorder(clock=lambda: self.now)
+        self._operations: dict[int, int] = {}
+
+    def begin(self, begun: Begun, rows: Sequence[tuple[str | None, Value]]) -> None:
+        operation = self.recorder.invoke_many(begun.process, begun.function, rows)
+        self._operations[begun.operation] = operation
+
+    def end(self, ended: Ended, rows: Sequence[Cell]) -> None:
+        self.recorder.ok_many(self._operations[ended.operation], rows)
+
+    def fail(self, ended: Ended) -> None:
+        self.recorder.fail(self._operations[ended.operation])
+
+    def assign(self, process: int) -> None:
+        self.recorder.ok(self.recorder.invoke(process, "assign"))
+
+    def read(self, begun: Begun, rows: Sequence[Cell], *, anew: bool) -> None:
+        if anew:
+            self.assign(begun.process)
+        self.recorder.ok_many(self.recorder.invoke(begun.process, "poll"), rows)

@@ -1,0 +1,255 @@
+"""`raftmq.open`: a durable queue in the application's own process.
+
+    async with raftmq.open("data/") as mq:
+        await mq.admin.create_topic("orders")
+        async with mq.producer("orders") as p:
+            await p.send(b"...")
+
+| part | where it runs |
+|---|---|
+| the node: one replica of everything, its log in the folder | a thread with an event loop |
+| its disk | another thread, for writes that are not small |
+| the client: the same as `raftmq.connect` gives | the application's event loop |
+
+What is acknowledged is fsynced, as on a server. A process that is killed loses nothing of it.
+
+Invariants:
+- A folder is open in one place at a time; the second one is told who has it.
+- Nothing is shared between two embedded queues of a process; there are no globals.
+- After the block the folder is free, and no thread of the queue is left.
+
+Left out: more than one node (`raftmq.testing` has clusters), and turning a server's folder into an
+embedded one: each names the cluster that it belongs to.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from raftmq.broker.identity import WrongFolder
+from raftmq.broker.settings import Settings
+from raftmq.client.address import Address
+from raftmq.client.client import Client, Connecting
+from raftmq.client.router import Router
+from raftmq.client.supervisor import Supervisor
+from raftmq.client.world import ClientWorld
+from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
+from raftmq.inprocess import ClientWorld as LocalWorld
+from raftmq.inprocess import NodeThread, NodeWorld, Switchboard
+from raftmq.log.faults import FolderLocked
+
+if TYPE_CHECKING:
+    from .checked import Check, Checked
+
+CLUSTER = "embedded"
+"""The cluster's id in the folder."""
+LOOK_SECONDS = 0.005
+ADDRESS = Address("embedded", 7400)
+"""The node's address on the switchboard; it means nothing outside."""
+
+Tables = Mapping[str, Mapping[str, int | str]]
+"""Tables of settings: `{"log": {"retention_ms": 0}}`."""
+
+
+class Embedded(Client):
+    """An embedded queue. Made by `open`; all that `Client` has."""
+
+    def __init__(
+        self,
+        router: Router,
+        supervisor: Supervisor,
+        world: ClientWorld,
+        *,
+        node: NodeThread,
+        is_checked: bool,
+    ) -> None:
+        super().__init__(router, supervisor, world)
+        self._node = node
+        self._check: Check | None = None
+        if is_checked:
+            # Only who asks for it waits for the checkers' modules.
+            from . import checked
+
+            self._check = checked.Check(router, supervisor, world)
+            self._producer_class = self._check.producer
+            self._consumer_class = self._check.consumer
+            self._pop_consumer_class = self._check.pop_consumer
+            self.admin = self._check.admin
+        nest = supervisor.nest(lambda _: None)
+        nest.start(self._watch)
+
+    async def check(self) -> "Checked":
+        """Judge all that was done since the queue was opened with `check=True`.
+
+        Every queue is read back and judged: about five seconds for 30,000 messages that were sent,
+        popped and acknowledged. The application may go on meanwhile. Cancelling leaves a thread
+        that ends by itself.
+
+        Raises:
+            Inconsistent: a promise was broken: the text explains which, and how that is known.
+            Rejected: the queue was not opened with `check=True` (`BAD_ARGUMENT`); its history has
+                more than a million messages sent, handed out and settled (`TOO_LARGE`).
+            Unavailable: the node has stopped.
+        """
+        if self._check is None:
+            message = "nothing was recorded: open the queue with check=True"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        return await self._check.judge()
+
+    async def _watch(self) -> None:
+        """If the node ends, who waits for it need not wait until the deadline."""
+        await self._node.wait_ended()
+        self._supervisor.end(Unavailable(_stopped(self._node)))
+
+
+class _Opening(AbstractAsyncContextManager[Embedded]):
+    """What `open` gives."""
+
+    def __init__(self, settings: Settings, timeout: float, *, is_checked: bool) -> None:
+        self._settings = settings
+        self._is_checked = is_checked
+        self._timeout = timeout
+        self._node: NodeThread | None = None
+        self._connecting: Connecting[Embedded] | None = None
+
+    async def __aenter__(self) -> Embedded:
+        if self._node is not None:
+            raise RaftmqError("an embedded queue is opened once: call open() again")
+        switchboard = Switchboard()
+        node = self._node = NodeThread(self._settings, NodeWorld(switchboard))
+        node.start()
+        try:
+            await self._wait_serving(node)
+            world = LocalWorld(switchboard)
+            router = Router(world, [ADDRESS], cluster=CLUSTER, seconds_max=self._timeout)
+            make = partial(Embedded, node=node, is_checked=self._is_checked)
+            self._connecting = Connecting(router, world, make)
+            return await self._begin(self._connecting)
+        except BaseException:
+            await _end(node)
+            raise
+
+    async def _begin(self, connecting: Connecting[Embedded]) -> Embedded:
+        client = await connecting.__aenter__()
+        try:
+            with anyio.fail_after(self._timeout):
+                await _wait_founded(client)
+            if client._check is not None:
+                await client._check.begin()
+        except BaseException as error:
+            await connecting.__aexit__(type(error), error, None)
+            if isinstance(error, TimeoutError):
+                message = f"the queue was not founded within {self._timeout:g} s"
+                raise Unavailable(message) from error
+            raise
+        return client
+
+    async def _wait_serving(self, node: NodeThread) -> None:
+        folder = self._settings.node.data
+        try:
+            with anyio.move_on_after(self._timeout):
+                await node.wait_serving()
+                return
+        except FolderLocked as error:
+            message = f"{error}: leave its block there, end that process, or give another folder"
+            raise Unavailable(message) from error
+        except WrongFolder as error:
+            raise Rejected(Reason.WRONG_CLUSTER, str(error)) from error
+        except Exception as error:
+            raise Unavailable(_stopped(node)) from error
+        raise Unavailable(f"the queue in {folder} was not ready within {self._timeout:g} s")
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._node is not None
+        assert self._connecting is not None
+        try:
+            await self._connecting.__aexit__(kind, error, traceback)
+        finally:
+            await _end(self._node)
+        if self._node.fault is None:
+            return
+        if error is None:
+            raise Unavailable(_stopped(self._node)) from self._node.fault
+        error.add_note(_stopped(self._node))
+
+
+def open(  # noqa: A001  # what users call it
+    data: str | os.PathLike[str],
+    *,
+    timeout: float = 30.0,
+    check: bool = False,
+    settings: Tables | None = None,
+) -> AbstractAsyncContextManager[Embedded]:
+    """`async with open("data/") as mq:` opens a durable queue in this process; trio or asyncio.
+
+    The same names as `connect` gives. What is acknowledged is on the disk. Leaving, or cancelling,
+    ends the node and takes about a tenth of a second; producers and consumers should have been left
+    before.
+
+    If the node must stop on a fault of its disk, calls raise `Unavailable` with the reason, or
+    `OutcomeUnknown` where something may have been done, and so does leaving the block.
+
+    Args:
+        data: the folder; made if there is none. One block at a time may have it.
+        timeout: seconds; the default of every call, and for opening.
+        check: keep a history for `Embedded.check`: up to 300 bytes of memory for each message sent,
+            handed out or settled, for up to a million of them.
+        settings: tables that replace defaults of `raftmq serve`, as `{"log": {"retention_ms": 0}}`;
+            all but the table `node`.
+
+    Raises:
+        Unavailable: the folder is in use, or cannot be read or written; the message says what to
+            do.
+        Rejected: a setting does not exist or is out of range (`BAD_ARGUMENT`), or the folder is a
+            server's (`WRONG_CLUSTER`).
+    """
+    if not __debug__:
+        raise RaftmqError("a node's assertions guard its data: start Python without -O")
+    wanted = _settings_of(os.path.abspath(data), settings or {})
+    return _Opening(wanted, timeout, is_checked=check)
+
+
+def _settings_of(folder: str, given: Tables) -> Settings:
+    if "node" in given:
+        message = "settings= has no table 'node': an embedded queue is one node, with one group"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    place = {"host": ADDRESS.host, "port": ADDRESS.port}
+    one = {"groups": 1, "replicas": 1, "peers": [{"id": 1, **place}]}
+    own = {"id": 1, "cluster": CLUSTER, "data": folder, **place, **one}
+    try:
+        return msgspec.convert({**given, "node": own}, Settings).validate()
+    except ValueError as error:
+        raise Rejected(Reason.BAD_ARGUMENT, f"settings=: {error}") from error
+
+
+async def _wait_founded(client: Client) -> None:
+    """Wait until topics can be made: in a blank folder the node founds a cluster first."""
+    while True:
+        groups = (await client.admin.cluster()).groups
+        if len(groups) > 1 and all(group.leader for group in groups):
+            return
+        await anyio.sleep(LOOK_SECONDS)
+
+
+async def _end(node: NodeThread) -> None:
+    """End the node and wait for it, whoever is cancelled."""
+    node.stop()
+    with anyio.CancelScope(shield=True):
+        await node.wait_ended()
+
+
+def _stopped(node: NodeThread) -> str:
+    fault = node.fault
+    why = "it was told to" if fault is None else f"{type(fault).__name__}: {fault}"
+    return f"the embedded node has stopped: {why}"

@@ -1,0 +1,337 @@
+"""Producers and consumers that write down what they do: those of a checked queue.
+
+Each method does what its base does, and tells the tape before and after. A call that raises leaves
+its end open, as nobody knows: that is always right.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from raftmq.client.admin import Admin
+from raftmq.client.columns import Columns
+from raftmq.client.consumer import Consumer
+from raftmq.client.dead_letters import DeadLetter
+from raftmq.client.desk import Desk
+from raftmq.client.leases import Grip, offsets_of
+from raftmq.client.message import Message, Messages, Slice, format_id, parse_id
+from raftmq.client.popped import Part, Settlement
+from raftmq.client.popping import PopConsumer
+from raftmq.client.producer import Producer
+from raftmq.client.receipts import PendingMany, SentMany
+from raftmq.client.router import Router
+from raftmq.client.shelf import Taken
+from raftmq.errors import RaftmqError
+from raftmq.wire.popping import Action
+
+from .tape import Reader, Row, Tape, digest, shown
+
+if TYPE_CHECKING:
+    from raftmq.client.parcel import Arguments, PendingPart, PendingSend
+    from raftmq.client.producer import _Batch
+
+Told = list[tuple[bytes, str | None]]
+
+
+class RecordedProducer(Producer):
+    """See `Producer`."""
+
+    def __init__(self, tape: Tape, *args: Any, **parts: Any) -> None:
+        super().__init__(*args, **parts)
+        self._tape = tape
+        self._process = tape.process()
+        self._taken: dict[PendingPart, tuple[list[int], Told, bool]] = {}
+
+    async def send(self, *args: Any, **options: Any) -> Any:
+        """See `Producer.send`."""
+        try:
+            return await super().send(*args, **options)
+        finally:
+            self._tape.sweep()
+
+    async def send_many(self, *args: Any, **options: Any) -> SentMany:
+        """See `Producer.send_many`."""
+        try:
+            return await super().send_many(*args, **options)
+        finally:
+            # Those that found no room in time are in no line.
+            self._taken = {part: told for part, told in self._taken.items() if not part.is_done}
+            self._tape.sweep()
+
+    def send_many_nowait(self, *args: Any, **options: Any) -> PendingMany:
+        """See `Producer.send_many_nowait`."""
+        before = dict(self._taken)
+        try:
+            return super().send_many_nowait(*args, **options)
+        except RaftmqError:
+            self._taken = before
+            raise
+
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """See `Producer.flush`."""
+        try:
+            await super().flush(timeout=timeout)
+        finally:
+            self._tape.sweep_all()
+
+    def _append(self, message: "Arguments", *args: Any, **options: Any) -> Any:
+        lane, entry = super()._append(message, *args, **options)
+        body, key, tag, _, due = message
+        told: PendingSend = entry
+        self._tape.sent(
+            self._process, told, [digest(body, key, tag)], [shown(body, key)], is_later=due > 0
+        )
+        return lane, entry
+
+    def _batches(self, columns: Columns, queue: int | None, deadline: float) -> "Iterator[_Batch]":
+        for batch in super()._batches(columns, queue, deadline):
+            rows = [_row(columns, position) for position in batch.positions]
+            told = [shown(body, key) for body, key, _ in rows]
+            is_later = columns.dues is not None and any(columns.dues[n] for n in batch.positions)
+            self._taken[batch.part] = [digest(*row) for row in rows], told, is_later
+            yield batch
+
+    def _put(self, batch: "_Batch") -> None:
+        super()._put(batch)
+        digests, told, is_later = self._taken.pop(batch.part)
+        self._tape.sent(self._process, batch.part, digests, told, is_later=is_later)
+
+
+def _row(columns: Columns, position: int) -> tuple[bytes, str | bytes | None, str | None]:
+    keys, tags = columns.keys, columns.tags
+    key = None if keys is None else keys[position]
+    return columns.bodies[position], key, None if tags is None else tags[position]
+
+
+class RecordedConsumer(Consumer):
+    """See `Consumer`."""
+
+    def __init__(self, tape: Tape, *args: Any, **parts: Any) -> None:
+        super().__init__(*args, **parts)
+        self._tape = tape
+        self._process = tape.process()
+        settings, is_member = self._settings, parts.get("join") is not None
+        is_steady = settings.on_trimmed == "error" and not is_member
+        tape.readers[self._process] = Reader(self.topic, self.group, is_steady)
+        if settings.filter is not None and self.group is not None:
+            tape.filtered.add((self.topic, self.group))
+
+    async def __anext__(self) -> Message:
+        """See `Consumer.__anext__`."""
+        operation = self._tape.begin(self._process, "poll")
+        message = await super().__anext__()
+        number = parse_id(message.id)[0]
+        said = digest(message.body, message.key, message.tag)
+        self._tape.end(operation, [(number, message.offset, said)])
+        return message
+
+    async def fetch(self, count: int = 500, *, wait: float = 1.0) -> Messages:
+        """See `Consumer.fetch`."""
+        operation = self._tape.begin(self._process, "poll")
+        messages = await super().fetch(count, wait=wait)
+        rows = [row for part in messages.slices for row in rows_of(part)]
+        if rows:
+            self._tape.end(operation, rows)
+        else:
+            self._tape.drop(operation)
+        return messages
+
+    async def seek(
+        self,
+        *,
+        queue: int | None = None,
+        offset: int | None = None,
+        time: datetime | None = None,
+        to: Literal["earliest", "latest"] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """See `Consumer.seek`."""
+        try:
+            await super().seek(queue=queue, offset=offset, time=time, to=to, timeout=timeout)
+        finally:
+            self._tape.end(self._tape.begin(self._process, "assign"))
+
+
+def rows_of(part: Slice) -> list[Row]:
+    """(queue number, offset, digest) of neighbouring messages."""
+    batch, start, stop, number = part
+    tags = [batch.tag(position) for position in range(start, stop)]
+    said = zip(batch.bodies[start:stop], batch.keys[start:stop], tags, strict=True)
+    first = batch.base_offset + start
+    return [(number, first + n, digest(*each)) for n, each in enumerate(said)]
+
+
+class RecordedPopConsumer(PopConsumer):
+    """See `PopConsumer`."""
+
+    def __init__(self, tape: Tape, *args: Any, **parts: Any) -> None:
+        super().__init__(*args, **parts)
+        self._tape = tape
+        self._process = tape.process()
+        if self._settings.is_latest:
+            tape.latest.add((self.topic, self.group))
+
+    async def __aenter__(self) -> Self:
+        """See `PopConsumer`."""
+        await super().__aenter__()
+        here = self._tape, self._process, self.group
+        self._desk = RecordedDesk(*here, self._router, self._nest, self._intake, self.topic)
+        return self
+
+    async def _next_one(self) -> tuple[Taken, Grip]:
+        """See `PopConsumer`."""
+        operation = self._tape.begin(self._process, "pop", group=self.group)
+        taken, grip = await super()._next_one()
+        self._tape.end(operation, self._rows([taken]))
+        return taken, grip
+
+    async def _next_many(self, count: int, wait: float, invisible: float | None) -> list[Taken]:
+        """See `PopConsumer`."""
+        operation = self._tape.begin(self._process, "pop", group=self.group)
+        taken = await super()._next_many(count, wait, invisible)
+        if taken:
+            self._tape.end(operation, self._rows(taken))
+        else:
+            self._tape.drop(operation)
+        return taken
+
+    def _rows(self, taken: Iterable[Taken]) -> list[Row]:
+        rows: list[Row] = []
+        for part, lease, _ in taken:
+            # The node's clock is this machine's. What a stall of ours has eaten is not its doing.
+            remaining = max(1, lease.deadline_ms - self._tape.now_ms())
+            under = lease.token, lease.attempt, remaining
+            rows += [(*row, *under) for row in rows_of(part)]
+        return rows
+
+
+class RecordedDesk(Desk):
+    """See `Desk`."""
+
+    def __init__(self, tape: Tape, process: int, group: str, *args: Any) -> None:
+        super().__init__(*args)
+        self._tape = tape
+        self._process = process
+        self._group = group
+        # Settlements that nobody waited for, until the next flush.
+        self._unheard: list[tuple[int, list[tuple[int, int, int]]]] = []
+
+    async def settle(
+        self,
+        parts: Sequence[Part],
+        action: Action,
+        *,
+        delay_ms: int = -1,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> Settlement:
+        """See `Desk.settle`."""
+        argument = reason if action is Action.REJECT else delay_ms
+        named = _named(parts)
+        operation = self._begin(action, named, argument)
+        settlement = await super().settle(
+            parts, action, delay_ms=delay_ms, reason=reason, timeout=timeout
+        )
+        self._tape.end(operation, _results(named, settlement, 1))
+        return settlement
+
+    def settle_nowait(self, parts: Sequence[Part], action: Action) -> None:
+        """See `Desk.settle_nowait`. What came of it is recorded when `flush` tells."""
+        named = _named(parts)
+        self._unheard.append((self._begin(action, named, -1), named))
+        super().settle_nowait(parts, action)
+
+    async def flush(self, *, timeout: float | None) -> Settlement:
+        """See `Desk.flush`."""
+        unheard, self._unheard = self._unheard, []
+        settlement = await super().flush(timeout=timeout)
+        for operation, named in unheard:
+            self._tape.end(operation, _results(named, settlement, 1))
+        return settlement
+
+    async def extend(
+        self, parts: Sequence[Part], seconds: float, *, timeout: float | None = None
+    ) -> Settlement:
+        """See `Desk.extend`."""
+        named, milliseconds = _named(parts), round(seconds * 1000)
+        operation = self._begin(Action.EXTEND, named, milliseconds)
+        settlement = await super().extend(parts, seconds, timeout=timeout)
+        self._tape.end(operation, _results(named, settlement, milliseconds))
+        return settlement
+
+    def _begin(self, action: Action, named: Sequence[Row], argument: int | str) -> int:
+        function = action.name.lower()
+        return self._tape.begin(
+            self._process, function, group=self._group, rows=named, argument=argument
+        )
+
+
+def _named(parts: Sequence[Part]) -> list[tuple[int, int, int]]:
+    """(queue number, offset, token) of the messages of leases."""
+    return [
+        (lease.queue_number, offset, lease.token)
+        for lease, bits in parts
+        for offset in offsets_of(lease.base, bits)
+    ]
+
+
+def _results(named: Iterable[tuple[int, int, int]], settlement: Settlement, done: int) -> list[Row]:
+    lost = set(settlement.fenced)
+    return [(-1 if format_id(number, at) in lost else done,) for number, at, _ in named]
+
+
+class RecordedAdmin(Admin):
+    """See `Admin`: what it does to consumer groups matters to the verdict."""
+
+    def __init__(self, tape: Tape, router: Router) -> None:
+        super().__init__(router)
+        self._tape = tape
+
+    async def subscribe(self, topic: str, group: str, *args: Any, **options: Any) -> None:
+        """See `Admin.subscribe`."""
+        self._tape.filtered.add((topic, group))
+        await super().subscribe(topic, group, *args, **options)
+
+    async def attach(self, topic: str, group: str, **options: Any) -> int:
+        """See `Admin.attach`."""
+        if options.get("start") == "latest":
+            self._tape.latest.add((topic, group))
+        return await super().attach(topic, group, **options)
+
+    async def detach(self, topic: str, group: str, **options: Any) -> bool:
+        """See `Admin.detach`."""
+        self._tape.forgotten.add((topic, group))
+        return await super().detach(topic, group, **options)
+
+    async def delete_consumer_group(self, name: str, **options: Any) -> None:
+        """See `Admin.delete_consumer_group`."""
+        for known in await self.consumer_groups(name=name):
+            for attachment in known.attachments:
+                self._tape.forgotten.add((attachment.topic, name))
+        await super().delete_consumer_group(name, **options)
+
+    async def redrive(self, letters: Sequence[DeadLetter], **options: Any) -> int:
+        """See `Admin.redrive`."""
+        async with self._revived("redrive", letters):
+            return await super().redrive(letters, **options)
+
+    async def purge(self, letters: Sequence[DeadLetter], **options: Any) -> int:
+        """See `Admin.purge`."""
+        async with self._revived("purge", letters):
+            return await super().purge(letters, **options)
+
+    @asynccontextmanager
+    async def _revived(self, function: str, letters: Sequence[DeadLetter]) -> AsyncIterator[None]:
+        operations = [
+            self._tape.begin(
+                0,
+                function,
+                group=letter.group,
+                rows=[(*parse_id(each), letter.letter) for each in letter.ids],
+            )
+            for letter in letters
+        ]
+        yield
+        for operation in operations:
+            self._tape.end(operation)

@@ -1,0 +1,224 @@
+"""A cluster of threads for tests: starts in a fraction of a second, needs no port, runs anywhere.
+
+    async with raftmq.testing.in_process() as nodes:
+        async with nodes.connect() as mq:
+            await mq.admin.create_topic("orders")
+            await nodes.kill(await nodes.leader(1))
+
+The nodes are those that `raftmq serve` runs, each on a thread and in a folder of its own, with real
+files and fsyncs. It runs on trio and on asyncio. They share one interpreter, so this is for tests
+of what is right, not of what is fast.
+
+| call | the node |
+|---|---|
+| `kill` | ends at once, as in a crash |
+| `stop` | hands over what it leads, and ends |
+| `start`, `restart` | goes on with its folder |
+
+Invariants:
+- No thread outlives the block.
+- Nothing is restarted by itself.
+
+Left out: nodes that stand still, and faults of network, disk and clock: `raftmq.testing.cluster`
+has the first, `raftmq.chaos` the others.
+"""
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from raftmq.broker.settings import Settings
+from raftmq.client.client import Client, connect
+from raftmq.errors import RaftmqError, Unavailable
+
+from .node_thread import NodeThread
+from .wiring import ClientWorld, NodeWorld, Switchboard
+
+HOST = "in-process"
+LOOK_SECONDS = 0.02
+STATUS_SECONDS_MAX = 2.0
+
+Tables = Mapping[str, Mapping[str, int | str]]
+"""Tables of settings: `{"raft": {"tick_ms": 20}}`."""
+
+
+class InProcessCluster:
+    """A cluster of threads. Made by `in_process`. Nodes are numbered from 1."""
+
+    folder: Path
+    """Everything is in here: `node-1/` and so on."""
+
+    def __init__(self, folder: Path, count: int, settings: Tables) -> None:
+        self.folder = folder
+        self.nodes = list(range(1, count + 1))
+        """All nodes, those that are down too."""
+        self._settings = settings
+        self._switchboard = Switchboard()
+        self._threads: dict[int, NodeThread] = {}
+
+    def connect(self, *, timeout: float = 30.0) -> AbstractAsyncContextManager[Client]:
+        """As `raftmq.connect`; no URL leads here."""
+        url = ",".join(f"{HOST}:{node}" for node in self.nodes)
+        return connect(f"raftmq://{url}", timeout=timeout, world=ClientWorld(self._switchboard))
+
+    def data(self, node: int) -> Path:
+        """A node's data folder."""
+        return self.folder / f"node-{node}"
+
+    def is_running(self, node: int) -> bool:
+        """True if the node's thread lives."""
+        return node in self._threads and self._threads[node].is_running
+
+    def start(self, node: int) -> None:
+        """Start a node that is down. It does not serve yet on return."""
+        assert not self.is_running(node), f"node {node} runs already"
+        thread = NodeThread(self._settings_of(node), NodeWorld(self._switchboard))
+        self._threads[node] = thread
+        thread.start()
+
+    async def kill(self, node: int) -> None:
+        """End a node at once. Does nothing to a node that is down."""
+        await self._end(node, is_kind=False)
+
+    async def stop(self, node: int) -> None:
+        """Ask a node to end, and wait for it."""
+        await self._end(node, is_kind=True)
+
+    async def restart(self, node: int, *, timeout: float = 30.0) -> None:
+        """Start a node that is down, and wait until it serves.
+
+        Raises:
+            Unavailable: it does not serve in time, or ended; the message says why.
+        """
+        self.start(node)
+        await self._wait_serving(node, timeout)
+
+    async def wait_ready(self, *, timeout: float = 30.0) -> None:
+        """Wait until each partition group has a leader among the running nodes.
+
+        Raises:
+            Unavailable: that does not come about in time.
+        """
+        with anyio.move_on_after(timeout):
+            while True:
+                statuses = await self.statuses()
+                groups = {each["group"] for one in statuses.values() for each in one["groups"]}
+                # Group 0 makes the others; until then there are no data groups to speak of.
+                if len(groups) > 1 and groups == set(_leaders(statuses)):
+                    return
+                await anyio.sleep(LOOK_SECONDS)
+        raise Unavailable(f"no leaders for every group within {timeout:g} s")
+
+    async def leader(self, group: int, *, timeout: float = 30.0) -> int:
+        """The node that leads a partition group (0: the system group), waiting for one to.
+
+        Raises:
+            Unavailable: nobody leads it in time.
+        """
+        with anyio.move_on_after(timeout):
+            while True:
+                leaders = _leaders(await self.statuses())
+                if group in leaders:
+                    return leaders[group]
+                await anyio.sleep(LOOK_SECONDS)
+        raise Unavailable(f"nobody leads group {group} for {timeout:g} s")
+
+    async def statuses(self) -> dict[int, dict[str, Any]]:
+        """What each running node says of itself; see `raftmq.broker.status`."""
+        found: dict[int, dict[str, Any]] = {}
+        for node in filter(self.is_running, self.nodes):
+            try:
+                async with connect(
+                    f"raftmq://{HOST}:{node}",
+                    timeout=STATUS_SECONDS_MAX,
+                    world=ClientWorld(self._switchboard),
+                ) as mq:
+                    found[node] = await mq.admin.status(node)
+            except RaftmqError:
+                continue
+        return found
+
+    async def close(self) -> None:
+        """Kill every node. A second call does nothing."""
+        for node in self.nodes:
+            await self.kill(node)
+
+    async def _end(self, node: int, *, is_kind: bool) -> None:
+        thread = self._threads.pop(node, None)
+        if thread is None:
+            return
+        if is_kind:
+            thread.stop()
+        else:
+            thread.kill()
+        with anyio.CancelScope(shield=True):
+            await thread.wait_ended()
+
+    async def _wait_serving(self, node: int, timeout: float) -> None:
+        try:
+            with anyio.move_on_after(timeout):
+                await self._threads[node].wait_serving()
+                return
+        except (RaftmqError, OSError) as error:
+            raise Unavailable(f"node {node} ended: {error}") from error
+        raise Unavailable(f"node {node} does not serve within {timeout:g} s")
+
+    def _settings_of(self, node: int) -> Settings:
+        count = len(self.nodes)
+        peers = [{"id": number, "host": HOST, "port": number} for number in self.nodes]
+        own = {"id": node, "cluster": "in-process", "host": HOST, "port": node, "peers": peers}
+        own |= {"data": str(self.data(node)), "groups": count, "replicas": min(count, 3)}
+        tables = {**self._settings, "node": {**own, **self._settings.get("node", {})}}
+        return msgspec.convert(tables, Settings).validate()
+
+
+@asynccontextmanager
+async def in_process(
+    nodes: int = 3,
+    *,
+    folder: Path | None = None,
+    settings: Tables | None = None,
+    timeout: float = 30.0,
+) -> AsyncIterator[InProcessCluster]:
+    """`async with in_process() as nodes:` runs a cluster of threads, which is ready on entering.
+
+    It has as many data groups as nodes, numbered from 1. Leaving kills every node.
+
+    Args:
+        nodes: how many.
+        folder: where to put it all, which is kept, and gone on with if a cluster of as many nodes
+            is in it. None: a temporary folder, removed at the end.
+        settings: tables that replace defaults, the same for all nodes; `raftmq serve` knows them.
+        timeout: seconds until it must be ready.
+
+    Raises:
+        Unavailable: it was not ready in time.
+    """
+    place = folder or Path(tempfile.mkdtemp(prefix="raftmq-testing-"))
+    made = InProcessCluster(place, nodes, settings or {})
+    try:
+        for node in made.nodes:
+            made.start(node)
+        await made.wait_ready(timeout=timeout)
+        yield made
+    finally:
+        await made.close()
+        if folder is None:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _leaders(statuses: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """Partition group → the node that leads it, by the highest term."""
+    terms: dict[int, tuple[int, int]] = {}
+    for node, status in statuses.items():
+        for group in status["groups"]:
+            if group["group"] in status["leads"]:
+                known = terms.get(group["group"], (0, 0))
+                terms[group["group"]] = max(known, (group["term"], node))
+    return {group: node for group, (_, node) in terms.items()}

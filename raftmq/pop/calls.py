@@ -1,0 +1,185 @@
+"""What is said to the consumer groups of a data group that pop: the commands of its log.
+
+A group is named by the number of its attachment to a topic (`consumer_groups`), a consumer by a
+random number of its own. Times that are told are lengths; when they end is counted from the stamp
+of the record that carries the command.
+"""
+
+from enum import IntEnum
+
+import msgspec
+
+from .policy import Mode, Policy
+
+
+class OpenGroup(msgspec.Struct, frozen=True, array_like=True, tag="open_group"):
+    """Serve an attachment, or go on with another policy. The leader puts it before the first wish
+    that comes after a change of the catalog."""
+
+    number: int
+    """The attachment's number."""
+    topic: int
+    """The topic's number."""
+    consumer_group: str
+    """The consumer group's name: its filters are found by it."""
+    version: int
+    """Of the policy; one that is not newer changes nothing."""
+    mode: Mode
+    """How it is served."""
+    policy: Policy
+    """What becomes of its messages."""
+    queues: list[int]
+    """Queues of this data group that do not begin at offset 0."""
+    starts: list[int]
+    """For each where the group begins to read; -1: at the queue's end."""
+
+
+class CloseGroups(msgspec.Struct, frozen=True, array_like=True, tag="close_groups"):
+    """Attachments are gone: forget all that was said."""
+
+    numbers: list[int]
+    """Their numbers."""
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+    """A consumer wants messages; its last wish is void."""
+
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """Who asks."""
+    count: int
+    """At most so many; 0: none any more."""
+    wait_ms: int
+    """How long the wish stands."""
+    invisible_ms: int
+    """How long the messages are its alone; 0: as the policy says."""
+
+
+class Feed(msgspec.Struct, frozen=True, array_like=True, tag="feed"):
+    """The leader has read messages for a group that cannot tell from offsets what may go out."""
+
+    number: int
+    """The attachment's number."""
+    queue: int
+    """The queue's number."""
+    base: int
+    """Offset of the first message: what the group knows already ends here."""
+    count: int
+    """How many messages."""
+    mask: bytes | None
+    """Bit n, little-endian, says that the message at `base + n` matches; None: all do."""
+    keys: bytes
+    """The hash of each message's key, four bytes little-endian, 0: it has none; empty: none has."""
+
+
+class Deed(IntEnum):
+    """What becomes of messages in hand; see `raftmq.wire.popping.Action`."""
+
+    ACK = 0
+    NACK = 1
+    REJECT = 2
+    GIVE_BACK = 3
+    EXTEND = 4
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """What becomes of some messages of one lease."""
+
+    deed: int
+    """A `Deed`."""
+    token: int
+    """The lease."""
+    base: int = 0
+    """Offset of the first message."""
+    bits: bytes = b""
+    """Which messages from there on: little-endian, bit n is the message at `base + n`."""
+    delay_ms: int = -1
+    """For a nack how long they wait, -1: by the schedule; for an extension how long it runs."""
+    reason: str = ""
+    """For a rejection."""
+
+
+class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
+    """A consumer settles messages in hand. A repeat gets the results of the first time."""
+
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """Who settles."""
+    sequence: int
+    """From 1, one more each time."""
+    steps: list[Step]
+    """What to do, in order."""
+
+
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
+    """A consumer wants no more messages; what it has in hand stays its own."""
+
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """Who leaves."""
+
+
+class Tick(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
+    """Something is due and nothing else flows: let time pass."""
+
+
+class Lose(msgspec.Struct, frozen=True, array_like=True, tag="lose"):
+    """Retention took the beginning of queues."""
+
+    queues: list[int]
+    """Numbers of queues."""
+    earliest: list[int]
+    """For each the first offset that is kept."""
+
+
+class ChangeDead(msgspec.Struct, frozen=True, array_like=True, tag="change_dead"):
+    """Hand dead letters out again, or throw them away."""
+
+    number: int
+    """The attachment's number."""
+    letters: list[int]
+    """Their numbers."""
+    is_purge: bool
+    """True: throw them away."""
+
+
+class ResetGroup(msgspec.Struct, frozen=True, array_like=True, tag="reset_group"):
+    """Go on elsewhere in some queues: leases there end, retries are forgotten."""
+
+    number: int
+    """The attachment's number."""
+    queues: list[int]
+    """Numbers of queues."""
+    offsets: list[int]
+    """For each the next message to hand out; -1: at the queue's end."""
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
+    """A consumer says that it does something, and asks whether it was done already."""
+
+    number: int
+    """The attachment's number."""
+    key: bytes
+    """What is done."""
+    claimant: int
+    """Who does it: random, the same when it asks again."""
+    ttl_ms: int
+    """For how long nobody else may; 0: the claim is given up."""
+
+
+Call = (
+    OpenGroup
+    | CloseGroups
+    | Feed
+    | Ask
+    | Settle
+    | Leave
+    | Tick
+    | Lose
+    | ChangeDead
+    | ResetGroup
+    | Claim
+)

@@ -1,0 +1,216 @@
+"""A backlog ordered by key: of each key at most one message is under way.
+
+    queue    a1 b1 a2 -- c1 a3 b2        ("--" has no key)
+    out      a1 b1    -- c1              one of each key, and all without a key
+    held           a2       a3 b2        chains: a: a2 a3, b: b2
+    ack a1 → a2 is freed: the next hand-out has it, before all that is fresh
+
+A key is *busy* from when one of its messages goes out until that message's turn ends: it is acked,
+thrown away, lost to retention, or a dead letter that is not parked. A message that failed stays in
+its turn while it waits, so it holds up its key and nothing else. Several messages of one key never
+share a lease: so no settlement, in whatever order, can break the order.
+
+A fresh message is looked at once: it goes out, or into its key's chain, or is passed over. So a
+key with thousands of messages costs nothing while it waits.
+
+Invariants:
+- A chain is there only for a busy key.
+- A freed message's key is busy: by itself.
+
+Left out: keys themselves. Two keys with one hash of 32 bits wait for each other, and that is all.
+A queue in which `HELD_MAX` messages are held stands still until one of their keys moves. A dead
+letter that was not parked comes back at the end of its key's chain: late, but in turn.
+
+Sources: Amazon SQS FIFO (message groups); RocketMQ's FIFO pop, which stops the whole queue for one
+message; rocketmq-clients' FifoConsumeAccelerator, which does it in the client.
+"""
+
+import struct
+from array import array
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from .backlog import Backlog
+from .pieces import KEY_BYTES, WIDTH_MAX, Piece, bits_of, positions
+from .windows import Fill, Window
+
+HELD_MAX = 65_536
+"""Messages of a queue that wait in chains."""
+_CHUNK_MAX = 4096
+"""Messages looked at in one go."""
+_KEY_BITS = 32
+
+
+class KeyedBacklog(Backlog):
+    """What a group ordered by key has not settled of one queue."""
+
+    is_keyed = True
+
+    def __init__(self, begun: int, *, is_fed: bool = True, fill: Fill | None = None) -> None:
+        super().__init__(begun, is_fed=True, fill=fill)
+        self._busy: set[int] = set()
+        self._chains: dict[int, array[int]] = {}
+        self._chained = 0
+        # Next of their keys, as `offset << 32 | key`, lowest first.
+        self._freed: list[int] = []
+
+    @property
+    def held(self) -> int:
+        """Messages in chains, and those whose turn has come."""
+        return self._chained + len(self._freed)
+
+    def set_fed(self, is_fed: bool) -> None:
+        """It is fed always."""
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether there may be something to hand out."""
+        assert self.window is not None
+        is_open = self._chained < HELD_MAX and bool(self.window.mask)
+        return is_open or bool(self._freed) or bool(self._ready)
+
+    def has_some(self, end: int) -> bool:
+        """The same: beyond the window nothing is known."""
+        return self.has_returned
+
+    # What goes out
+
+    def _take_fresh(self, count: int, end: int) -> Piece | None:
+        assert self.window is not None
+        offsets: list[int] = []
+        keys: list[int] = []
+        self._take_freed(count, offsets, keys)
+        while len(offsets) < count and self.window.mask and self._chained < HELD_MAX:
+            if offsets and self.next - offsets[0] >= WIDTH_MAX - _CHUNK_MAX:
+                break
+            self._look(min(count - len(offsets), _CHUNK_MAX), offsets, keys, self.window)
+        if not offsets:
+            return None
+        return Piece(offsets[0], bits_of(offsets), 0, _packed(keys))
+
+    def _take_freed(self, count: int, offsets: list[int], keys: list[int]) -> None:
+        freed = self._freed
+        while freed and len(offsets) < count:
+            offset = freed[0] >> _KEY_BITS
+            if offsets and offset - offsets[0] >= WIDTH_MAX:
+                break
+            offsets.append(offset)
+            keys.append(heappop(freed) & (1 << _KEY_BITS) - 1)
+
+    def _look(self, count: int, offsets: list[int], keys: list[int], window: Window) -> None:
+        """Look at a stretch of fresh messages, until `count` of them go out."""
+        assert window.keys is not None
+        width = min(window.width, max(2 * count, 64), _CHUNK_MAX)
+        bits = window.mask & (1 << width) - 1
+        among = _unpacked(window.keys[: width * KEY_BYTES])
+        found = range(width) if bits.bit_count() == width else positions(bits)
+        seen, looked, room = 0, width, HELD_MAX - self._chained
+        busy, chains = self._busy, self._chains
+        for at in found:
+            key = among[at]
+            if key in busy:
+                if room == 0:
+                    looked = at
+                    break
+                room -= 1
+                chains.setdefault(key, array("Q")).append(self.next + at)
+            else:
+                if count == 0:
+                    looked = at
+                    break
+                count -= 1
+                if key:
+                    busy.add(key)
+                offsets.append(self.next + at)
+                keys.append(key)
+            seen += 1
+        self._chained = HELD_MAX - room
+        window.cut(looked)
+        self.next += looked
+        self.passed += looked - seen
+        self._skip()
+
+    # Turns
+
+    def end_turn(self, messages: Piece) -> None:
+        """Their keys' next ones are freed."""
+        keys = _unpacked(messages.keys)
+        if self._chains.keys().isdisjoint(keys):
+            self._busy.difference_update(keys)
+            return
+        for key in keys:
+            chain = self._chains.get(key)
+            if chain is None:
+                self._busy.discard(key)
+                continue
+            heappush(self._freed, chain.pop(0) << _KEY_BITS | key)
+            self._chained -= 1
+            if not chain:
+                del self._chains[key]
+
+    def redrive(self, messages: Piece, *, is_parked: bool) -> None:
+        """They left their dead letter: a parked one is in its turn still, others queue up."""
+        self.dead -= messages.size
+        offsets = [messages.base + at for at in positions(messages.bits)]
+        for offset, key in zip(offsets, _unpacked(messages.keys), strict=True):
+            if key in self._busy and not is_parked:
+                self._chains.setdefault(key, array("Q")).append(offset)
+                self._chained += 1
+                continue
+            if key:
+                self._busy.add(key)
+            heappush(self._freed, offset << _KEY_BITS | key)
+
+    def occupy(self, messages: Piece) -> None:
+        """After a restart: they are in their turn."""
+        self._busy.update(_unpacked(messages.keys))
+        self._busy.discard(0)
+
+    def trim(self, earliest: int) -> None:
+        """Retention: what is held before an offset is gone too. Chains first: what is freed after
+        is kept."""
+        for key in sorted(self._chains):
+            kept = array("Q", [offset for offset in self._chains[key] if offset >= earliest])
+            gone = len(self._chains[key]) - len(kept)
+            self._chains[key] = kept
+            self._chained -= gone
+            self.lost += gone
+            if not kept:
+                del self._chains[key]
+        lost = [each for each in self._freed if each >> _KEY_BITS < earliest]
+        self._freed = [each for each in self._freed if each >> _KEY_BITS >= earliest]
+        heapify(self._freed)
+        for each in lost:
+            key = each & (1 << _KEY_BITS) - 1
+            self.lose(Piece(each >> _KEY_BITS, 1, 0, _packed([key])))
+        super().trim(earliest)
+
+    # As plain values
+
+    def _dump_order(self) -> list[Any]:
+        chains = [[key, _packed_offsets(self._chains[key])] for key in sorted(self._chains)]
+        return [chains, sorted(self._freed)]
+
+    def _load_order(self, values: list[Any]) -> None:
+        chains, self._freed = values
+        self._chains = {key: _unpacked_offsets(offsets) for key, offsets in chains}
+        self._chained = sum(map(len, self._chains.values()))
+        self._busy = {each & (1 << _KEY_BITS) - 1 for each in self._freed} - {0}
+        for each in self._ready:
+            self.occupy(each)
+
+
+def _packed(keys: list[int]) -> bytes:
+    return struct.pack(f"<{len(keys)}I", *keys)
+
+
+def _unpacked(keys: bytes | bytearray) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(keys) // KEY_BYTES}I", keys)
+
+
+def _packed_offsets(offsets: "array[int]") -> bytes:
+    return struct.pack(f"<{len(offsets)}Q", *offsets)
+
+
+def _unpacked_offsets(offsets: bytes) -> "array[int]":
+    return array("Q", struct.unpack(f"<{len(offsets) // 8}Q", offsets))

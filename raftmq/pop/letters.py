@@ -1,0 +1,42 @@
+"""Dead letters: neighbouring messages that are not handed out any more."""
+
+from typing import NamedTuple
+
+from .pieces import Piece
+from .spans import Span
+
+
+class DeadLetter(NamedTuple):
+    """Messages that are not handed out any more."""
+
+    queue: int
+    """The queue's number."""
+    messages: Span
+    """Which, and how often they were tried."""
+    reason: str
+    """Why: in the words of the consumer, or `expired` or `failed`."""
+    at: int
+    """Since when, in milliseconds."""
+    is_parked: bool = False
+    """True: what comes after it waits for it."""
+    keys: bytes = b""
+    """The hashes of their keys, in a group ordered by key."""
+
+    @property
+    def piece(self) -> Piece:
+        """Its messages with their keys."""
+        return Piece(*self.messages, self.keys)
+
+
+def keep_before(dead: dict[int, DeadLetter], queue: int, offset: int) -> int:
+    """Forget the letters of a queue's messages from an offset on, as those come again; the others
+    block nothing any more. How many messages they have."""
+    count = 0
+    for number, letter in [item for item in dead.items() if item[1].queue == queue]:
+        kept, _ = letter.piece.before(offset)
+        if kept is None:
+            del dead[number]
+        else:
+            dead[number] = letter._replace(messages=kept.span, is_parked=False, keys=kept.keys)
+            count += kept.size
+    return count

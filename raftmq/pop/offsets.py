@@ -1,0 +1,213 @@
+"""How far consumer groups have read, and who may say so: a part of a data group's machine.
+
+A commit says for each queue where to go on. A plain one may set it anywhere. Where the queues of a
+consumer group are dealt out (`membership`), each commit names the *owner epoch* under which its
+sender owns the queue, and a new owner *claims* its epoch before it reads how far the old one came:
+
+    commit 40, epoch 7    -> 40
+    claim, epoch 9        -> 40 is what the new owner reads
+    commit 55, epoch 7    -> fenced: the old owner was only slow
+    commit 41, epoch 9    -> 41
+    commit without epoch  -> refused: nobody in particular sends it
+
+Within an epoch the owner numbers its commits. One that was overtaken by a later one changes
+nothing; so what is committed goes back only if the owner wants it, not because a message was late.
+
+The offsets of an instance of a broadcast group are kept for a time after the last commit
+(`kept_ms`), as nobody knows whether it ever comes back.
+
+Invariants:
+- Under one epoch of a queue only one owner's commits count, in the order of their numbers.
+- An epoch never goes back while the group's offsets are kept.
+- What is forgotten when depends on the records' times alone.
+"""
+
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+
+from raftmq.errors import Reason
+
+from .results import Changed, Refused, Result
+
+CLAIM = -1
+"""An offset that leaves what is committed as it is: only the epoch counts."""
+KEPT_MS_MAX = 90 * 24 * 3600 * 1000
+"""Offsets with a lease are kept for three months at the most."""
+
+
+class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
+    """A consumer group has read up to these offsets."""
+
+    consumer_group: str
+    """The consumer group's name."""
+    queues: list[int]
+    """Numbers of queues of this partition group."""
+    offsets: list[int]
+    """For each queue the next message to read; it may go back (a reset). `CLAIM`: none."""
+    epochs: list[int] = []
+    """For each queue the epoch of its owner; none at all: a plain commit."""
+    sequence: int = 0
+    """With epochs: the owner's number of this commit, growing."""
+    kept_ms: int = 0
+    """Forget the group's offsets here so long after its last commit; 0: keep them."""
+    is_reset: bool = False
+    """True for a plain commit by an operator: it counts whoever owns the queues."""
+
+
+class Offsets:
+    """The committed offsets of one data group's machine."""
+
+    def __init__(self, offsets_max: int) -> None:
+        self._offsets_max = offsets_max
+        self.committed: dict[str, dict[int, tuple[int, int]]] = {}
+        """Consumer group → queue → (next offset to read, when it was committed in ms)."""
+        self.epochs: dict[str, dict[int, tuple[int, int]]] = {}
+        """Consumer group → queue → (the highest owner epoch seen, the last commit's number)."""
+        self.leases: dict[str, tuple[int, int]] = {}
+        """Consumer group → (how long its offsets are kept, until when), if not for ever."""
+        self._count = 0
+        # (due, group): a group with a lease has one that is due no later than its lease runs out.
+        self._timers: list[tuple[int, str]] = []
+        self._timer: dict[str, int] = {}
+
+    def commit(self, command: CommitOffsets, ends: Mapping[int, int], now: int) -> Result:
+        """Carry out a command; with epochs the value is a list of the queues that are fenced."""
+        refusal = self._check(command, ends)
+        if refusal is not None:
+            return refusal
+        name, number = command.consumer_group, command.sequence
+        fenced: list[int] = []
+        of_group = self.committed.get(name, {})
+        owned = self.epochs.get(name, {})
+        before = len(of_group) + len(owned)
+        epochs = command.epochs or [0] * len(command.queues)
+        for queue, offset, epoch in zip(command.queues, command.offsets, epochs, strict=True):
+            if epoch:
+                known = owned.get(queue, (0, 0))
+                if epoch < known[0]:
+                    fenced.append(queue)
+                    continue
+                if (epoch, number) < known:
+                    continue
+                owned[queue] = (epoch, number)
+            if offset != CLAIM:
+                of_group[queue] = (offset, now)
+        if of_group:
+            self.committed[name] = of_group
+        if owned:
+            self.epochs[name] = owned
+        self._count += len(of_group) + len(owned) - before
+        self._lease(command, now)
+        return Changed(fenced) if command.epochs else Changed()
+
+    def _check(self, command: CommitOffsets, ends: Mapping[int, int]) -> Refused | None:
+        queues, name = command.queues, command.consumer_group
+        if len(queues) != len(command.offsets):
+            return Refused(Reason.BAD_ARGUMENT, "as many offsets as queues are needed")
+        if command.epochs and (len(queues) != len(command.epochs) or min(command.epochs) < 1):
+            return Refused(Reason.BAD_ARGUMENT, "an epoch from 1 on is needed for each queue")
+        lowest = CLAIM if command.epochs else 0
+        for queue, offset in zip(queues, command.offsets, strict=True):
+            if not lowest <= offset <= ends.get(queue, 0):
+                message = f"offset {offset} of queue {queue} is not within 0..{ends.get(queue, 0)}"
+                return Refused(Reason.OFFSET_OUT_OF_RANGE, message)
+        if not 0 <= command.kept_ms <= KEPT_MS_MAX:
+            return Refused(Reason.BAD_ARGUMENT, f"offsets are kept for 0 to {KEPT_MS_MAX} ms")
+        of_group, owned = self.committed.get(name, {}), self.epochs.get(name, {})
+        if not command.epochs and not command.is_reset and not owned.keys().isdisjoint(queues):
+            message = (
+                f"the queues of consumer group {name!r} are dealt out to its members: "
+                "commit as one of them, with queues='assigned'"
+            )
+            return Refused(Reason.FENCED, message)
+        added = sum(queue not in of_group for queue in set(queues))
+        if command.epochs:
+            added += sum(queue not in owned for queue in set(queues))
+        if self._count + added > self._offsets_max:
+            message = f"{self._offsets_max} committed offsets are kept at most"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        return None
+
+    def _lease(self, command: CommitOffsets, now: int) -> None:
+        name, before = command.consumer_group, self.leases.get(command.consumer_group)
+        kept_ms = before[0] if command.is_reset and before else command.kept_ms
+        if kept_ms:
+            self.leases[name] = (kept_ms, now + kept_ms)
+            self._wake(name, now + kept_ms)
+        elif before:
+            del self.leases[name]
+
+    def _wake(self, name: str, due: int) -> None:
+        """Look at a group's lease then, unless that happens earlier anyway."""
+        if self._timer.get(name, due + 1) > due:
+            self._timer[name] = due
+            heappush(self._timers, (due, name))
+
+    def pass_time(self, now: int) -> None:
+        """Forget the offsets whose lease has run out."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            due, name = heappop(timers)
+            if self._timer.get(name) != due:
+                continue
+            del self._timer[name]
+            lease = self.leases.get(name)
+            if lease is not None and lease[1] > now:
+                self._wake(name, lease[1])
+            elif lease is not None:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        del self.leases[name]
+        self._count -= len(self.committed.pop(name, {})) + len(self.epochs.pop(name, {}))
+
+    def drop_queues(self, queues: set[int]) -> None:
+        """The topic of these queues is gone."""
+        for table in (self.committed, self.epochs):
+            for name in list(table):
+                kept = {queue: each for queue, each in table[name].items() if queue not in queues}
+                self._count -= len(table[name]) - len(kept)
+                if kept:
+                    table[name] = kept
+                else:
+                    del table[name]
+        for name in list(self.leases):
+            if name not in self.committed and name not in self.epochs:
+                del self.leases[name]
+
+    def dump(self) -> list[Any]:
+        """What is committed as plain values; the rest is in `dump_owned`."""
+        return _plain(self.committed)
+
+    def dump_owned(self) -> list[Any]:
+        """Epochs and leases as plain values."""
+        leases = [[name, *lease] for name, lease in self.leases.items()]
+        return [_plain(self.epochs), leases]
+
+    def load(self, committed: list[Any], owned: list[Any] | None) -> None:
+        """Take the state that `dump` and, in newer snapshots, `dump_owned` gave."""
+        self.committed = _by_group(committed)
+        epochs, leases = owned or ([], [])
+        self.epochs = _by_group(epochs)
+        self.leases = {name: (kept_ms, until) for name, kept_ms, until in leases}
+        for name, (_, until) in self.leases.items():
+            self._wake(name, until)
+        tables = (self.committed, self.epochs)
+        self._count = sum(len(each) for table in tables for each in table.values())
+
+
+def _plain(table: dict[str, dict[int, tuple[int, int]]]) -> list[Any]:
+    return [
+        [group, list(of_group), [list(pair) for pair in of_group.values()]]
+        for group, of_group in table.items()
+    ]
+
+
+def _by_group(groups: list[list[Any]]) -> dict[str, dict[int, tuple[int, int]]]:
+    return {
+        group: {queue: (pair[0], pair[1]) for queue, pair in zip(queues, pairs, strict=True)}
+        for group, queues, pairs in groups
+    }

@@ -1,0 +1,148 @@
+"""Pieces: spans as the core keeps them, with the hashes of the messages' keys if it needs them.
+
+    base 100, bits 0b1101, keys 7 9 0  =  100 (key 7), 102 (key 9), 103 (without a key)
+
+Only groups ordered by key carry keys; everywhere else `keys` is empty and costs nothing.
+
+Invariants:
+- As with spans: never empty, and bit 0 is set.
+- `keys` is empty, or has four bytes, little-endian, for each message that is set, by offset.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .spans import Span, width_of
+
+WIDTH_MAX = 65_536
+"""From the first offset of a lease to its last: bounds what a lease weighs, and its bits on the
+wire."""
+JOINED_WIDTH_MAX = 8_192
+"""The same for pieces that are joined one by one: each step copies the bits."""
+KEY_BYTES = 4
+"""Of a key's hash."""
+_FEW = 16
+"""Up to so many bits a loop is faster than numpy."""
+
+
+class Piece(NamedTuple):
+    """Some messages of a queue, handed out equally often, and their keys."""
+
+    base: int
+    """Offset of the first message."""
+    bits: int
+    """Bit n stands for the message at `base + n`."""
+    attempt: int = 0
+    """How often they were handed out so far."""
+    keys: bytes = b""
+    """The hashes of their keys, if they matter."""
+
+    @property
+    def size(self) -> int:
+        """How many messages."""
+        return self.bits.bit_count()
+
+    @property
+    def stop(self) -> int:
+        """The offset after the last message."""
+        return self.base + self.bits.bit_length()
+
+    @property
+    def span(self) -> Span:
+        """The same without keys: what others see."""
+        return Span(self.base, self.bits, self.attempt)
+
+    def split(self, count: int) -> "tuple[Piece, Piece | None]":
+        """The first `count` messages, at least one, and the rest."""
+        if self.size <= count:
+            return self, None
+        first, rest = self.before(self.base + width_of(self.bits, count))
+        assert first is not None
+        return first, rest
+
+    def before(self, offset: int) -> "tuple[Piece | None, Piece | None]":
+        """The messages before an offset, and those from it on."""
+        width = min(max(offset - self.base, 0), self.bits.bit_length())
+        first = self.bits & (1 << width) - 1
+        cut = first.bit_count() * KEY_BYTES
+        return (
+            piece(self.base, first, self.attempt, self.keys[:cut]),
+            piece(self.base, self.bits ^ first, self.attempt, self.keys[cut:]),
+        )
+
+
+def piece(base: int, bits: int, attempt: int = 0, keys: bytes = b"") -> Piece | None:
+    """The piece of these bits; None if there are none."""
+    if not bits:
+        return None
+    skipped = (bits & -bits).bit_length() - 1
+    return Piece(base + skipped, bits >> skipped, attempt, keys)
+
+
+def joined(first: Piece, second: Piece, *, width_max: int = JOINED_WIDTH_MAX) -> Piece | None:
+    """Both in one; None if they were tried unequally often, lie too far apart, or have keys and
+    the second does not come after the first."""
+    base = min(first.base, second.base)
+    if first.attempt != second.attempt or max(first.stop, second.stop) - base > width_max:
+        return None
+    if (first.keys or second.keys) and second.base < first.stop:
+        return None
+    bits = first.bits << first.base - base | second.bits << second.base - base
+    return Piece(base, bits, first.attempt, first.keys + second.keys)
+
+
+def joined_by_queue(pieces: list[tuple[int, Piece]]) -> list[tuple[int, Piece]]:
+    """Fewer pieces of the same messages: those of one queue and attempt that lie together become
+    one. By queue, attempt and offset."""
+    found: list[tuple[int, Piece]] = []
+    for queue, each in sorted(pieces, key=lambda one: (one[0], one[1].attempt, one[1].base)):
+        both = joined(found[-1][1], each) if found and found[-1][0] == queue else None
+        if both is None:
+            found.append((queue, each))
+        else:
+            found[-1] = (queue, both)
+    return found
+
+
+def pick(keys: bytes, bits: int, chosen: int) -> bytes:
+    """Of the keys of the messages in `bits` those of the messages in `chosen`, a part of them."""
+    if not keys or bits == chosen:
+        return keys
+    if chosen.bit_count() > _FEW:
+        size = (bits.bit_length() + 7) // 8
+        flags = [
+            np.unpackbits(np.frombuffer(each.to_bytes(size, "little"), np.uint8), bitorder="little")
+            for each in (bits, chosen)
+        ]
+        found = np.frombuffer(keys, "<u4")[flags[1][flags[0] == 1] == 1]
+        return bytes(found.tobytes())
+    picked = b""
+    while chosen:
+        low = chosen & -chosen
+        rank = (bits & low - 1).bit_count() * KEY_BYTES
+        picked += keys[rank : rank + KEY_BYTES]
+        chosen ^= low
+    return picked
+
+
+def bits_of(offsets: Sequence[int]) -> int:
+    """The bits of a piece with these rising offsets, counted from the first one."""
+    base = offsets[0]
+    if len(offsets) <= _FEW:
+        bits = 0
+        for offset in offsets:
+            bits |= 1 << offset - base
+        return bits
+    flags = np.zeros(offsets[-1] - base + 1, np.uint8)
+    flags[np.array(offsets, np.int64) - base] = 1
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def positions(bits: int) -> list[int]:
+    """Which bits are set, rising."""
+    size = (bits.bit_length() + 7) // 8
+    flags = np.frombuffer(bits.to_bytes(size, "little"), np.uint8)
+    found: list[int] = np.flatnonzero(np.unpackbits(flags, bitorder="little")).tolist()
+    return found

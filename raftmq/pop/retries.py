@@ -1,0 +1,68 @@
+"""Retries that are not due: messages that failed, each with the time when it is handed out again.
+
+Like leases they are plain tuples of numbers. Those that fail together wait together: so a million
+leases that run out at once are a few hundred retries.
+
+Invariants:
+- They come due by time, then queue, then offset, whatever the order in which they failed.
+"""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from .pieces import Piece
+
+
+class Retries:
+    """The retries of one consumer group."""
+
+    def __init__(self) -> None:
+        # (due, queue, base, bits, attempt, keys): no two have one queue and base.
+        self._rows: list[tuple[int, int, int, int, int, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[tuple[int, Piece]]:
+        return ((row[1], Piece(*row[2:])) for row in self._rows)
+
+    @property
+    def next_due(self) -> int | None:
+        """When the next one is due; None if there is none."""
+        return self._rows[0][0] if self._rows else None
+
+    def add(self, due: int, queue: int, messages: Piece) -> None:
+        """A new one."""
+        heappush(self._rows, (due, queue, *messages))
+
+    def take_due(self, now: int, count: int) -> list[tuple[int, Piece]]:
+        """Take out up to `count` that are due: (queue, messages) each."""
+        taken: list[tuple[int, Piece]] = []
+        while self._rows and self._rows[0][0] <= now and len(taken) < count:
+            row = heappop(self._rows)
+            taken.append((row[1], Piece(*row[2:])))
+        return taken
+
+    def drop_before(self, queue: int, offset: int) -> list[Piece]:
+        """Forget what stands before an offset of a queue; what that was."""
+        dropped: list[Piece] = []
+        rows = self._rows
+        self._rows = [row for row in rows if row[1] != queue]
+        for row in rows:
+            if row[1] == queue:
+                gone, kept = Piece(*row[2:]).before(offset)
+                if gone is not None:
+                    dropped.append(gone)
+                if kept is not None:
+                    self._rows.append((row[0], queue, *kept))
+        heapify(self._rows)
+        return sorted(dropped)
+
+    def dump(self) -> list[list[Any]]:
+        """The retries as plain values."""
+        return [list(row) for row in sorted(self._rows)]
+
+    def load(self, rows: list[list[Any]]) -> None:
+        """The reverse of `dump`."""
+        self._rows = [(row[0], row[1], *Piece(*row[2:])) for row in rows]

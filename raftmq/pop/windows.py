@@ -1,0 +1,116 @@
+"""A window: what a group knows of the messages that come next in a queue.
+
+A group with a filter, or ordered by key, cannot tell from an offset whether a message may go out.
+The leader reads the batches and tells all replicas by a record: it *feeds* the window. At the end
+of a queue the machine feeds from the batch that it places, without a record.
+
+    offset     next ................. known ............. end
+    window     | bits: does it match? |  not known yet     |
+               | keys: with whom does |
+               | it share its turn?   |
+
+Invariants:
+- Everything before `known` was told once, in order, without a gap.
+- A window never holds more than `WINDOW_MAX` messages. While the windows of a group together hold
+  `FED_MAX`, each is fed up to `CROWDED_MAX` only: a group of ten thousand queues with a backlog
+  shall not fill the memory of all replicas.
+
+Left out: what a filter is. The window takes the leader's word for each message; which filter holds
+for which batch is in `subscriptions`.
+"""
+
+from typing import Any
+
+from .pieces import KEY_BYTES
+
+WINDOW_MAX = 65_536
+"""Messages that a window holds."""
+WINDOW_MIN = 16_384
+"""With fewer than these it wants to be fed."""
+FED_MAX = 1 << 20
+"""Messages that the windows of a group hold together; only the last one fed may go beyond."""
+CROWDED_MAX = 1024
+"""Messages that a window is fed up to beyond that."""
+CROWDED_MIN = 256
+"""With fewer than these it wants to be fed even then."""
+
+
+class Fill:
+    """How much the windows of a group hold together."""
+
+    __slots__ = ("messages",)
+
+    def __init__(self) -> None:
+        self.messages = 0
+        """How many messages are known."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether each window must make do with little."""
+        return self.messages >= FED_MAX
+
+
+class Window:
+    """What is known from the backlog's next message on."""
+
+    __slots__ = ("_fill", "keys", "mask", "width")
+
+    def __init__(self, fill: Fill, *, is_keyed: bool) -> None:
+        self._fill = fill
+        self.width = 0
+        """How many messages are known."""
+        self.mask = 0
+        """Bit n: the n-th of them matches."""
+        self.keys: bytearray | None = bytearray() if is_keyed else None
+        """The hash of each one's key, four bytes little-endian; 0: it has none."""
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it wants to be fed."""
+        return self.width < (CROWDED_MIN if self._fill.is_crowded else WINDOW_MIN)
+
+    def feed(self, count: int, mask: int | None, keys: bytes | None) -> int:
+        """Go on with the next messages, as far as there is room; how many were taken in."""
+        if keys and len(keys) != count * KEY_BYTES:
+            return 0
+        width_max = CROWDED_MAX if self._fill.is_crowded else WINDOW_MAX
+        count = min(count, width_max - self.width)
+        if count <= 0:
+            return 0
+        every = (1 << count) - 1
+        self.mask |= (every if mask is None else mask & every) << self.width
+        self.width += count
+        self._fill.messages += count
+        if self.keys is not None:
+            self.keys += (keys or b"")[: count * KEY_BYTES] or bytes(count * KEY_BYTES)
+        return count
+
+    def cut(self, width: int) -> int:
+        """Forget the first messages, `width` of them; those that matched, as bits."""
+        bits = self.mask & (1 << width) - 1
+        self.mask >>= width
+        self.width -= width
+        self._fill.messages -= width
+        if self.keys is not None:
+            del self.keys[: width * KEY_BYTES]
+        return bits
+
+    def skip(self) -> int:
+        """Forget messages at the beginning that do not match; how many."""
+        skipped = (self.mask & -self.mask).bit_length() - 1 if self.mask else self.width
+        if skipped:
+            self.cut(skipped)
+        return skipped
+
+    def dump(self) -> list[Any]:
+        """All of it as plain values."""
+        return [self.width, self.mask, None if self.keys is None else bytes(self.keys)]
+
+    @classmethod
+    def load(cls, values: list[Any], fill: Fill) -> "Window":
+        """The reverse of `dump`."""
+        window = cls(fill, is_keyed=values[2] is not None)
+        window.width, window.mask, keys = values
+        window.keys = None if keys is None else bytearray(keys)
+        fill.messages += window.width
+        return window

@@ -1,0 +1,83 @@
+"""Wishes: which consumers want messages, whose turn it is, and which queues may have some.
+
+A wish is one-shot: what one hand-out gives a consumer is all that it gets, and it must ask again.
+Until then it stands, up to its time. Consumers and queues each take turns: who was served goes to
+the end.
+
+Invariants:
+- A consumer has one wish at the most; a new one keeps the place of the one before.
+- Wishes whose time is over are forgotten before they are more than half of all.
+
+Sources: RabbitMQ's rabbit_fifo (a queue of consumers that have credit).
+"""
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+_SWEEP_MIN = 64
+"""So many wishes are not worth looking through."""
+
+
+class Wish(NamedTuple):
+    """What a consumer may be handed, and how."""
+
+    size: int
+    """At most so many messages."""
+    invisible_ms: int
+    """How long they are its alone."""
+    until: int
+    """From this time on it wants nothing, in milliseconds."""
+
+
+class Wishes:
+    """The wishes of one consumer group."""
+
+    def __init__(self) -> None:
+        self._wishes: OrderedDict[int, Wish] = OrderedDict()
+        self._sweep_at = _SWEEP_MIN
+
+    def __len__(self) -> int:
+        return len(self._wishes)
+
+    def put(self, consumer: int, wish: Wish) -> None:
+        """A consumer's wish, in place of the one before."""
+        self._wishes[consumer] = wish
+
+    def drop(self, consumer: int) -> None:
+        """A consumer wants nothing any more."""
+        self._wishes.pop(consumer, None)
+
+    def first(self, now: int) -> tuple[int, Wish] | None:
+        """Whose turn it is, and what it wants; None if nobody wants anything."""
+        while self._wishes:
+            consumer, wish = next(iter(self._wishes.items()))
+            if wish.until > now:
+                return consumer, wish
+            del self._wishes[consumer]
+        return None
+
+    def serve(self, consumer: int, wish: Wish, count: int) -> None:
+        """A consumer was handed `count` messages: the next one's turn comes."""
+        if count < wish.size:
+            self._wishes[consumer] = wish._replace(size=wish.size - count)
+            self._wishes.move_to_end(consumer)
+        else:
+            del self._wishes[consumer]
+
+    def sweep(self, now: int) -> None:
+        """Forget wishes whose time is over, if it is worth it."""
+        if len(self._wishes) < self._sweep_at:
+            return
+        for consumer in [each for each, wish in self._wishes.items() if wish.until <= now]:
+            del self._wishes[consumer]
+        self._sweep_at = max(2 * len(self._wishes), _SWEEP_MIN)
+
+    def dump(self) -> list[Any]:
+        """All of it as plain values."""
+        wishes = [[consumer, *wish] for consumer, wish in self._wishes.items()]
+        return [self._sweep_at, wishes]
+
+    def load(self, values: list[Any]) -> None:
+        """The reverse of `dump`."""
+        self._sweep_at, wishes = values
+        self._wishes = OrderedDict((consumer, Wish(*wish)) for consumer, *wish in wishes)

@@ -1,0 +1,189 @@
+"""What operators see and do with a client: backlogs, dead letters, messages settled by handle."""
+
+from typing import Any
+
+import pytest
+
+from raftmq.client import Backlog, Client
+from raftmq.client.handles import handle_of
+from raftmq.errors import Reason, Rejected
+from tests.broker.cluster import Cluster
+from tests.broker.scenario import with_client
+
+
+async def popping(mq: Client, count: int, group: str = "g") -> list[Any]:
+    """Messages that a consumer popped, and that stay leased."""
+    async with mq.consumer("orders", group=group, mode="pop", prefetch=0) as consumer:
+        found: list[Any] = []
+        while len(found) < count:
+            found += [
+                (m.body, handle_of(consumer, m))
+                for m in await consumer.pop(count - len(found), wait=5.0)
+            ]
+        return found
+
+
+async def send(mq: Client, count: int) -> None:
+    """Messages `0`, `1`, …, by turns in all queues."""
+    async with mq.producer("orders") as producer:
+        for n in range(count):
+            await producer.send(b"%d" % n, queue=n % 4)
+
+
+def counts(backlogs: list[Backlog]) -> dict[str, int]:
+    fields = ("fresh", "leased", "waiting", "ready", "dead", "acked", "lag")
+    return {name: sum(getattr(each, name) for each in backlogs) for name in fields}
+
+
+def test_backlog_says_what_became_of_each_message() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await mq.admin.create_consumer_group("g", schedule=[60])
+        await send(mq, 20)
+        taken = await popping(mq, 10)
+        handles = [handle for _, handle in taken]
+        await mq.settle(handles[:3], "ack")
+        await mq.settle(handles[3:5], "nack")
+        await mq.settle(handles[5:6], "nack", delay=0.0)
+        await mq.settle(handles[6:7], "reject", reason="no")
+        return counts(await mq.admin.backlogs(group="g")), len(await mq.admin.backlogs())
+
+    found, queues = with_client(job, queues=4)
+    ready = found["ready"]
+    to_hand_out = ready + found.pop("fresh")
+    assert found == {
+        "ready": ready, "leased": 3, "waiting": 2, "dead": 1, "acked": 3, "lag": 16,
+    }  # fmt: skip
+    # What several leaders gave for one call, and was too much, went back.
+    assert (to_hand_out, ready >= 1) == (11, True)
+    assert queues == 4
+
+
+def test_messages_that_wait_for_their_key_are_to_be_handed_out_and_purged_ones_are_told() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await mq.admin.create_consumer_group("g", "ordered", order="key")
+        async with mq.producer("orders") as producer:
+            for n in range(10):
+                await producer.send(b"%d" % n, key=b"one")
+        async with mq.consumer("orders", group="g", mode="ordered", prefetch=0) as consumer:
+            (message,) = await consumer.pop(5, wait=5.0)
+            held = counts(await mq.admin.backlogs(group="g"))
+            await message.reject("no")
+        await mq.admin.purge(await mq.admin.dead_letters("orders", "g"))
+        return held, sum(each.purged for each in await mq.admin.backlogs(group="g"))
+
+    held, purged = with_client(job, queues=1)
+    assert (held["lag"], held["leased"], held["ready"] + held["fresh"]) == (10, 1, 9)
+    assert purged == 1
+
+
+def test_what_several_leaders_gave_and_one_call_did_not_take_goes_back() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, 8)
+        taken = len(await popping(mq, 3))
+        return taken, counts(await mq.admin.backlogs(group="g"))["leased"]
+
+    taken, leased = with_client(job, queues=4)
+    assert taken == leased == 3
+
+
+def test_group_that_nobody_popped_for_is_told_as_it_will_begin() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, 8)
+        await mq.admin.attach("orders", "early")
+        await mq.admin.attach("orders", "late", start="latest")
+        await mq.admin.attach("orders", "reader", mode="pull")
+        return [(b.group, b.queue, b.fresh) for b in await mq.admin.backlogs(topic="orders")]
+
+    early = [("early", queue, 2) for queue in range(4)]
+    late = [("late", queue, 0) for queue in range(4)]
+    assert with_client(job, queues=4) == early + late
+
+
+def test_dead_letters_are_listed_redriven_and_purged() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, 12)
+        bodies = dict(await popping(mq, 12))
+        for n, reason in enumerate(["late", "late", "never", "never", "never"]):
+            await mq.settle([bodies[b"%d" % n]], "reject", reason=reason)
+        letters = await mq.admin.dead_letters("orders", "g")
+        reasons = sorted(letter.reason for letter in letters)
+        ids = {i: letter.reason for letter in letters for i in letter.ids}
+        messages = {(await mq.get(i)).body: reason for i, reason in ids.items()}
+        some = await mq.admin.dead_letters("orders", "g", limit=1)
+        late = [letter for letter in letters if letter.reason == "late"]
+        redriven = [await mq.admin.redrive(late), await mq.admin.redrive(late)]
+        again = sorted(body for body, _ in await popping(mq, 2))
+        purged = await mq.admin.purge(letters)
+        left = await mq.admin.dead_letters("orders", "g")
+        return reasons, messages, len(some), redriven, again, purged, left
+
+    reasons, messages, some, redriven, again, purged, left = with_client(job, queues=4)
+    assert reasons == ["late", "late", "never", "never", "never"]
+    assert messages == {b"0": "late", b"1": "late", b"2": "never", b"3": "never", b"4": "never"}
+    assert 1 <= some <= 5
+    assert redriven == [2, 0]
+    assert again == [b"0", b"1"]
+    assert (purged, left) == (3, [])
+
+
+def test_letters_of_many_pages_are_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.client.dead_letters.PAGE_LETTERS", 2)
+    monkeypatch.setattr("raftmq.broker.backlogs.PAGE_MAX", 3)
+
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, 20)
+        for _, handle in await popping(mq, 20):
+            await mq.settle([handle], "reject")
+        letters = await mq.admin.dead_letters("orders", "g")
+        return len({i for letter in letters for i in letter.ids}), counts(await mq.admin.backlogs())
+
+    found, backlog = with_client(job, queues=4)
+    assert (found, backlog["dead"]) == (20, 20)
+
+
+def test_backlogs_of_many_groups_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.broker.backlogs.PAGE_MAX", 5)
+
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, 8)
+        names = [f"g{n:02}" for n in range(10)]
+        for name in names:
+            await mq.admin.attach("orders", name)
+        await popping(mq, 3, "g04")
+        every = await mq.admin.backlogs()
+        alone = [each for name in names for each in await mq.admin.backlogs(group=name)]
+        return every, alone
+
+    every, alone = with_client(job, queues=4)
+    assert every == alone
+    assert len(every) == 40
+    assert {each.group for each in every if each.leased} == {"g04"}
+
+
+def test_topics_and_groups_that_are_not_there_are_refused() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        reasons = []
+        for asking in (
+            mq.admin.backlogs(topic="none"),
+            mq.admin.dead_letters("none", "g"),
+            mq.admin.dead_letters("orders", "g"),
+        ):
+            with pytest.raises(Rejected) as caught:
+                await asking
+            reasons.append(caught.value.reason)
+        return reasons, await mq.admin.backlogs(group="g")
+
+    unknown = [Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_GROUP]
+    assert with_client(job) == (unknown, [])
+
+
+def test_handle_of_a_deleted_group_is_refused() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, 1)
+        ((_, handle),) = await popping(mq, 1)
+        await mq.admin.delete_consumer_group("g")
+        with pytest.raises(Rejected) as caught:
+            await mq.settle([handle])
+        return caught.value.reason
+
+    assert with_client(job, queues=4) is Reason.UNKNOWN_GROUP

@@ -1,0 +1,122 @@
+"""Retention and dead letters: their messages stay for a while longer, within bounds."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from raftmq.broker.retaining import dead_start, retention_start
+from raftmq.broker.settings import Log
+from raftmq.client import Client
+from raftmq.errors import Rejected
+from raftmq.log.store import SegmentSize
+from tests.broker.cluster import Cluster
+from tests.broker.scenario import QUEUE, with_client
+
+LOG = Log(segment_bytes=256 * 1024, retention_ms=5_000, dead_ms=120_000)
+SEGMENTS = [SegmentSize(100 * n + 1, 100 * n + 100, 10, 1000 * n) for n in range(6)]
+
+
+async def bury(mq: Client, count: int = 3) -> list[str]:
+    """Reject the first messages of a group, ack the others: the ids of the dead."""
+    async with mq.producer("orders") as p:
+        await p.send_many([b"%d" % n for n in range(10)])
+    async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+        for message in await consumer.pop(10, wait=5.0):
+            if int(message.body) < count:
+                await message.reject("never")
+            else:
+                await message.ack()
+    return [i for letter in await mq.admin.dead_letters("orders", "g") for i in letter.ids]
+
+
+async def go_on(mq: Client, count: int = 150) -> None:
+    """Much is stored after it, and time passes."""
+    async with mq.producer("orders") as p:
+        for _ in range(count):
+            await p.send(b"x" * 20_000)
+            await trio.sleep(0.1)
+    await trio.sleep(8)
+
+
+def led(cluster: Cluster) -> tuple[int, dict[str, Any] | None]:
+    """The first index of the queue's log, and what its leader keeps for dead letters."""
+    node = cluster.nodes[cluster.leader_of(QUEUE)]
+    number = node.catalog.group_of(QUEUE)
+    (status,) = [each for each in node.status()["groups"] if each["group"] == number]
+    return status["first_index"], status["kept_for_dead"]
+
+
+def test_messages_of_dead_letters_outlive_retention_until_they_are_redriven() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        dead = await bury(mq)
+        begun = led(cluster)
+        await go_on(mq)
+        first, kept = led(cluster)
+        assert (first, None) == begun
+        assert kept is not None
+        assert kept["bytes"] > 2_000_000
+        cluster.kill(cluster.leader_of(QUEUE), power=True)
+        await trio.sleep(8)
+        assert led(cluster)[0] == first
+        assert sorted([(await mq.get(each)).body for each in dead]) == [b"0", b"1", b"2"]
+        letters = await mq.admin.dead_letters("orders", "g")
+        assert await mq.admin.redrive(letters) == 3
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            found = await consumer.pop(3, wait=5.0)
+            assert sorted(message.body for message in found) == [b"0", b"1", b"2"]
+            await consumer.ack(found)
+        await trio.sleep(12)
+        first, kept = led(cluster)
+        assert first > 100
+        assert kept is None
+
+    with_client(job, log=LOG)
+
+
+def test_dead_letters_keep_no_more_than_the_settings_say() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        (dead,) = await bury(mq, 1)
+        await go_on(mq)
+        first, kept = led(cluster)
+        assert first > 100
+        assert kept is None
+        letters = await mq.admin.dead_letters("orders", "g")
+        assert [letter.ids for letter in letters] == [(dead,)]
+        with pytest.raises(Rejected):
+            await mq.get(dead)
+        assert await mq.admin.redrive(letters) == 0
+        (backlog,) = await mq.admin.backlogs(group="g")
+        assert (backlog.dead, backlog.lost >= 1) == (0, True)
+
+    with_client(job, log=Log(segment_bytes=256 * 1024, retention_ms=5_000, dead_bytes=512 * 1024))
+
+
+def test_without_dead_letters_nothing_is_kept_longer() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await bury(mq, 0)
+        await go_on(mq)
+        assert led(cluster)[0] > 100
+        assert led(cluster)[1] is None
+
+    with_client(job, log=LOG)
+
+
+def test_dead_letters_may_keep_segments_up_to_an_age_and_a_size() -> None:
+    now = 6000
+    # Of the segments 2000 and 3000 ms is the newest record's time: both are too old by 1000 ms.
+    settings = Log(retention_ms=2000, dead_ms=2000, dead_bytes=1000)
+    wanted = retention_start(SEGMENTS, settings, now=now)
+    assert wanted == 401
+    assert dead_start(SEGMENTS, settings, wanted=wanted, now=now) == 201
+    small = Log(retention_ms=2000, dead_ms=2000, dead_bytes=19)
+    assert dead_start(SEGMENTS, small, wanted=wanted, now=now) == 301
+    none = Log(retention_ms=2000, dead_ms=2000, dead_bytes=0)
+    assert dead_start(SEGMENTS, none, wanted=wanted, now=now) == wanted
+
+
+def test_bound_of_bytes_alone_has_no_age() -> None:
+    settings = Log(retention_ms=0, retention_bytes=20, dead_ms=1, dead_bytes=30)
+    wanted = retention_start(SEGMENTS, settings, now=10**9)
+    assert wanted == 401
+    assert dead_start(SEGMENTS, settings, wanted=wanted, now=10**9) == 101

@@ -1,0 +1,191 @@
+"""The ledger that reads the log along: the machine agrees with it, and planted bugs do not."""
+
+import random
+from itertools import count
+from typing import Any
+
+import pytest
+
+from raftmq.chaos.ledger.play import ORDERED, PLAIN, play
+from raftmq.chaos.ledger.random_log import RandomLog
+from raftmq.pop import groups, serving
+from raftmq.pop.backlog import Backlog
+from raftmq.pop.groups import PopGroup
+from raftmq.pop.leases import Leases
+from raftmq.pop.policy import Mode, Policy
+from raftmq.pop.retries import Retries
+from raftmq.pop.serving import Serving
+
+SEEDS = 15
+
+
+def log(seed: int, modes: tuple[tuple[Mode, Policy], ...] = PLAIN) -> RandomLog:
+    return RandomLog(random.Random(f"log {seed}"), modes)
+
+
+@pytest.mark.parametrize("modes", [PLAIN, ORDERED], ids=["plain", "ordered"])
+def test_machine_agrees_with_the_ledger(modes: tuple[tuple[Mode, Policy], ...]) -> None:
+    words: set[str] = set()
+    for seed in range(SEEDS):
+        one = log(seed, modes)
+        ledger = one.play(300)
+        assert not ledger.breaches, (seed, ledger.breaches[0])
+        assert ledger.records > 250
+        for group in ledger.groups.values():
+            for queue in group.queues.values():
+                words |= {word for word, count in queue.counts.items() if count}
+    assert words == {
+        "leased", "waiting", "ready", "dead", "acked", "purged", "lost", "passed", "skipped"
+    }  # fmt: skip
+
+
+def test_same_seed_gives_the_same_log() -> None:
+    assert play(7) == play(7)
+    assert play(7).counts != play(8).counts
+
+
+def _returns(value: Any) -> Any:
+    return lambda *_, **__: value
+
+
+def _forgets_leases(patch: pytest.MonkeyPatch) -> None:
+    """As if they were in the leader's memory only."""
+    patch.setattr(Leases, "load", _returns(None))
+
+
+def _forgets_retries(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Retries, "load", _returns(None))
+
+
+def _acks_any_token(patch: pytest.MonkeyPatch) -> None:
+    find = Leases.find
+
+    def careless(self: Leases, token: int, consumer: int, now: int) -> Any:
+        holders = {lease.token: lease.consumer for lease in self}
+        return find(self, token, holders.get(token, consumer), now)
+
+    patch.setattr(Leases, "find", careless)
+
+
+def _repeats_settlements(patch: pytest.MonkeyPatch) -> None:
+    settle = Serving._settle
+
+    def again(self: Serving, call: Any, now: int) -> Any:
+        self._consumers.pop((call.number, call.consumer), None)
+        return settle(self, call, now)
+
+    patch.setattr(Serving, "_settle", again)
+
+
+def _counts_what_is_given_back(patch: pytest.MonkeyPatch) -> None:
+    def counted(self: PopGroup, queue: int, given: Any, *rest: Any) -> None:
+        self.backlogs[queue].put_back(given)
+
+    patch.setattr(PopGroup, "_not_begun", counted)
+
+
+def _buries_late(patch: pytest.MonkeyPatch) -> None:
+    failed = PopGroup._failed
+
+    def late(self: PopGroup, queue: int, messages: Any, *rest: Any) -> None:
+        policy, self.policy = self.policy, Policy(self.policy.schedule_ms, 99)
+        failed(self, queue, messages, *rest)
+        self.policy = policy
+
+    patch.setattr(PopGroup, "_failed", late)
+
+
+def _wakes_at_once(patch: pytest.MonkeyPatch) -> None:
+    take = Retries.take_due
+    patch.setattr(Retries, "take_due", lambda self, now, most: take(self, now + 40, most))
+
+
+def _loses_a_wake_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PopGroup, "_reopen", _returns(None))
+
+
+def _keeps_wishes(patch: pytest.MonkeyPatch) -> None:
+    finish = Serving.finish
+
+    def lasting(self: Serving, *rest: Any) -> Any:
+        self._momentary.clear()
+        return finish(self, *rest)
+
+    patch.setattr(Serving, "finish", lasting)
+
+
+def _reuses_tokens(patch: pytest.MonkeyPatch) -> None:
+    tokens = count(5 << 20)
+    patch.setattr(serving, "_tokens", lambda index: tokens.__next__)
+
+
+def _expires_late(patch: pytest.MonkeyPatch) -> None:
+    take = Leases.take_expired
+    patch.setattr(Leases, "take_expired", lambda self, now, most: take(self, now - 15, most))
+
+
+def _passes_over_fresh_ones(patch: pytest.MonkeyPatch) -> None:
+    take = Backlog._take_fresh
+
+    def skipping(self: Backlog, count: int, end: int) -> Any:
+        taken = take(self, count, end)
+        if taken is not None and self.next < end:
+            self.next += 1
+        return taken
+
+    patch.setattr(Backlog, "_take_fresh", skipping)
+
+
+def _keeps_letters_of_what_comes_again(patch: pytest.MonkeyPatch) -> None:
+    def keep_all(dead: Any, queue: int, offset: int) -> int:
+        return sum(letter.messages.size for letter in dead.values() if letter.queue == queue)
+
+    patch.setattr(groups, "keep_before", keep_all)
+
+
+def _forgets_nothing_at_a_reset(patch: pytest.MonkeyPatch) -> None:
+    drop = Leases.drop_before
+
+    def careless(self: Leases, queue: int, offset: int) -> Any:
+        return [] if offset == groups.OFFSET_MAX else drop(self, queue, offset)
+
+    patch.setattr(Leases, "drop_before", careless)
+
+
+BUGS = {
+    "Q8": [
+        _keeps_letters_of_what_comes_again,
+        _forgets_nothing_at_a_reset,
+        _buries_late,
+        _passes_over_fresh_ones,
+        _keeps_wishes,
+    ],
+    "R21": [_forgets_retries, _forgets_leases],
+    "Q12": [_counts_what_is_given_back],
+    "Q14": [_acks_any_token, _repeats_settlements, _reuses_tokens],
+    "Q16": [_loses_a_wake_up],
+    "early": [_wakes_at_once],
+    "late": [_expires_late],
+}
+NUMBERS = {"early": {"Q8", "Q16"}, "late": {"Q8", "Q16"}}
+
+
+@pytest.mark.parametrize(
+    ("number", "plant"),
+    [(number, plant) for number, plants in BUGS.items() for plant in plants],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+def test_planted_bug_is_seen_in_the_log(
+    number: str, plant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    found: set[str] = set()
+    for seed in range(SEEDS):
+        try:
+            found |= {breach.number for breach in log(seed).play(300).breaches[:1]}
+        except AssertionError as error:
+            # The machine noticed by itself.
+            found.add(f"assert {error}")
+        if found:
+            break
+    assert found & (NUMBERS.get(number, {number}) | {"Q8", "Q14"}), found

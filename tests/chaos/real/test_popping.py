@@ -1,0 +1,25 @@
+"""Consumers that pop, on three real processes: a leader dies, and a consumer stands still."""
+
+from pathlib import Path
+
+import pytest
+
+from raftmq.chaos.faults import Event, Schedule
+from raftmq.chaos.real import run
+
+EVENTS = (
+    Event(1000, "client-hang", (), 4000),
+    Event(2000, "kill-leader", (1,)),
+    Event(6000, "client-ack-late"),
+    Event(7000, "client-churn"),
+)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(200)
+def test_leader_that_dies_costs_no_message_and_no_lease(tmp_path: Path) -> None:
+    outcome = run(Schedule(1, 12.0, EVENTS), workload="pop", folder=tmp_path)
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["pop a: again"] > 10
+    assert outcome.counts["pop a: dead"] > 0
+    assert outcome.counts["fault kill-leader"] == 1

@@ -1,0 +1,52 @@
+"""Members that share out queues, under all faults of the made-up world."""
+
+import pytest
+
+from raftmq.chaos.checkers import Verdict
+from raftmq.chaos.faults import Event, Schedule, World, draw, of_world
+from raftmq.chaos.sim import members_workload
+from raftmq.chaos.sim.run import run
+from raftmq.pop.offsets import Offsets
+
+
+def test_nothing_is_read_twice_while_members_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_workload, "DIES_SHARE", 0.0)
+    monkeypatch.setattr(members_workload, "LIFE_SECONDS", 3.0)
+    outcome = run(Schedule(3, 10, ()), workload="members")
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["delivered"] == outcome.counts["acked"]
+    assert outcome.counts["members"] > 5
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(901, 903))
+def test_minute_of_faults_loses_nothing_and_no_offset_goes_back(seed: int) -> None:
+    schedule = draw(seed, of_world(World.SIM), nodes=3, seconds=60.0)
+    outcome = run(schedule, workload="members")
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["members"] > 5
+
+
+HANGS = tuple(Event(at, "client-hang", (), 5000) for at in range(2000, 20_000, 2500))
+"""Members stand still for longer than their sessions, one after the other."""
+
+
+def test_members_that_hang_are_fenced_and_all_is_read() -> None:
+    outcome = run(Schedule(4, 25, HANGS), workload="members")
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["fenced"] > 0
+
+
+def test_log_that_fences_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: commits of former owners count."""
+    commit = Offsets.commit
+
+    def forgetful(self: Offsets, *arguments: object) -> object:
+        self.epochs.clear()
+        return commit(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Offsets, "commit", forgetful)
+    monkeypatch.setattr(members_workload, "READS_SHARE", 1.0)
+    runs = (run(Schedule(seed, 25, HANGS), workload="members") for seed in range(4, 8))
+    assert any(outcome.verdict is Verdict.INVALID for outcome in runs)

@@ -1,0 +1,105 @@
+"""The campaign of consumers that pop: minutes of faults, judged from both sides; and that the two
+ledgers see what goes wrong in whole brokers.
+"""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from raftmq.chaos.checkers import Verdict
+from raftmq.chaos.checkers.pop_calls import pop_traffic
+from raftmq.chaos.faults import Event, Schedule, World, draw, of_world
+from raftmq.chaos.mutants import MUTANTS, planted
+from raftmq.chaos.sim import process_faults
+from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.run import run
+from tests.chaos.sim.processes import trace_hash_in_another_process
+
+SECONDS = 60.0
+SEEDS = range(700, 703)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_minute_of_faults_loses_no_message_and_breaks_no_lease(seed: int) -> None:
+    is_liveness, nodes = seed % 7 == 1, 5 if seed % 7 == 3 else 3
+    schedule = draw(seed, of_world(World.SIM), nodes=nodes, seconds=SECONDS)
+    outcome = run(schedule, workload="pop", is_liveness=is_liveness, nodes=nodes)
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["again"] > 50
+
+
+def test_same_seed_gives_the_same_run_in_every_process() -> None:
+    schedule = draw(11, of_world(World.SIM), nodes=3, seconds=12)
+    here = run(schedule, workload="pop")
+    assert here.trace_hash == trace_hash_in_another_process(schedule, workload="pop", hash_seed="1")
+
+
+HANG = Event(2000, "client-hang", (), 6000)
+"""A consumer stands still with what it was handed, for longer than its leases run."""
+
+
+def test_consumer_that_hangs_costs_its_own_leases_and_nothing_else() -> None:
+    calm = run(Schedule(4, 12, ()), workload="pop")
+    hung = run(Schedule(4, 12, (HANG,)), workload="pop")
+    assert calm.is_good, str(calm)
+    assert hung.is_good, str(hung)
+    assert hung.counts["ack done"] > 0.6 * calm.counts["ack done"]
+
+
+def test_leader_whose_clock_was_a_day_ahead_leaves_timers_that_run() -> None:
+    """Records never go back in time, and leases run out by records: by whose clock, if the one that
+    was ahead is gone?"""
+    faults = (Event(2000, "step-clock", (1,), 0, 86_400_000), Event(5000, "kill", (1,)))
+    outcome = run(Schedule(2, 10, faults), workload="pop")
+    assert outcome.is_good, str(outcome)
+
+
+class ShortMemory(Cluster):
+    """Nodes that keep little."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.log = msgspec.structs.replace(self.log, retention_bytes=150_000)
+
+
+def test_what_retention_takes_from_slow_consumers_is_counted_and_nothing_else_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raftmq.chaos.sim.run.Cluster", ShortMemory)
+    faults = (
+        Event(2000, "client-slow", (), 9000),
+        Event(5000, "kill-leader", (1,)),
+        Event(9000, "kill", (2,)),
+        Event(12_000, "client-hang", (), 4000),
+    )
+    outcome = run(Schedule(3, 20, faults), workload="pop")
+    assert outcome.is_good, str(outcome)
+    assert outcome.history is not None
+    books = [one.books for one in pop_traffic(outcome.history).values()]
+    assert sum(one.lost for one in books if one is not None) > 10
+
+
+@pytest.mark.parametrize("point", ["receive pop", "receive settle", "apply commands"])
+def test_nothing_is_lost_where_processes_end_again_and_again(
+    point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_faults, "NODE_POINTS_SHARE", 1.0)
+    monkeypatch.setattr(process_faults, "NODE_POINTS", (point,))
+    ends = tuple(Event(at, "crash-point", (at // 800 % 3 + 1,)) for at in range(800, 9000, 800))
+    outcome = run(Schedule(4, 12, ends), workload="pop")
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["crashes"] >= 3
+
+
+@pytest.mark.parametrize(
+    "name", ["settled-by-offset", "old-lease-lives", "buried-and-kept", "failed-key-freed"]
+)
+def test_mutant_is_killed_in_whole_brokers(name: str) -> None:
+    mutant = next(one for one in MUTANTS if one.name == name)
+    with planted(mutant):
+        outcome = run(Schedule(6, 10, (HANG,)), workload="pop")
+    assert outcome.verdict is Verdict.INVALID
+    assert {violation.name for violation in outcome.violations} & {*mutant.killers, "bug", "assert"}

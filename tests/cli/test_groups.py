@@ -1,0 +1,92 @@
+"""Consumer groups from the command line, against a real three-node cluster."""
+
+import pytest
+
+from raftmq.cli.output import duration_text
+from raftmq.cli.values import DURATIONS
+from tests.cli.command_line import CommandLine
+from tests.cli.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.process
+
+
+def test_group_is_created_altered_and_deleted(cluster: LocalCluster, raftmq: CommandLine) -> None:
+    options = ("--attempts", "5", "--schedule", "1s,10s,2m", "-o", "json")
+    made = raftmq.ok("group", "create", "life", *options).json
+    assert (made["mode"], made["attempts_max"], made["schedule"]) == ("pop", 5, [1.0, 10.0, 120.0])
+    assert raftmq.ok("group", "create", "life", *options).json == made
+    assert raftmq.ok("group", "create", "life", "-o", "json").json == made
+    other = raftmq("group", "create", "life", "--attempts", "6")
+    assert other.code == 1
+    assert "group alter life" in other.stderr
+    altered = raftmq.ok("group", "alter", "life", "--invisible", "45s", "-o", "json").json
+    assert altered == {**made, "invisible": 45.0}
+    assert "waiting 1s 10s 2m" in raftmq.ok("group", "describe", "life").stdout
+    mode = raftmq("group", "create", "life", "--mode", "pull")
+    assert mode.code == 1
+    assert "has mode pop, not pull" in mode.stderr
+    raftmq.ok("group", "delete", "life", "--yes")
+    gone = raftmq("group", "delete", "life", "--yes")
+    assert gone.code == 1
+    assert "group list" in gone.stderr
+
+
+def test_group_that_asks_before_it_is_deleted_needs_a_terminal(
+    cluster: LocalCluster, raftmq: CommandLine
+) -> None:
+    raftmq.ok("group", "create", "kept")
+    assert "add --yes" in raftmq("group", "delete", "kept").stderr
+    assert raftmq.ok("group", "describe", "kept").code == 0
+
+
+def test_ordered_group_says_what_becomes_of_what_failed(
+    cluster: LocalCluster, raftmq: CommandLine
+) -> None:
+    raftmq.ok("group", "create", "ledger", "-m", "ordered", "--order", "queue", "--block")
+    shown = raftmq.ok("group", "describe", "ledger").stdout
+    assert "by queue; what failed for the last time blocks what comes after it" in shown
+    refused = raftmq("group", "create", "loose", "--block")
+    assert refused.code == 1
+    assert "only messages of an ordered group" in refused.stderr
+
+
+def test_group_is_attached_to_topics_and_listed_with_readers(
+    raftmq: CommandLine, topic: str
+) -> None:
+    raftmq.ok("group", "create", "first", "--mode", "ordered")
+    assert "takes messages of" in raftmq.ok("group", "attach", "first", topic).stderr
+    raftmq.ok("group", "attach", "second", topic, "--from", "latest")
+    raftmq.ok("produce", topic, "a", "b", "-k", "one")
+    raftmq.ok("consume", topic, "-g", "reader", "-n", "1")
+    groups = raftmq.ok("group", "list", "-t", topic, "-o", "json").json
+    assert [(g["name"], g["mode"], g["lag"]) for g in groups] == [
+        ("first", "ordered", 2), ("reader", "pull", 1), ("second", "pop", 0),
+    ]  # fmt: skip
+    assert "first" in raftmq.ok("group", "list").stdout
+    described = raftmq.ok("group", "describe", "second", "-o", "json").json
+    (attachment,) = described["settings"]["attachments"]
+    assert (attachment["topic"], attachment["is_latest"]) == (topic, True)
+    raftmq.ok("group", "detach", "second", topic, "--yes")
+    assert "no topic yet" in raftmq.ok("group", "describe", "second").stderr
+    assert "took none" in raftmq.ok("group", "detach", "second", topic, "--yes").stderr
+
+
+def test_group_that_nobody_knows_is_refused_with_what_to_do(
+    cluster: LocalCluster, raftmq: CommandLine
+) -> None:
+    described = raftmq("group", "describe", "nobody")
+    assert (described.code, "group list" in described.stderr) == (1, True)
+    altered = raftmq("group", "alter", "nobody", "--attempts", "3")
+    assert (altered.code, "group create nobody" in altered.stderr) == (1, True)
+    assert raftmq("group", "alter", "nobody").code == 2
+
+
+@pytest.mark.parametrize("text", ["250ms", "1.5s", "10s", "2m", "1h", "7d"])
+def test_duration_is_shown_as_it_is_typed(text: str) -> None:
+    assert duration_text(DURATIONS.read(text)[0]) == text
+
+
+def test_durations_are_read_one_by_one() -> None:
+    assert DURATIONS.read("1s, 2m,1h") == (1.0, 120.0, 3600.0)
+    with pytest.raises(ValueError, match="'' is not a duration"):
+        DURATIONS.read("1s,,2s")

@@ -1,0 +1,47 @@
+"""Transactions from the command line, against a real three-node cluster."""
+
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+import raftmq as mq_package
+from tests.cli.command_line import CommandLine
+from tests.cli.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with (
+        LocalCluster(tmp_path_factory.mktemp("cluster")) as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        url = cluster.start()
+        patch.setenv("RAFTMQ_URL", url)
+        yield url
+
+
+def test_open_transactions_are_listed_and_resolved(url: str, raftmq: CommandLine) -> None:
+    raftmq.ok("topic", "create", "orders", "-q", "1")
+    assert raftmq.ok("tx", "list", "-o", "json").json == []
+
+    async def leave_open() -> None:
+        async with mq_package.connect(url) as mq, mq.producer("orders") as p:
+            for note in ("first", "second"):
+                await p.transaction(group="shop", note=note).send(note.encode())
+
+    anyio.run(leave_open, backend="trio")
+    first, second = raftmq.ok("tx", "list", "-g", "shop", "-o", "json").json
+    assert (first["note"], first["messages"], second["note"]) == ("first", 1, "second")
+    assert "second" in raftmq.ok("tx", "list").stdout
+    assert raftmq.ok("tx", "list", "-g", "other", "-o", "json").json == []
+    raftmq.ok("tx", "resolve", first["id"], "--rollback")
+    done = raftmq("tx", "resolve", second["id"], "--commit")
+    assert (done.code, done.stderr.strip()) == (0, "1 messages are delivered")
+    assert raftmq.ok("consume", "orders", "-n", "1").stdout == "second\n"
+    refused = raftmq("tx", "resolve", first["id"], "--commit")
+    assert refused.code == 1
+    assert "was rolled back before" in refused.stderr
+    assert raftmq.ok("tx", "list", "-o", "json").json == []

@@ -1,0 +1,158 @@
+"""Handles: texts that name messages under a lease, and what is settled by them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftmq.client import connect
+from raftmq.client.handles import Handle, format_handle, handle_of, parse_handle
+from raftmq.errors import Rejected
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import FrameKind
+
+from .fake_cluster import URL, FakeCluster, FakeNode, Fate
+
+FIELD = st.integers(0, 2**64 - 1)
+HANDLES = st.builds(Handle, FIELD, FIELD, FIELD, FIELD, FIELD)
+
+
+@given(HANDLES)
+def test_handle_is_read_as_it_was_written(handle: Handle) -> None:
+    text = format_handle(handle)
+    assert parse_handle(text) == handle
+    assert text.isalnum()
+    assert text.isascii()
+
+
+def test_usual_handle_is_short() -> None:
+    handle = Handle(12, 4, 3_000_000 << 20, 2**63 - 1, 123_456_789)
+    assert len(format_handle(handle)) <= 36
+
+
+@given(HANDLES, st.data())
+def test_handle_with_another_character_is_refused_or_another(
+    handle: Handle, data: st.DataObject
+) -> None:
+    text = format_handle(handle)
+    at = data.draw(st.integers(0, len(text) - 1))
+    digit = data.draw(st.sampled_from("0AZaz9"))
+    changed = text[:at] + digit + text[at + 1 :]
+    if changed == text:
+        return
+    with suppress(Rejected):
+        # Two check bytes let one of 65,536 pass: then it reads as something else.
+        assert parse_handle(changed) != handle
+
+
+@pytest.mark.parametrize("text", ["", "0", "abc", "-", "ü" * 30, "z" * 101, "0" * 30, " 8sdj"])
+def test_text_that_is_no_handle_is_refused(text: str) -> None:
+    with pytest.raises(Rejected, match="is no handle"):
+        parse_handle(text)
+
+
+def test_handle_with_a_zero_before_it_is_refused() -> None:
+    text = format_handle(Handle(1, 2, 3, 4, 5))
+    with pytest.raises(Rejected, match="is no handle"):
+        parse_handle("0" + text)
+
+
+def test_almost_every_cut_handle_is_refused() -> None:
+    text = format_handle(Handle(12, 4, 3_000_000 << 20, 2**62 + 99, 123_456_789))
+    for length in range(len(text)):
+        with pytest.raises(Rejected, match="is no handle"):
+            parse_handle(text[:length])
+
+
+# Settling
+
+
+async def popped(cluster: FakeCluster, count: int, bodies: int | None = None) -> list[str]:
+    """The handles of messages that a consumer popped and left; `bodies` of them were sent."""
+    async with connect(URL, world=cluster) as mq:
+        async with mq.producer("orders") as producer:
+            await producer.send_many([b"%d" % n for n in range(bodies or count)])
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            found: list[str] = []
+            while len(found) < count:
+                messages = await consumer.pop(count - len(found), wait=5.0)
+                found += [handle_of(consumer, message) for message in messages]
+            return found
+
+
+async def left(cluster: FakeCluster) -> int:
+    """How many messages somebody else is handed."""
+    async with (
+        connect(URL, world=cluster) as mq,
+        mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer,
+    ):
+        return len(await consumer.pop(1000, wait=0.5))
+
+
+@pytest.mark.anyio
+async def test_message_is_settled_from_another_client_by_its_handle(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    handles = await popped(cluster, 5)
+    async with connect(URL, world=cluster) as mq:
+        assert await mq.settle(handles[:3]) == [True] * 3
+        assert await mq.settle(handles[:4]) == [False, False, False, True]
+        assert await mq.settle([handles[4]] * 2, "nack", delay=0.0) == [True, True]
+    assert await left(cluster) == 1
+
+
+@pytest.mark.anyio
+async def test_rejected_and_given_back_by_handle(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    handles = await popped(cluster, 4)
+    async with connect(URL, world=cluster) as mq:
+        assert await mq.settle(handles[:1], "reject", reason="bad") == [True]
+        assert await mq.settle(handles[1:3], "give_back") == [True, True]
+        assert await mq.settle(handles[3:], "extend", delay=60.0) == [True]
+        assert await mq.settle(handles[:1], "extend", delay=60.0) == [True], "the lease runs"
+    assert await left(cluster) == 2
+
+
+@pytest.mark.anyio
+async def test_wrong_handle_or_delay_settles_nothing(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    handles = await popped(cluster, 2)
+    async with connect(URL, world=cluster) as mq:
+        with pytest.raises(Rejected, match="is no handle"):
+            await mq.settle([handles[0], "nonsense"])
+        with pytest.raises(Rejected, match="there is no action 'eat'"):
+            await mq.settle(handles, "eat")  # type: ignore[arg-type]
+        with pytest.raises(Rejected, match="for nack and extend, not for ack"):
+            await mq.settle(handles, "ack", delay=5.0)
+        with pytest.raises(Rejected, match="for how many seconds"):
+            await mq.settle(handles, "extend")
+        with pytest.raises(Rejected, match="out of range"):
+            await mq.settle(handles, "extend", delay=13 * 3600)
+        assert await mq.settle(handles) == [True, True]
+
+
+@pytest.mark.anyio
+async def test_answer_that_was_lost_is_told_once_more(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    handles = await popped(cluster, 3)
+    fates = [Fate.APPLIED_AND_CUT]
+
+    def fate(_: FakeNode, frame: Frame) -> Fate:
+        return fates.pop() if frame.kind == FrameKind.SETTLE and fates else Fate.DONE
+
+    async with connect(URL, world=cluster) as mq:
+        cluster.fate = fate
+        assert await mq.settle(handles) == [True] * 3
+    assert fates == []
+
+
+@pytest.mark.anyio
+async def test_clock_that_went_back_is_overcome(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    handles = await popped(cluster, 2)
+    now_ms: Callable[[], int] = cluster.now_ms
+    async with connect(URL, world=cluster) as mq:
+        assert await mq.settle(handles[:1]) == [True]
+        cluster.now_ms = lambda: now_ms() - 60_000  # type: ignore[method-assign]
+        assert await mq.settle(handles[1:]) == [True]

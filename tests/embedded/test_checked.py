@@ -1,0 +1,253 @@
+"""The checked mode: it finds what was broken on purpose, and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import raftmq
+from raftmq.client.lane import Lane
+from raftmq.client.leases import HeldLease
+from raftmq.client.message import Slice
+from raftmq.embedded.checked import Checked
+from raftmq.errors import Inconsistent, Reason, Rejected
+
+pytestmark = [pytest.mark.anyio, pytest.mark.process]
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+async def test_queue_that_was_not_recorded_cannot_be_checked(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path) as mq:
+        with pytest.raises(Rejected, match="check=True") as caught:
+            await mq.check()
+    assert caught.value.reason is Reason.BAD_ARGUMENT
+
+
+async def test_nothing_done_is_unknown_and_not_valid(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        checked = await mq.check()
+    assert checked.verdict == "unknown"
+    assert "nobody sent" in str(checked)
+
+
+async def work(mq: raftmq.Embedded, name: str) -> Checked:
+    """All that a checked queue records, in one go."""
+    await mq.admin.create_topic(name, queues=2)
+    async with mq.producer(name) as producer:
+        await producer.send(b"same", key="k", tag="t")
+        await producer.send(b"same", key="k", tag="t")
+        for n in range(20):
+            producer.send_nowait(b"%d" % n)
+        await producer.flush()
+        await producer.send_many(bodies=[b"many"] * 50, keys=["k", None] * 25)
+    async with mq.consumer(name) as consumer:
+        got = 0
+        async for _ in consumer:
+            got += 1
+            if got == 72:
+                break
+        await consumer.seek(to="earliest")
+        got = 0
+        while got < 72:
+            got += len(await consumer.fetch(100))
+    async with mq.consumer(name, group="filtered", filter="t") as consumer:
+        assert [(await anext(consumer)).tag for _ in range(2)] == ["t", "t"]
+    async with mq.consumer(name, group="p", mode="pop") as popper:
+        one = await anext(popper)
+        await one.nack(0.0)
+        two = await anext(popper)
+        await two.extend(20)
+        await two.reject("bad")
+        got = 0
+        while batch := await popper.pop(30, wait=0.3):
+            await batch.ack()
+            got += len(batch)
+        assert got == 71
+    async with mq.consumer(name, group="o", mode="ordered") as popper:
+        for _ in range(10):
+            message = await anext(popper)
+            await message.ack()
+    return await mq.check()
+
+
+async def test_healthy_queue_is_valid(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        checked = await work(mq, "orders")
+        assert checked.verdict == "valid", str(checked)
+        assert checked.counts["acknowledged"] >= 72
+        again = await mq.check()
+        assert again.verdict == "valid", str(again)
+
+
+async def test_what_was_there_before_is_not_judged(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"old"] * 10)
+        async with mq.consumer("orders", group="p", mode="pop") as popper:
+            await (await popper.pop(3)).ack()
+    async with raftmq.open(tmp_path, check=True) as mq:
+        async with mq.producer("orders") as producer:
+            await producer.send(b"new")
+        async with mq.consumer("orders", group="p", mode="pop") as popper:
+            for _ in range(8):
+                await (await anext(popper)).ack()
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+    assert checked.counts["acknowledged"] == 1
+
+
+async def test_deleted_topic_is_not_judged(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        for name in ("gone", "kept"):
+            await mq.admin.create_topic(name, queues=1)
+            async with mq.producer(name) as producer:
+                await producer.send(b"x")
+        await mq.admin.delete_topic("gone")
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+
+
+async def test_calls_that_nobody_waited_for_are_unknown_and_not_wrong(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            with anyio.move_on_after(0):
+                await producer.send(b"cancelled")
+            await producer.send(b"sent")
+            async with mq.consumer("orders", group="p", mode="pop") as popper:
+                (await popper.pop(1, wait=5.0)).ack_nowait()
+                await popper.flush()
+            producer.send_nowait(b"perhaps")
+            checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+
+
+# -- planted bugs --------------------------------------------------------------------------------
+
+
+async def test_message_acknowledged_and_not_stored_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_nothing(lane: Lane, parcel: Any, _: Any) -> None:
+        lane._settle(parcel, 1, 0, False)
+
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"stored")
+            with monkeypatch.context() as patch:
+                patch.setattr(Lane, "_write", write_nothing)
+                await producer.send(b"lost")
+        with pytest.raises(Inconsistent) as caught:
+            await mq.check()
+    assert set(caught.value.anomalies) & {"lost-postfix", "unseen"}
+    assert "'lost'" in str(caught.value)
+
+
+async def test_reader_that_skips_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raftmq.client.fetching import Fetcher
+
+    healthy = Fetcher.take
+
+    def skip(fetcher: Fetcher, count: int) -> list[Slice]:
+        return [part._replace(start=part.start + 1) for part in healthy(fetcher, count)]
+
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"%d" % n for n in range(10)])
+        async with mq.consumer("orders") as consumer:
+            await consumer.fetch(3)
+            monkeypatch.setattr(Fetcher, "take", skip)
+            await consumer.fetch(3)
+            monkeypatch.undo()
+        with pytest.raises(Inconsistent) as caught:
+            await mq.check()
+    assert "poll-skip" in caught.value.anomalies
+
+
+async def test_message_of_another_sender_is_found(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"mine")
+        foreign = raftmq.Client(mq._router, mq._supervisor, mq._world)
+        async with foreign.producer("orders") as producer:
+            await producer.send(b"not on the tape")
+        with pytest.raises(Inconsistent) as caught:
+            await mq.check()
+    assert "unexpected" in caught.value.anomalies
+
+
+async def test_ack_that_did_not_happen_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raftmq.client.settling import Settler
+
+    def pretend(
+        settler: Settler, lease: HeldLease, action: Any, bits: int, waiter: Any, **_: Any
+    ) -> None:
+        waiter.settled += bits.bit_count()
+
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"x")
+        async with mq.consumer("orders", group="p", mode="pop", invisible=0.5) as popper:
+            batch = await popper.pop(1, wait=5.0)
+            with monkeypatch.context() as patch:
+                patch.setattr(Settler, "settle", pretend)
+                await batch.ack()
+            assert await popper.pop(1, wait=30.0)
+        with pytest.raises(Inconsistent) as caught:
+            await mq.check()
+    assert "redelivered-after-ack" in caught.value.anomalies
+
+
+async def test_history_over_its_limit_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.embedded.tape.ROWS_MAX", 100)
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"x"] * 200)
+        with pytest.raises(Rejected, match="full") as caught:
+            await mq.check()
+    assert caught.value.reason is Reason.TOO_LARGE
+
+
+async def test_delayed_message_may_be_there_or_not(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"now")
+            await producer.send(b"soon", delay=0.2)
+            await producer.send(b"late", delay=600.0)
+        async with mq.consumer("orders") as consumer:
+            assert [(await anext(consumer)).body for _ in range(2)] == [b"now", b"soon"]
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+
+
+async def test_dead_letters_that_are_redriven_are_valid(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"bad", b"worse"])
+        async with mq.consumer("orders", group="p", mode="pop") as popper:
+            for _ in range(2):
+                await (await anext(popper)).reject("no")
+            letters = await mq.admin.dead_letters("orders", "p")
+            await mq.admin.redrive(letters[:1])
+            await (await anext(popper)).ack()
+            await mq.admin.purge(letters[1:])
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)

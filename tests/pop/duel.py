@@ -1,0 +1,508 @@
+"""A consumer group and its snapshot twin against a model that keeps a word for each message.
+
+The model does not foretell whom a message goes to. It says of each hand-out whether it was right
+(`judge`), and after each that nothing was kept back that a hungry consumer could have had
+(`nothing_is_kept_back`). Everything else, counts and timers too, it foretells.
+
+What became of messages is noted as it is told, and must say at each step what the model says.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import Any
+
+import cbor2
+
+from raftmq.errors import Reason
+from raftmq.log.traces import BEFORE, FROM, TouchBuilder, TouchRow, find, rows_of
+from raftmq.pop import groups, keyed, windows
+from raftmq.pop.groups import Handed, PopGroup
+from raftmq.pop.keyed import KeyedBacklog
+from raftmq.pop.policy import Mode, Order, Policy
+from raftmq.pop.results import Changed, Refused
+from raftmq.pop.spans import span
+from raftmq.pop.touches import follow
+
+QUEUES = (65536, 65537, 65538)
+CONSUMERS = (1, 2, 3)
+VERBS = ("ack", "ack", "ack", "nack", "nack now", "reject", "give_back")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What kind of group."""
+
+    order: Order | None = None
+    is_filtered: bool = False
+    is_blocking: bool = False
+
+    def group(self) -> PopGroup:
+        policy = Policy((10, 50), 3, 100, self.order or Order.KEY, self.is_blocking)
+        return PopGroup(policy, Mode.ORDERED if self.order else Mode.POP, self.is_filtered)
+
+    @property
+    def is_fed(self) -> bool:
+        return self.is_filtered or self.order is Order.KEY
+
+
+KINDS = {
+    "plain": Kind(),
+    "filtered": Kind(is_filtered=True),
+    "keyed": Kind(Order.KEY),
+    "keyed, filtered, blocking": Kind(Order.KEY, is_filtered=True, is_blocking=True),
+    "serial": Kind(Order.QUEUE),
+    "serial, filtered, blocking": Kind(Order.QUEUE, is_filtered=True, is_blocking=True),
+}
+
+
+@dataclass
+class Message:
+    """One message of a queue as the model sees it."""
+
+    queue: int
+    offset: int
+    key: int
+    matches: bool
+    word: str
+    """unknown, fresh, passed, leased, waiting, ready, dead, acked, lost or purged."""
+    token: int = 0
+    attempt: int = 0
+    due: int = 0
+    traced: str = "fresh"
+    """The state that its touches say."""
+    touches: list[TouchRow] = field(default_factory=list)
+    """As they were told."""
+    is_late: bool = False
+    """It was a dead letter that held up nobody: its place is past."""
+
+
+@dataclass
+class Duel:
+    """The group, its twin and the model, told the same."""
+
+    kind: Kind
+    begun: int = 0
+    now: int = 1000
+    messages: dict[tuple[int, int], Message] = field(default_factory=dict)
+    handed: list[Handed] = field(default_factory=list)
+    deadlines: dict[int, int] = field(default_factory=dict)
+    wishes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    """Words that some message had some time."""
+    builder: TouchBuilder = field(default_factory=TouchBuilder)
+    """All touches, as a segment keeps them."""
+    checks: int = 0
+    """How often the touches were looked at: for them the index of a record."""
+
+    def __post_init__(self) -> None:
+        self.ends = dict.fromkeys(QUEUES, self.begun)
+        self.known = dict.fromkeys(QUEUES, self.begun)
+        self.earliest = dict.fromkeys(QUEUES, 0)
+        self.first = self.kind.group()
+        self.twin = self.kind.group()
+        self.token = 1 << 20
+        for queue in QUEUES:
+            self.tell("follow", queue, self.begun)
+
+    def tell(self, verb: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of both; they answer alike."""
+        answers = [getattr(one, verb)(*arguments, **named) for one in (self.first, self.twin)]
+        assert answers[0] == answers[1], (verb, answers)
+        return answers[0]
+
+    def rebuild(self) -> None:
+        """The twin is made anew from a snapshot, which it would have written itself."""
+        state = self.first.dump()
+        assert self.twin.dump() == state
+        self.twin = PopGroup.load(cbor2.loads(cbor2.dumps(state)))
+        assert self.twin.dump() == state
+
+    # What happens
+
+    def append(self, queue: int, keys: list[int], matches: list[bool]) -> None:
+        word = "unknown" if self.kind.is_fed else "fresh"
+        for key, match in zip(keys, matches, strict=True):
+            offset = self.ends[queue]
+            self.ends[queue] += 1
+            self.messages[queue, offset] = Message(queue, offset, key, match, word)
+        self.tell("came", queue)
+        self.serve()
+
+    def feed_elsewhere(self, queue: int, ahead: int) -> None:
+        """A leader that does not know how far it came changes nothing."""
+        base = self.known[queue] + ahead
+        assert self.tell("feed", queue, base, 3, mask=None, keys=b"") == 0
+
+    def feed(self, queue: int, size: int) -> None:
+        base = self.known[queue]
+        told = [self.messages[queue, base + n] for n in range(min(size, self.ends[queue] - base))]
+        mask = sum(each.matches << n for n, each in enumerate(told))
+        keys = b"".join(each.key.to_bytes(4, "little") for each in told)
+        filtered = mask if self.kind.is_filtered else None
+        room = max(self.bound("MAX") - self.width(queue), 0)
+        fed = self.tell("feed", queue, base, len(told), mask=filtered, keys=keys)
+        if not told or not self.kind.is_fed:
+            assert fed == 0
+            return
+        assert fed == min(len(told), room)
+        self.known[queue] += fed
+        for each in told[:fed]:
+            each.word = "fresh" if each.matches or not self.kind.is_filtered else "passed"
+        self.serve()
+
+    def ask(self, consumer: int, size: int, invisible: int, wait: int) -> None:
+        until = self.now + wait
+        self.tell("ask", consumer, size, invisible_ms=invisible, until=until)
+        self.wishes[consumer] = (size, until, invisible or 100)
+        self.serve()
+
+    def leave(self, consumer: int) -> None:
+        self.tell("leave", consumer)
+        self.wishes.pop(consumer, None)
+
+    def settle(self, one: Handed, bits: int, verb: str) -> None:
+        """Settle some of the messages of a hand-out, which may be over long ago."""
+        named = span(one.messages.base, bits)
+        assert named is not None
+        runs = self.deadlines[one.token] > self.now
+        lease = [each for each in self.all("leased") if each.token == one.token and runs]
+        held = [each for each in lease if each.offset in set(named.offsets())]
+        arguments = (one.consumer, one.token, named, self.now)
+        if verb == "reject":
+            result = self.tell("reject", *arguments, reason="poison")
+        elif verb == "nack now":
+            result = self.tell("nack", *arguments, delay_ms=0)
+        else:
+            result = self.tell(verb, *arguments)
+        if not held:
+            assert isinstance(result, Refused)
+            assert result.reason is Reason.FENCED
+            return
+        assert result == Changed(len(held))
+        self.settled(lease, held, verb)
+        self.serve()
+
+    def settled(self, lease: list[Message], held: list[Message], verb: str) -> None:
+        if verb == "ack":
+            for each in held:
+                each.word = "acked"
+            return
+        after = []
+        if self.kind.order is Order.QUEUE:
+            after = [each for each in lease if each.offset > held[0].offset]
+            held = held if verb == "reject" else held[:1]
+        for each in held:
+            if verb == "reject":
+                each.word = "dead"
+            elif verb == "give_back":
+                self.not_begun(each)
+            else:
+                self.failed(each, 0 if verb == "nack now" else None)
+        for each in after:
+            if each not in held:
+                self.not_begun(each)
+
+    def not_begun(self, each: Message) -> None:
+        each.word = "ready"
+        each.attempt -= 1
+
+    def failed(self, each: Message, delay: int | None = None) -> None:
+        if each.attempt >= 3:
+            each.word = "dead"
+            return
+        delay = (10, 50)[each.attempt - 1] if delay is None else delay
+        each.word = "waiting" if delay else "ready"
+        each.due = self.now + delay
+
+    def settle_foreign(self, one: Handed, consumer: int) -> None:
+        consumer = consumer if consumer != one.consumer else 99
+        result = self.tell("ack", consumer, one.token, one.messages, self.now)
+        assert isinstance(result, Refused)
+
+    def extend(self, one: Handed, invisible: int) -> None:
+        runs = self.deadlines[one.token] > self.now
+        runs = runs and any(each.token == one.token for each in self.all("leased"))
+        result = self.tell("extend", one.consumer, one.token, self.now, invisible_ms=invisible)
+        assert result == Changed(self.now + invisible) if runs else isinstance(result, Refused)
+        if runs:
+            self.deadlines[one.token] = self.now + invisible
+        self.check()
+
+    def clock_moves(self, by: int) -> None:
+        """Time passes before anybody looks: leases that ran out are not taken back yet."""
+        self.now += by
+
+    def pass_time(self, by: int) -> None:
+        self.now += by
+        while self.tell("pass_time", self.now):
+            assert groups.EXPIRIES_MAX < 100, "a duel is not that big"
+        for token in {each.token for each in self.all("leased")}:
+            if self.deadlines[token] <= self.now:
+                lease = [each for each in self.all("leased") if each.token == token]
+                self.settled(lease, lease, "expire")
+        for each in self.all("waiting"):
+            if each.due <= self.now:
+                each.word = "ready"
+        self.serve()
+
+    def trim(self, queue: int, size: int) -> None:
+        kept = [each.offset for each in self.messages.values() if each.queue == queue]
+        gone = [each.offset for each in self.all("lost") if each.queue == queue]
+        begin = max(gone, default=min(kept, default=0) - 1) + 1
+        earliest = min(begin + size, self.ends[queue])
+        self.tell("trim", queue, earliest)
+        self.known[queue] = max(self.known[queue], earliest)
+        self.earliest[queue] = max(self.earliest[queue], earliest)
+        for each in self.all("unknown", "fresh", "leased", "waiting", "ready"):
+            if each.queue == queue and each.offset < earliest:
+                each.word = "lost"
+        self.serve()
+
+    def attend(self, verb: str, pick: int) -> None:
+        """Redrive or purge a dead letter."""
+        dead = self.first.dead
+        if not dead:
+            assert isinstance(self.tell(verb, 1 << 30), Refused)
+            return
+        number = sorted(dead)[pick % len(dead)]
+        letter = dead[number]
+        assert letter.is_parked == self.kind.is_blocking
+        here = [
+            offset
+            for offset in letter.messages.offsets()
+            if verb == "purge" or offset >= self.earliest[letter.queue]
+        ]
+        assert self.tell(verb, number) == Changed(len(here))
+        for offset in letter.messages.offsets():
+            each = self.messages[letter.queue, offset]
+            assert each.word == "dead"
+            each.attempt = 0
+            each.is_late = not letter.is_parked
+            if verb == "purge":
+                each.word = "purged"
+            elif offset not in here:
+                each.word = "lost"
+            else:
+                each.word = "fresh" if self.kind.order is Order.KEY else "ready"
+        self.serve()
+
+    # What must hold
+
+    def all(self, *words: str) -> list[Message]:
+        return [each for each in self.messages.values() if each.word in words]
+
+    def serve(self) -> None:
+        """Hand out, and judge it."""
+        self.serve_some()
+        while self.first._cut_at is not None:
+            assert (self.first.next_timer or 0) <= self.now
+            self.serve_some()
+        if any(size > 0 and until > self.now for size, until, _ in self.wishes.values()):
+            self.nothing_is_kept_back()
+        self.check()
+
+    def serve_some(self) -> None:
+        start = self.token
+        pair = (self.first, self.twin)
+        found = [one.hand_out(self.ends, self.now, count(start).__next__) for one in pair]
+        assert found[0] == found[1]
+        self.token += len(found[0])
+        for one in found[0]:
+            self.judge(one)
+        for one in found[0]:
+            self.wishes.pop(one.consumer, None)
+
+    def judge(self, one: Handed) -> None:
+        size, until, invisible = self.wishes[one.consumer]
+        assert one.messages.size <= min(size, groups.COUNT_MAX)
+        assert until > self.now
+        assert one.deadline == self.now + invisible
+        self.wishes[one.consumer] = (size - one.messages.size, until, invisible)
+        lease = [self.messages[one.queue, offset] for offset in one.messages.offsets()]
+        for each in lease:
+            assert each.word in {"fresh", "ready"}
+            assert one.messages.attempt == each.attempt + 1
+        if self.kind.order is not None:
+            self.judge_order(one.queue, lease)
+        for each in lease:
+            each.word, each.token, each.attempt = "leased", one.token, each.attempt + 1
+        self.handed.append(one)
+        self.deadlines[one.token] = one.deadline
+
+    def judge_order(self, queue: int, lease: list[Message]) -> None:
+        others = [each for each in self.in_the_way() if each.queue == queue and each not in lease]
+        if self.kind.order is Order.QUEUE:
+            assert not [each for each in others if each.word == "leased"]
+            assert not [each for each in others if each.offset < lease[-1].offset]
+            return
+        keys = Counter(each.key for each in lease if each.key)
+        assert not keys or max(keys.values()) == 1
+        for each in lease:
+            for other in others:
+                if each.key and other.key == each.key:
+                    assert other.word == "fresh", (each, other)
+                    assert other.offset > each.offset or each.is_late or other.is_late
+
+    def in_the_way(self) -> Iterator[Message]:
+        """Messages that are not settled."""
+        for each in self.messages.values():
+            is_parked = each.word == "dead" and self.kind.is_blocking
+            if is_parked or each.word in {"fresh", "ready", "leased", "waiting"}:
+                yield each
+
+    def nothing_is_kept_back(self) -> None:
+        """Somebody is hungry: so nothing could go out."""
+        there = self.all("fresh", "ready")
+        if self.kind.order is None:
+            assert not there
+            return
+        by_turn: dict[tuple[int, int], list[Message]] = {}
+        for each in self.in_the_way():
+            key = each.key if self.kind.order is Order.KEY else -1
+            by_turn.setdefault((each.queue, key), []).append(each)
+        for (queue, key), waiting in by_turn.items():
+            if self.is_held_up(queue):
+                continue
+            if key == 0:
+                assert all(each.word not in {"fresh", "ready"} for each in waiting)
+            elif key == -1:
+                is_out = any(each.word == "leased" for each in waiting)
+                first = min(waiting, key=lambda each: each.offset)
+                assert is_out or first.word not in {"fresh", "ready"}
+            else:
+                assert not all(each.word in {"fresh", "ready"} for each in waiting)
+
+    def is_held_up(self, queue: int) -> bool:
+        """So many messages are held that nothing fresh is looked at."""
+        found = self.first.backlogs[queue]
+        return isinstance(found, KeyedBacklog) and found._chained >= keyed.HELD_MAX
+
+    def check(self) -> None:
+        """Counts, timers and what is known."""
+        self.trace()
+        audit = self.tell("audit")
+        totals: Counter[str] = Counter()
+        for queue in QUEUES:
+            following = self.first.backlogs[queue].next
+            mine = [each for each in self.messages.values() if each.queue == queue]
+            words = Counter(
+                "held" if each.word == "fresh" else each.word
+                for each in mine
+                if each.offset < following
+            )
+            assert not words["unknown"]
+            self.seen.update(each.word for each in mine)
+            found = self.tell("counts", queue)._asdict()
+            assert {word: size for word, size in found.items() if size} == dict(words)
+            totals.update(words)
+            assert self.tell("known", queue) == (
+                self.known[queue] if self.kind.is_fed else following
+            )
+        assert {word: size for word, size in audit.items() if size} == dict(totals)
+        timers = [self.deadlines[each.token] for each in self.all("leased")]
+        timers += [each.due for each in self.all("waiting")]
+        assert self.first.next_timer == self.twin.next_timer == min(timers, default=None)
+        wants = []
+        if self.kind.is_fed:
+            wants = [(queue, self.known[queue]) for queue in QUEUES if self.is_underfed(queue)]
+        assert self.tell("wants_feed", self.ends) == wants
+
+    def trace(self) -> None:
+        """Touches say in which state each message is."""
+        told, twins = self.first.touches, self.twin.touches
+        assert told == twins
+        self.first.touches, self.twin.touches = [], []
+        self.checks += 1
+        self.builder.add(self.checks, 7, told)
+        for kind, queue, base, bits, attempt, consumer, token, detail in told:
+            meant: Iterable[int]
+            if bits == BEFORE:
+                meant = range(self.begun, base)
+            elif bits == FROM:
+                meant = range(base, self.ends[queue])
+            else:
+                meant = [base + n for n in range(bits.bit_length()) if bits >> n & 1]
+            for each in [self.messages[queue, offset] for offset in meant]:
+                each.traced = follow(each.traced, kind, detail=detail, at=self.now)
+                row = TouchRow(self.checks, 7, kind, attempt, consumer, token, detail)
+                each.touches.append(row)
+        for each in self.messages.values():
+            word = "fresh" if each.word == "unknown" else each.word
+            # A dead letter that was redriven goes through its key's chain again.
+            is_again = word == "fresh" and self.kind.order is Order.KEY and each.traced == "ready"
+            assert each.traced == word or is_again, each
+
+    def find_touches(self) -> None:
+        """The rows of a segment give each message the touches that it was told of."""
+        section = memoryview(self.builder.section())
+        for (queue, offset), each in self.messages.items():
+            after = offset % 2 * self.checks // 2
+            found = list(find(rows_of(section, queue), queue=queue, offset=offset, after=after))
+            later = [row for row in each.touches if row.index > after]
+            assert found == later, each
+            if offset % 16 == 0:
+                unsealed = self.builder.snapshot()
+                parts = [find(one, queue=queue, offset=offset, after=after) for one in unsealed]
+                assert [row for part in parts for row in part] == found
+
+    def is_underfed(self, queue: int) -> bool:
+        return self.known[queue] < self.ends[queue] and self.width(queue) < self.bound("MIN")
+
+    def width(self, queue: int) -> int:
+        """How much is known and was not looked at."""
+        return self.known[queue] - self.first.backlogs[queue].next
+
+    def bound(self, which: str) -> int:
+        """How much may be known of a queue at the most, or before it is enough."""
+        is_crowded = sum(map(self.width, QUEUES)) >= windows.FED_MAX
+        bound: int = getattr(windows, f"{'CROWDED' if is_crowded else 'WINDOW'}_{which}")
+        return bound
+
+
+def drive(kind: Kind, seed: int, steps: int) -> Duel:
+    """A duel with steps drawn from a seed."""
+    draw = Random(seed)
+    duel = Duel(kind, begun=draw.choice([0, 3]))
+    for _ in range(steps):
+        step(duel, draw)
+    duel.rebuild()
+    duel.find_touches()
+    return duel
+
+
+def step(duel: Duel, draw: Random) -> None:
+    """One step of a duel."""
+    queue, consumer = draw.choice(QUEUES), draw.choice(CONSUMERS)
+    recent = duel.handed[-12:]
+    match draw.choices(range(11), (3, 3, 5, 10, 1, 1, 3, 1, 2, 1, 1))[0]:
+        case 0:
+            size = draw.randint(1, 40)
+            keys = [draw.choice([0, 1, 1, 2, 3, 0xFFFFFFFF]) for _ in range(size)]
+            duel.append(queue, keys, [draw.random() < 0.5 for _ in range(size)])
+        case 1:
+            duel.feed(queue, draw.randint(0, 30))
+            duel.feed_elsewhere(queue, draw.choice([-5, -1, 1, 5]))
+        case 2:
+            duel.ask(consumer, draw.randint(0, 30), draw.randint(0, 100), draw.randint(0, 60))
+        case 3 if recent:
+            one = draw.choice(recent)
+            bits = draw.randint(1, (1 << one.messages.stop - one.messages.base) - 1)
+            duel.settle(one, draw.choice([bits, one.messages.bits]), draw.choice(VERBS))
+        case 4 if recent:
+            duel.settle_foreign(draw.choice(recent), consumer)
+        case 5 if recent:
+            duel.extend(draw.choice(recent), draw.randint(1, 200))
+        case 6:
+            duel.pass_time(draw.choice([0, 1, 9, 10, 49, 50, 120]))
+            duel.clock_moves(draw.choice([0, 0, 0, 1, 10, 120]))
+        case 7:
+            duel.trim(queue, draw.randint(1, 30))
+        case 8:
+            duel.attend(draw.choice(["redrive", "purge"]), draw.randrange(1000))
+        case 9:
+            duel.leave(consumer)
+        case _:
+            duel.rebuild()

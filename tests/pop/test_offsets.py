@@ -1,0 +1,199 @@
+"""Committed offsets: whose commit counts, what is fenced, what is forgotten when."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftmq.errors import Reason
+from raftmq.pop.offsets import CLAIM, CommitOffsets, Offsets
+from raftmq.pop.results import Changed, Refused, Result
+
+ENDS = {1: 100, 2: 100, 3: 100}
+DAY = 24 * 3600 * 1000
+
+
+class Table:
+    """Offsets with a clock."""
+
+    def __init__(self, offsets_max: int = 1000) -> None:
+        self.offsets = Offsets(offsets_max)
+        self.now = 5
+
+    def commit(
+        self,
+        offset: int,
+        epoch: int = 0,
+        sequence: int = 0,
+        *,
+        queue: int = 1,
+        name: str = "g",
+        kept_ms: int = 0,
+        is_reset: bool = False,
+    ) -> Result:
+        self.offsets.pass_time(self.now)
+        epochs = [epoch] if epoch else []
+        command = CommitOffsets(name, [queue], [offset], epochs, sequence, kept_ms, is_reset)
+        return self.offsets.commit(command, ENDS, self.now)
+
+    def at(self, queue: int = 1, name: str = "g") -> int | None:
+        found = self.offsets.committed.get(name, {}).get(queue)
+        return found[0] if found is not None else None
+
+    def restart(self) -> None:
+        committed, owned = self.offsets.dump(), self.offsets.dump_owned()
+        self.offsets = Offsets(1000)
+        self.offsets.load(committed, owned)
+        assert (self.offsets.dump(), self.offsets.dump_owned()) == (committed, owned)
+
+
+def reason(result: Result) -> Reason:
+    assert isinstance(result, Refused)
+    return result.reason
+
+
+def test_commit_of_a_former_owner_is_fenced_once_the_new_one_claimed() -> None:
+    table = Table()
+    assert table.commit(40, 7) == Changed([])
+    assert table.commit(CLAIM, 9) == Changed([])
+    assert table.at() == 40
+    assert table.commit(55, 7, 1) == Changed([1])
+    assert table.at() == 40
+    assert table.commit(41, 9, 1) == Changed([])
+    assert table.at() == 41
+
+
+def test_late_claim_of_a_former_owner_is_fenced() -> None:
+    table = Table()
+    table.commit(CLAIM, 9)
+    assert table.commit(CLAIM, 7) == Changed([1])
+    assert table.commit(40, 9, 1) == Changed([])
+
+
+def test_claim_alone_commits_nothing() -> None:
+    table = Table()
+    table.commit(CLAIM, 9)
+    assert table.at() is None
+    assert table.offsets.committed == {}
+
+
+def test_commit_that_was_overtaken_changes_nothing() -> None:
+    table = Table()
+    table.commit(50, 7, 2)
+    assert table.commit(20, 7, 1) == Changed([])
+    assert table.at() == 50
+    assert table.commit(50, 7, 2) == Changed([])
+    assert table.commit(20, 7, 3) == Changed([])
+    assert table.at() == 20
+
+
+def test_fenced_queue_does_not_keep_others_of_the_commit_back() -> None:
+    table = Table()
+    table.commit(CLAIM, 9, queue=2)
+    command = CommitOffsets("g", [1, 2, 3], [10, 20, 30], [7, 7, 7], 1)
+    assert table.offsets.commit(command, ENDS, 0) == Changed([2])
+    assert [table.at(queue) for queue in (1, 2, 3)] == [10, None, 30]
+
+
+def test_plain_commit_is_refused_where_queues_have_owners() -> None:
+    table = Table()
+    table.commit(40, 7)
+    assert reason(table.commit(50)) is Reason.FENCED
+    assert table.commit(50, queue=2) == Changed()
+    assert table.commit(50, name="h") == Changed()
+    assert table.commit(10, is_reset=True) == Changed()
+    assert table.at() == 10
+    assert table.commit(41, 7, 1) == Changed([])
+
+
+def test_what_makes_no_sense_is_refused_and_changes_nothing() -> None:
+    table = Table()
+    commit = table.offsets.commit
+    assert reason(commit(CommitOffsets("g", [1], []), ENDS, 0)) is Reason.BAD_ARGUMENT
+    assert reason(commit(CommitOffsets("g", [1], [0], [1, 2]), ENDS, 0)) is Reason.BAD_ARGUMENT
+    assert reason(commit(CommitOffsets("g", [1, 2], [0, 0], [1, 0]), ENDS, 0)) is (
+        Reason.BAD_ARGUMENT
+    )
+    assert reason(table.commit(CLAIM)) is Reason.OFFSET_OUT_OF_RANGE
+    assert reason(table.commit(-2, 7)) is Reason.OFFSET_OUT_OF_RANGE
+    assert reason(table.commit(101, 7)) is Reason.OFFSET_OUT_OF_RANGE
+    assert reason(table.commit(1, kept_ms=-1)) is Reason.BAD_ARGUMENT
+    assert reason(table.commit(1, kept_ms=91 * DAY)) is Reason.BAD_ARGUMENT
+    assert table.offsets.dump() == []
+    assert table.offsets.dump_owned() == [[], []]
+
+
+def test_epochs_count_among_what_is_bounded() -> None:
+    table = Table(offsets_max=2)
+    assert table.commit(4, 7) == Changed([])
+    assert table.commit(5, 8, 1) == Changed([])
+    assert reason(table.commit(CLAIM, 7, queue=2)) is Reason.BAD_ARGUMENT
+    table.offsets.drop_queues({1})
+    assert table.commit(4, 7, queue=2) == Changed([])
+
+
+def test_offsets_with_a_lease_are_forgotten_when_it_runs_out() -> None:
+    table = Table()
+    table.commit(4, 7, kept_ms=DAY)
+    table.commit(5, name="h")
+    table.now += DAY - 1
+    table.offsets.pass_time(table.now)
+    assert table.at() == 4
+    table.now += 1
+    table.offsets.pass_time(table.now)
+    assert (table.at(), table.at(name="h")) == (None, 5)
+    assert table.offsets.dump_owned() == [[], []]
+
+
+def test_each_commit_renews_the_lease() -> None:
+    table = Table()
+    for n in range(5):
+        table.commit(n, kept_ms=DAY)
+        table.now += DAY - 1
+    table.restart()
+    table.offsets.pass_time(table.now)
+    assert table.at() == 4
+    table.offsets.pass_time(table.now + 1)
+    assert table.at() is None
+
+
+def test_commit_without_a_lease_keeps_the_offsets_for_ever_and_a_reset_keeps_the_lease() -> None:
+    table = Table()
+    table.commit(4, kept_ms=DAY)
+    table.commit(3, is_reset=True)
+    assert table.offsets.leases == {"g": (DAY, 5 + DAY)}
+    table.commit(5)
+    table.offsets.pass_time(table.now + 9 * DAY)
+    assert table.at() == 5
+
+
+def test_dropped_queues_take_epochs_and_leases_along() -> None:
+    table = Table()
+    table.commit(4, 7, kept_ms=DAY)
+    table.offsets.drop_queues({1})
+    assert table.offsets.dump() == []
+    assert table.offsets.dump_owned() == [[], []]
+    table.offsets.pass_time(table.now + 9 * DAY)
+
+
+COMMITS = st.tuples(
+    st.integers(1, 4),  # epoch
+    st.integers(0, 3),  # sequence
+    st.integers(-1, 20),  # offset
+    st.booleans(),  # whether the machine restarts before
+)
+
+
+@given(st.lists(COMMITS, max_size=25))
+def test_what_counts_is_the_highest_epoch_and_within_it_the_highest_number(
+    commits: list[tuple[int, int, int, bool]],
+) -> None:
+    table = Table()
+    best, expected = (0, 0), None
+    for epoch, sequence, offset, is_restarted in commits:
+        if is_restarted:
+            table.restart()
+        result = table.commit(offset, epoch, sequence)
+        assert result == Changed([1] if epoch < best[0] else [])
+        if (epoch, sequence) >= best:
+            best = (epoch, sequence)
+            expected = offset if offset != CLAIM else expected
+        assert table.at() == expected

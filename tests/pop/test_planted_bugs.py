@@ -1,0 +1,280 @@
+"""The duel notices: each planted bug makes the group and the model disagree."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from heapq import heappush
+from typing import Any
+
+import pytest
+
+from raftmq.pop import backlog, groups, keyed, leases, pieces, retries, serial, windows, wishes
+from raftmq.pop.pieces import Piece
+from tests.pop.duel import KINDS, drive
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+NOTICED = (AssertionError, KeyError, IndexError, ValueError)
+
+
+def after(owner: type, name: str, more: Callable[..., None]) -> Plant:
+    """A method does something more, afterwards."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        real = getattr(owner, name)
+
+        def method(self: Any, *arguments: Any, **named: Any) -> Any:
+            result = real(self, *arguments, **named)
+            more(self, *arguments)
+            return result
+
+        patch.setattr(owner, name, method)
+
+    return plant
+
+
+def instead(owner: object, name: str, other: Any) -> Plant:
+    """Something is in the place of a name."""
+    return lambda patch: patch.setattr(owner, name, other)
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Do nothing."""
+
+
+def frees(self: Any, messages: Piece) -> None:
+    self.end_turn(messages)
+
+
+def find_whatever_the_time(self: Any, token: int, consumer: int, now: int) -> Any:
+    row = self._row(token)
+    return row if row >= 0 and self._consumers[row] == consumer else None
+
+
+def find_whoever_asks(self: Any, token: int, consumer: int, now: int) -> Any:
+    row = self._row(token)
+    return row if row >= 0 and self._deadlines[row] > now else None
+
+
+def extend_without_note(self: Any, row: int, deadline: int) -> None:
+    self._deadlines[row] = deadline
+
+
+def feed_from_anywhere(self: Any, base: int, *told: Any) -> int:
+    return 0 if self.window is None else int(self.window.feed(*told))
+
+
+def count_passed_twice(self: Any) -> None:
+    skipped = self.window.skip()
+    self.next += skipped
+    self.passed += 2 * skipped
+
+
+def forget_a_passed_message(self: Any, *_: Any) -> None:
+    self.passed -= self.passed > 5
+
+
+def keys_of_the_first(keys: bytes, bits: int, chosen: int) -> bytes:
+    return keys[: chosen.bit_count() * 4]
+
+
+def join_without_looking_at_attempts(first: Piece, second: Piece, **more: Any) -> Any:
+    return pieces.joined(first, second._replace(attempt=first.attempt), **more)
+
+
+def load_wishes_sorted(self: Any, values: list[Any]) -> None:
+    self._sweep_at, rows = values
+    self._wishes = OrderedDict((each, wishes.Wish(*wish)) for each, *wish in sorted(rows))
+
+
+def attempts_of_the_innocent_count(self: Any, queue: int, messages: Piece) -> None:
+    self.backlogs[queue].put_back(messages)
+
+
+def lose_without_a_turn(self: Any, messages: Piece) -> None:
+    self.lost += messages.size
+
+
+def lose_dead_without_a_turn(self: Any, messages: Piece, *, is_parked: bool) -> None:
+    self.dead -= messages.size
+    self.lost += messages.size
+
+
+def forget_where_it_begins(self: Any, earliest: int) -> None:
+    self.earliest = 0
+
+
+def bury_without_parking(self: Any, messages: Piece, *, is_parked: bool) -> None:
+    self.dead += messages.size
+    self.end_turn(messages)
+
+
+def dump_without_chains(self: Any) -> list[Any]:
+    return [[], sorted(self._freed)]
+
+
+def take_beyond_a_block(self: Any, count: int) -> Any:
+    if not self.has_returned:
+        return None
+    taken, rest = self._pieces.pop(0).split(count)
+    if rest is not None:
+        self._pieces.insert(0, rest)
+    return taken
+
+
+def busy_with_the_first_only(self: Any, messages: Piece) -> None:
+    self._busy.update(keyed._unpacked(messages.keys)[:1])
+    self._busy.discard(0)
+
+
+def chain_from_the_wrong_end(self: Any, messages: Piece) -> None:
+    for key in keyed._unpacked(messages.keys):
+        chain = self._chains.get(key)
+        if chain is None:
+            self._busy.discard(key)
+            continue
+        heappush(self._freed, chain.pop() << 32 | key)
+        self._chained -= 1
+        if not chain:
+            del self._chains[key]
+
+
+def wait_without_a_block(self: Any, messages: Piece) -> None:
+    backlog.Backlog.wait(self, messages)
+
+
+def wake_without_counting(self: Any, messages: Piece) -> None:
+    self.put_back(messages)
+
+
+def cut_one_too_few(self: Any, width: int) -> int:
+    bits: int = self.mask & (1 << width) - 1
+    self.mask >>= max(width - 1, 0)
+    self.width -= width
+    return bits
+
+
+def due_a_little_early(self: Any, now: int, count: int) -> Any:
+    return TAKE_DUE(self, now + 1, count)
+
+
+TAKE_DUE = retries.Retries.take_due
+
+BUGS: dict[str, tuple[str, Plant]] = {
+    "key is freed when its message fails": (
+        "keyed",
+        after(keyed.KeyedBacklog, "wait", frees),
+    ),
+    "key is freed when its message is given back": (
+        "keyed",
+        after(keyed.KeyedBacklog, "put_back", frees),
+    ),
+    "key is never freed": ("keyed", instead(keyed.KeyedBacklog, "end_turn", nothing)),
+    "key is not freed by retention": (
+        "keyed",
+        instead(keyed.KeyedBacklog, "lose", lose_without_a_turn),
+    ),
+    "chain is served from its end": (
+        "keyed",
+        instead(keyed.KeyedBacklog, "end_turn", chain_from_the_wrong_end),
+    ),
+    "keys under way are forgotten by a snapshot": (
+        "keyed",
+        instead(keyed.KeyedBacklog, "occupy", nothing),
+    ),
+    "all but one of a lease's keys are forgotten by a snapshot": (
+        "keyed",
+        instead(keyed.KeyedBacklog, "occupy", busy_with_the_first_only),
+    ),
+    "chains are forgotten by a snapshot": (
+        "keyed",
+        instead(keyed.KeyedBacklog, "_dump_order", dump_without_chains),
+    ),
+    "keys of a part of a lease are mixed up": ("keyed", instead(leases, "pick", keys_of_the_first)),
+    "dead letter that is redriven overtakes its key": (
+        "keyed",
+        instead(keyed.KeyedBacklog, "redrive", backlog.Backlog.redrive),
+    ),
+    "parked message does not block its key": (
+        "keyed, filtered, blocking",
+        instead(keyed.KeyedBacklog, "bury", bury_without_parking),
+    ),
+    "dead letter without a body is handed out": (
+        "serial",
+        after(backlog.Backlog, "trim", forget_where_it_begins),
+    ),
+    "turn of a dead letter without a body does not end": (
+        "keyed, filtered, blocking",
+        instead(backlog.Backlog, "lose_dead", lose_dead_without_a_turn),
+    ),
+    "parked message does not block its queue": (
+        "serial, filtered, blocking",
+        instead(serial.SerialBacklog, "bury", bury_without_parking),
+    ),
+    "rest of the run stays in hand after a failure": (
+        "serial",
+        instead(leases.Leases, "take_from", nothing),
+    ),
+    "messages behind a failure count an attempt": (
+        "serial",
+        instead(groups.PopGroup, "_not_begun", attempts_of_the_innocent_count),
+    ),
+    "waiting message does not block its queue": (
+        "serial",
+        instead(serial.SerialBacklog, "wait", wait_without_a_block),
+    ),
+    "run goes on past a message that waits": (
+        "serial",
+        instead(serial.SerialBacklog, "_take_ready", take_beyond_a_block),
+    ),
+    "window is fed from anywhere": (
+        "filtered",
+        instead(backlog.Backlog, "feed", feed_from_anywhere),
+    ),
+    "window forgets one bit too few": ("filtered", instead(windows.Window, "cut", cut_one_too_few)),
+    "passed messages count twice": (
+        "filtered",
+        instead(backlog.Backlog, "_skip", count_passed_twice),
+    ),
+    "passed message is forgotten": (
+        "filtered",
+        after(backlog.Backlog, "ack", forget_a_passed_message),
+    ),
+    "wish lasts after a hand-out": ("plain", instead(wishes.Wishes, "drop", nothing)),
+    "turns are forgotten by a snapshot": (
+        "plain",
+        instead(wishes.Wishes, "load", load_wishes_sorted),
+    ),
+    "lease that ran out is settled": (
+        "plain",
+        instead(leases.Leases, "find", find_whatever_the_time),
+    ),
+    "somebody else's lease is settled": (
+        "plain",
+        instead(leases.Leases, "find", find_whoever_asks),
+    ),
+    "lease that was shortened runs on": (
+        "plain",
+        instead(leases.Leases, "extend", extend_without_note),
+    ),
+    "retry comes early": ("plain", instead(retries.Retries, "take_due", due_a_little_early)),
+    "retry that is due is counted as waiting": (
+        "plain",
+        instead(backlog.Backlog, "wake", wake_without_counting),
+    ),
+    "attempts are lost when retries are joined": (
+        "plain",
+        instead(backlog, "joined", join_without_looking_at_attempts),
+    ),
+}
+
+
+def hunt(kind: str) -> None:
+    for seed in range(60):
+        drive(KINDS[kind], seed, 300)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_duel_notices(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, plant = BUGS[bug]
+    plant(monkeypatch)
+    with pytest.raises(NOTICED):
+        hunt(kind)
