@@ -74,7 +74,7 @@ def append_one(builder: BatchBuilder, arguments: dict[str, Any]) -> None:
     builder.append(**{"body": b"", **arguments})
 
 
-@pytest.mark.parametrize("arguments", BAD_ARGUMENTS, ids=repr)
+@pytest.mark.parametrize("arguments", BAD_ARGUMENTS, ids=lambda a: repr(a)[:24])
 def test_bad_argument_is_rejected_by_encode_and_append(arguments: dict[str, Any]) -> None:
     with pytest.raises(Rejected) as caught:
         encode_one(arguments)
@@ -94,7 +94,7 @@ def test_too_large_is_rejected_by_encode_and_append(arguments: dict[str, Any]) -
     assert caught.value.reason is Reason.TOO_LARGE
 
 
-@pytest.mark.parametrize("arguments", [*BAD_ARGUMENTS, *TOO_LARGE], ids=lambda a: repr(a)[:30])
+@pytest.mark.parametrize("arguments", [*BAD_ARGUMENTS, *TOO_LARGE], ids=lambda a: repr(a)[:24])
 def test_rejected_message_leaves_no_trace_in_the_builder(arguments: dict[str, Any]) -> None:
     def append_good(builder: BatchBuilder) -> None:
         builder.append(b"body", key="k", tag="t", props={"n": 1}, deliver_at_ms=5)
