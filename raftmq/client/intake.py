@@ -5,7 +5,7 @@ comes for messages, and never by themselves:
 
 | what was asked for | is then |
 |---|---|
-| came, and half of it was taken within `GROW_SECONDS` | doubled, up to `prefetch` |
+| came, and went within `GROW_SECONDS` or did not last for a round | doubled, up to `prefetch` |
 | lay here for two thirds of its lease | given back, and halved |
 
 Invariants:
@@ -46,7 +46,7 @@ DEPTH_FIRST = 32
 COUNT_MAX = 100_000
 """The most messages of one wish."""
 GROW_SECONDS = 0.1
-"""A round takes milliseconds: who takes what comes sooner than this pays for rounds."""
+"""Who takes what comes sooner than this can be sent more with each round."""
 HEARD_SECONDS = 1.0
 """A wish that stands for so long has reached its leader."""
 
@@ -152,8 +152,10 @@ class Intake:
                 continue
             shelved = shelf.counts.get(source.group, 0)
             if source.is_more or shelved <= max(source.depth, share) // 2:
-                if now - source.filled_at < GROW_SECONDS:
+                is_quick = source.filled_at is not None and now - source.filled_at < GROW_SECONDS
+                if is_quick or source.is_short:
                     source.depth = min(2 * source.depth, settings.prefetch)
+                    source.is_short = False
                 depth = max(source.depth, share)
                 room = (settings.prefetch_bytes - shelf.bytes) // self._mean_bytes
                 wanted = max(min(depth - shelved, max(room, 1), COUNT_MAX), 0)
@@ -184,6 +186,9 @@ class Intake:
             Unavailable: a leader has been lost for too long.
         """
         sources = list(self.sources.values())
+        for source in sources:
+            # It waits for a round, and not for messages: those came as long as it asked.
+            source.is_short |= source.is_asking and source.filled_at is not None
         seconds = self._router.seconds_max
         lost = [s.lost_since for s in sources if s.lost_since is not None]
         until = min([deadline, *(since + seconds for since in lost)])
@@ -292,6 +297,7 @@ class Intake:
         """Too little is left of a lease: less shall be asked for."""
         source = self.sources[lease.group]
         source.depth = max(source.depth // 2, 1)
+        source.is_short = False
         source.leave()
         # Nobody waits for it, and what comes of it is not the application's concern.
         source.give_back(lease, Waiter())

@@ -3,9 +3,9 @@
     brokers ──wishes──> sources ──> shelf ──pop──> application ──ack──> settlers ──> brokers
 
 It asks ahead, one wish at each leader of the topic's queues, while the application comes for more:
-at first for few, and for more each time when all that came was taken at once. What lies on the
-shelf for two thirds of its lease is given back, since whoever is handed a message needs time for
-it.
+at first for few, and for more each time when what came went at once, or did not last until more
+came. What lies on the shelf for two thirds of its lease is given back, since whoever is handed a
+message needs time for it.
 
 Invariants:
 - A message is handed to the application at most once under one token.

@@ -128,8 +128,10 @@ class Source:
         """Why messages that were handed out could not be read."""
         self.is_more = False
         """True if more was handed out than fitted into the last answer."""
-        self.filled_at = float("-inf")
+        self.filled_at: float | None = None
         """When an answer brought all that was asked for, if it was the last one."""
+        self.is_short = False
+        """True if the application has taken all of that, and waited for the next answer."""
         self.depth = 0
         """How much is asked for ahead."""
 
@@ -252,7 +254,7 @@ class Source:
         popped = unpack(Popped, answer.header)
         shelved = self._read(wish, popped, memoryview(answer.body))
         is_filled = shelved >= wish.count > 0 or popped.is_more
-        self.filled_at = anyio.current_time() if is_filled else float("-inf")
+        self.filled_at = anyio.current_time() if is_filled else None
         self.is_more = popped.is_more
         if not popped.is_more:
             self._end_list()

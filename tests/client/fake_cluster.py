@@ -171,6 +171,7 @@ class FakeCluster:
         self.catalog = Catalog()
         self.logs = {group: Log() for group in range(1, groups + 1)}
         self.hints = True
+        self.pop_seconds = 0.0
         self.unreachable: set[int] = set()
         self.connects = 0
         self.page_entries = 1_000_000

@@ -64,6 +64,7 @@ class FakePopping:
 
     async def pop(self, pipe: "Pipe", frame: Frame) -> None:
         """Answer a POP when there is something, or when its wait is over."""
+        await anyio.sleep(self._cluster.pop_seconds)
         request = unpack(Pop, frame.header)
         send = partial(self._node.send, pipe, frame)
         refused = self._ask(frame)

@@ -302,6 +302,23 @@ async def test_more_is_asked_for_while_all_is_taken_at_once_and_less_if_it_lies_
 
 
 @on_trio
+async def test_slow_rounds_bring_as_many_messages_as_quick_ones_in_the_end(
+    cluster: FakeCluster,
+) -> None:
+    fill(cluster, queues=1, messages=3000, batch=50)
+    cluster.pop_seconds = 0.5
+    async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
+        begun = anyio.current_time()
+        got = 0
+        while got < 3000:
+            batch = await c.pop(10, wait=5.0)
+            got += len(batch)
+            await batch.ack()
+        # At 32 messages a round it would be 47 s.
+        assert anyio.current_time() - begun < 10
+
+
+@on_trio
 async def test_extended_lease_outlives_its_first_deadline(cluster: FakeCluster) -> None:
     fill(cluster, queues=1, messages=2)
     async with (
