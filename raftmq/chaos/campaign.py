@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 NODES = 3
 """Of a cluster."""
 
-WORKLOADS = ("log", "queue", "register", "pop")
+WORKLOADS = ("log", "queue", "register", "pop", "members")
 """What clients do in the worlds that have clients."""
 
 

@@ -71,6 +71,8 @@ class PopEvidence:
             record = records[index]
             results = machine.apply(record)
             ledger.follow(record, results, machine.serving.take_handed(), machine)
+            # The index of the log is not made here: what it would be made of must not pile up.
+            machine.serving.take_traced()
         for attached in machine.serving.attached.values():
             attached.group.audit()
 

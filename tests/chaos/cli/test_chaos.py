@@ -13,6 +13,7 @@ from raftmq.chaos.campaign import WORKLOADS, Plan
 from raftmq.chaos.checkers import ANOMALIES
 from raftmq.chaos.faults import FAMILIES, FAULTS, Schedule, World, of_world
 from raftmq.chaos.outcome import Outcome
+from raftmq.chaos.sim import run as sim_run
 from raftmq.cli import chaos_run
 from raftmq.cli.exits import ExitCode
 from tests.chaos.cli.made_up_world import play
@@ -25,7 +26,15 @@ PAUSES = ("chaos", "run", "--faults", "pause", "--jobs", "1", "--time", "20s")
 
 def test_options_know_every_world_and_workload() -> None:
     assert set(chaos_run.WORLDS) == {world.value for world in World}
-    assert chaos_run.WORKLOADS == WORKLOADS
+    assert chaos_run.WORKLOADS == WORKLOADS == tuple(sim_run.WORKLOADS)
+
+
+def test_run_names_the_workloads_of_a_world_that_has_not_the_one_that_is_wanted(
+    raftmq: CommandLine,
+) -> None:
+    ended = raftmq("chaos", "run", "--world", "real", "--workload", "members", "--seed", "1")
+    assert ended.code == ExitCode.USAGE
+    assert "no workload 'members' in the real world, only log" in ended.stderr
 
 
 # run
