@@ -254,8 +254,8 @@ class Backlog:
         if is_parked:
             self.end_turn(messages)
 
-    def unpark(self, messages: Piece) -> None:
-        """A parked dead letter is being attended to."""
+    def unpark(self, messages: Piece, left: Piece | None) -> None:
+        """A parked dead letter of these messages is attended to, and so much of it is left."""
 
     def lose_dead(self, messages: Piece, *, is_parked: bool) -> None:
         """They left their dead letter, but retention had taken them."""

@@ -136,7 +136,7 @@ class Lose(msgspec.Struct, frozen=True, array_like=True, tag="lose"):
 
 
 class ChangeDead(msgspec.Struct, frozen=True, array_like=True, tag="change_dead"):
-    """Hand dead letters out again, or throw them away."""
+    """Hand dead letters out again, or throw them away: whole ones, or some messages of each."""
 
     number: int
     """The attachment's number."""
@@ -144,6 +144,11 @@ class ChangeDead(msgspec.Struct, frozen=True, array_like=True, tag="change_dead"
     """Their numbers."""
     is_purge: bool
     """True: throw them away."""
+    bases: list[int] = msgspec.field(default_factory=list)
+    """For each letter the offset of the first message that is meant; empty: whole letters are."""
+    bits: list[bytes] = msgspec.field(default_factory=list)
+    """For each letter which messages from there on are meant: little-endian, bit n is the message
+    at `base + n`."""
 
 
 class ResetGroup(msgspec.Struct, frozen=True, array_like=True, tag="reset_group"):

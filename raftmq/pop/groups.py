@@ -112,7 +112,8 @@ class PopGroup:
         """Dead letters so far: the number of the newest."""
         self.touches: list[Touch] = []
         """What became of messages since somebody looked: `Serving` takes it."""
-        self._order = policy.order if mode is Mode.ORDERED else None
+        self.order = policy.order if mode is Mode.ORDERED else None
+        """What it keeps in order; None: nothing."""
         self._leases = Leases()
         self._retries = Retries()
         self._wishes = Wishes()
@@ -136,7 +137,7 @@ class PopGroup:
 
     def _backlog(self, start: int) -> Backlog:
         kinds = {Order.KEY: KeyedBacklog, Order.QUEUE: SerialBacklog, None: Backlog}
-        return kinds[self._order](start, is_fed=self.is_filtered, fill=self._fill)
+        return kinds[self.order](start, is_fed=self.is_filtered, fill=self._fill)
 
     def came(self, queue: int) -> None:
         """A queue has new messages."""
@@ -166,7 +167,7 @@ class PopGroup:
     @property
     def is_fed(self) -> bool:
         """Whether it must be told of each message whether it matches, and which key it has."""
-        return self.is_filtered or self._order is Order.KEY
+        return self.is_filtered or self.order is Order.KEY
 
     def set_filtered(self, is_filtered: bool) -> None:
         """It has a filter from now on, or none any more. What was fed stays as it was told, as long
@@ -343,6 +344,10 @@ class PopGroup:
         for token, queue, held, deadline in self._leases.of_consumer(consumer, now):
             yield Handed(consumer, token, queue, held, deadline)
 
+    def held_until(self, consumer: int, token: int, messages: Span, now: int) -> int | None:
+        """Until when a consumer has all of these messages in hand; None: it has not."""
+        return self._leases.held_until(token, consumer, messages, now)
+
     # What time does
 
     @property
@@ -361,7 +366,7 @@ class PopGroup:
             self._reopen(queue)
         due = self._retries.take_due(now, EXPIRIES_MAX)
         # In the order of a queue each retry is in the way of what comes after it, by itself.
-        for queue, messages in due if self._order is Order.QUEUE else joined_by_queue(due):
+        for queue, messages in due if self.order is Order.QUEUE else joined_by_queue(due):
             self._touch(TouchKind.READY, queue, messages)
             self.backlogs[queue].wake(messages)
             self._reopen(queue)
@@ -371,10 +376,10 @@ class PopGroup:
 
     # What operators do
 
-    def redrive(self, number: int) -> Result:
-        """Hand the messages of a dead letter out again, as if for the first time; the result is
-        how many. Those that retention took meanwhile are lost now."""
-        letter = self._unbury(number)
+    def redrive(self, number: int, messages: Span | None = None) -> Result:
+        """Hand messages of a dead letter out again, as if for the first time: all of them, or those
+        that are named; the result is how many. Those that retention took meanwhile are lost now."""
+        letter = self._unbury(number, messages)
         if letter is None:
             return _no_letter(number)
         backlog = self.backlogs[letter.queue]
@@ -388,9 +393,10 @@ class PopGroup:
         self._reopen(letter.queue)
         return Changed(0 if kept is None else kept.size)
 
-    def purge(self, number: int) -> Result:
-        """Throw the messages of a dead letter away; the result is how many."""
-        letter = self._unbury(number)
+    def purge(self, number: int, messages: Span | None = None) -> Result:
+        """Throw messages of a dead letter away, all or those that are named; the result is how
+        many."""
+        letter = self._unbury(number, messages)
         if letter is None:
             return _no_letter(number)
         self._touch(TouchKind.PURGED, letter.queue, letter.piece)
@@ -398,11 +404,21 @@ class PopGroup:
         self._reopen(letter.queue)
         return Changed(letter.messages.size)
 
-    def _unbury(self, number: int) -> DeadLetter | None:
-        letter = self.dead.pop(number, None)
-        if letter is not None and letter.is_parked:
-            self.backlogs[letter.queue].unpark(letter.piece)
-        return letter
+    def _unbury(self, number: int, messages: Span | None) -> DeadLetter | None:
+        letter = self.dead.get(number)
+        if letter is None:
+            return None
+        taken, rest = letter.divided(letter.messages if messages is None else messages)
+        if taken is None:
+            return None
+        if rest is None:
+            del self.dead[number]
+        else:
+            self.dead[number] = rest
+        if letter.is_parked:
+            left = None if rest is None else rest.piece
+            self.backlogs[letter.queue].unpark(letter.piece, left)
+        return taken
 
     def reset(self, queue: int, offset: int) -> None:
         """Go on from an offset of a queue, there or back. What is in hand or came back is nobody's
@@ -424,11 +440,6 @@ class PopGroup:
         """Whether so much is unsettled that nothing fresh goes out."""
         pieces = len(self._leases) + len(self._retries) + len(self.dead)
         return pieces >= PIECES_MAX or len(self.dead) >= LETTERS_MAX
-
-    @property
-    def purged(self) -> int:
-        """Messages of dead letters that were thrown away."""
-        return sum(backlog.purged for backlog in self.backlogs.values())
 
     def counts(self, queue: int) -> Counts:
         """How many messages of a queue that it reads are in which state; looks at none of them."""
@@ -461,7 +472,7 @@ class PopGroup:
                 msgspec.to_builtins(self.policy),
                 self.mode.value,
                 self.is_filtered,
-                None if self._order is None else self._order.value,
+                None if self.order is None else self.order.value,
             ],
             [[queue, *backlog.dump()] for queue, backlog in self.backlogs.items()],
             self._leases.dump(),
@@ -476,7 +487,7 @@ class PopGroup:
         """The reverse of `dump`."""
         kind, backlogs, leases, retries, dead, wishes, rest = values
         group = cls(msgspec.convert(kind[0], Policy), Mode(kind[1]), kind[2])
-        group._order = None if kind[3] is None else Order(kind[3])
+        group.order = None if kind[3] is None else Order(kind[3])
         for queue, *state in backlogs:
             group.backlogs[queue] = group._backlog(0)
             group.backlogs[queue].load(state)
@@ -488,7 +499,7 @@ class PopGroup:
         is_open, group.buried, group._cut_at = rest
         group._open.update(dict.fromkeys(is_open))
         group._underfed = dict.fromkeys(group.backlogs) if group.is_fed else {}
-        if group._order is Order.KEY:
+        if group.order is Order.KEY:
             group._occupy()
         return group
 
@@ -520,7 +531,7 @@ class PopGroup:
         queue = self._leases.queue(row)
         self.backlogs[queue].leased -= taken.size
         settled(queue, taken)
-        if self._order is Order.QUEUE and not is_success:
+        if self.order is Order.QUEUE and not is_success:
             after = self._leases.take_from(row, taken.base)
             if after is not None:
                 self.backlogs[queue].leased -= after.size
@@ -541,7 +552,7 @@ class PopGroup:
     def _failed(
         self, queue: int, messages: Piece, reason: str, now: int, delay_ms: int | None, by: By
     ) -> None:
-        if self._order is Order.QUEUE:
+        if self.order is Order.QUEUE:
             messages, after = messages.split(1)
             if after is not None:
                 self._not_begun(queue, after)
@@ -558,7 +569,7 @@ class PopGroup:
             self._retries.add(now + delay_ms, queue, messages)
 
     def _bury(self, queue: int, messages: Piece, reason: str, now: int, by: By) -> None:
-        is_parked = self._order is not None and self.policy.is_blocking
+        is_parked = self.order is not None and self.policy.is_blocking
         self.buried += 1
         self._touch(TouchKind.DEAD, queue, messages, by, self.buried)
         self.dead[self.buried] = DeadLetter(
@@ -577,4 +588,5 @@ def _fenced(token: int) -> Refused:
 
 
 def _no_letter(number: int) -> Refused:
-    return Refused(Reason.BAD_ARGUMENT, f"there is no dead letter {number}: list them")
+    message = f"there is no dead letter {number}, or it has none of these messages: list them"
+    return Refused(Reason.BAD_ARGUMENT, message)

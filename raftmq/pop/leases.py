@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .pieces import KEY_BYTES, Piece, pick, piece
-from .spans import Span, span
+from .spans import Span, shifted, span
 
 SLOT_BITS = 20
 """A token is `index << SLOT_BITS | slot`."""
@@ -137,6 +137,16 @@ class Leases:
             return None
         return row
 
+    def held_until(self, token: int, consumer: int, messages: Span, now: int) -> int | None:
+        """The deadline of a consumer's lease, if that runs and holds all of these messages."""
+        row = self.find(token, consumer, now)
+        if row is None:
+            return None
+        shift, held = messages.base - self._bases[row], self._bits[row]
+        if not 0 <= shift < held.bit_length() or messages.bits & ~(held >> shift):
+            return None
+        return self._deadlines[row]
+
     def queue(self, row: int) -> int:
         """The queue of a lease."""
         return self._queues[row]
@@ -150,7 +160,7 @@ class Leases:
         shift, held = messages.base - self._bases[row], self._bits[row]
         if shift >= held.bit_length():
             return None
-        return self._take(row, held & _shifted(messages.bits, shift))
+        return self._take(row, held & shifted(messages.bits, shift))
 
     def take_from(self, row: int, offset: int) -> Piece | None:
         """Take all from an offset on out of a lease."""
@@ -359,7 +369,3 @@ class Leases:
 def _numbers(column: "array[int]") -> "np.ndarray[Any, np.dtype[np.uint64]]":
     """A column as numpy sees it; it must be gone before the column grows."""
     return np.frombuffer(column, np.uint64) if column else np.empty(0, np.uint64)
-
-
-def _shifted(bits: int, by: int) -> int:
-    return bits << by if by >= 0 else bits >> -by

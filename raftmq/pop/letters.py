@@ -1,8 +1,14 @@
-"""Dead letters: neighbouring messages that are not handed out any more."""
+"""Dead letters: neighbouring messages that are not handed out any more.
+
+    letter 7 holds 100 102 103;  redrive 102 of it  →  letter 7 holds 100 103
+
+A letter keeps its number until its last message has left it, and no number comes twice: so whoever
+names a letter and messages of it means the same ones when he says it again.
+"""
 
 from typing import NamedTuple
 
-from .pieces import Piece
+from .pieces import Piece, divided
 from .spans import Span
 
 
@@ -26,6 +32,14 @@ class DeadLetter(NamedTuple):
     def piece(self) -> Piece:
         """Its messages with their keys."""
         return Piece(*self.messages, self.keys)
+
+    def divided(self, chosen: Span) -> "tuple[DeadLetter | None, DeadLetter | None]":
+        """Those of its messages that are among the chosen ones, and the rest."""
+        first, rest = divided(self.piece, chosen)
+        return self._with(first), self._with(rest)
+
+    def _with(self, part: Piece | None) -> "DeadLetter | None":
+        return None if part is None else self._replace(messages=part.span, keys=part.keys)
 
 
 def keep_before(dead: dict[int, DeadLetter], queue: int, offset: int) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .spans import Span, width_of
+from .spans import Span, shifted, width_of
 
 WIDTH_MAX = 65_536
 """From the first offset of a lease to its last: bounds what a lease weighs, and its bits on the
@@ -79,6 +79,20 @@ def piece(base: int, bits: int, attempt: int = 0, keys: bytes = b"") -> Piece | 
         return None
     skipped = (bits & -bits).bit_length() - 1
     return Piece(base + skipped, bits >> skipped, attempt, keys)
+
+
+def divided(messages: Piece, chosen: Span) -> tuple[Piece | None, Piece | None]:
+    """The messages of a piece that are among the chosen ones, and the rest; attempts play no
+    part."""
+    base, bits, attempt, keys = messages
+    shift = chosen.base - base
+    # What begins behind the piece is not shifted there: an offset may be any number.
+    taken = bits & shifted(chosen.bits, shift) if shift < bits.bit_length() else 0
+    left = bits ^ taken
+    return (
+        piece(base, taken, attempt, pick(keys, bits, taken)),
+        piece(base, left, attempt, pick(keys, bits, left)),
+    )
 
 
 def joined(first: Piece, second: Piece, *, width_max: int = JOINED_WIDTH_MAX) -> Piece | None:

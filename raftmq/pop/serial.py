@@ -112,9 +112,11 @@ class SerialBacklog(Backlog):
         if is_parked:
             insort(self._blocks, messages.base)
 
-    def unpark(self, messages: Piece) -> None:
-        """A parked dead letter is being attended to."""
+    def unpark(self, messages: Piece, left: Piece | None) -> None:
+        """A parked dead letter is being attended to; what is left of it is in the way."""
         self._unblock(messages.base)
+        if left is not None:
+            insort(self._blocks, left.base)
 
     def trim(self, earliest: int) -> None:
         """Retention: fresh messages and those that came back before an offset are gone."""

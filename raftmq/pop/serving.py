@@ -48,7 +48,7 @@ from .groups import HANDED_MAX, Handed, PopGroup
 from .leases import SLOT_BITS
 from .policy import INVISIBLE_MS_MAX
 from .results import Changed, Refused, Result
-from .spans import span
+from .spans import Span, span
 from .subscriptions import Subscriptions
 
 QUEUE_BITS = 16
@@ -80,6 +80,19 @@ class Delivery(NamedTuple):
     """The attachment's number."""
     handed: Handed
     """Which, and who."""
+
+
+class InHand(NamedTuple):
+    """Messages that a consumer of an attachment has, as it says."""
+
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """Whose they are."""
+    token: int
+    """The lease."""
+    messages: Span
+    """Which."""
 
 
 class Traced(NamedTuple):
@@ -269,6 +282,18 @@ class Serving:
             case _:
                 assert_never(call)
 
+    def held_until(self, what: InHand, now: int) -> int | None:
+        """Until when these messages are in that hand, all of them; None: they are not."""
+        attached = self.attached.get(what.number)
+        if attached is None:
+            return None
+        return attached.group.held_until(what.consumer, what.token, what.messages, now)
+
+    def ack(self, what: InHand, now: int) -> None:
+        """These messages, which are in that hand, are done with."""
+        self.attached[what.number].group.ack(what.consumer, what.token, what.messages, now)
+        self._touched.add(what.number)
+
     def drop_queues(self, queues: set[int]) -> None:
         """The topics of these queues are gone, and their attachments with them."""
         topics = {queue >> QUEUE_BITS for queue in queues}
@@ -384,9 +409,15 @@ class Serving:
         attached = self.attached.get(call.number)
         if attached is None:
             return _unknown(call.number)
-        group = attached.group
-        change = group.purge if call.is_purge else group.redrive
-        done = [change(letter) for letter in call.letters]
+        change = attached.group.purge if call.is_purge else attached.group.redrive
+        if not call.bases and not call.bits:
+            done = [change(letter) for letter in call.letters]
+        elif len(call.letters) == len(call.bases) == len(call.bits):
+            parts = zip(call.letters, map(_named, call.bases, call.bits), strict=True)
+            done = [change(letter, part) for letter, part in parts if part is not None]
+        else:
+            message = "a base and bits are needed for each dead letter, or for none"
+            return Refused(Reason.BAD_ARGUMENT, message)
         self._touched.add(call.number)
         return Changed(sum(result.value for result in done if isinstance(result, Changed)))
 
@@ -463,7 +494,7 @@ def _step(group: PopGroup, consumer: int, step: Step, now: int) -> int:
             return OVER_LIMIT
         extended = group.extend(consumer, step.token, now, invisible_ms=step.delay_ms)
         return extended.value - now if isinstance(extended, Changed) else FENCED
-    messages = span(step.base, int.from_bytes(step.bits, "little"))
+    messages = _named(step.base, step.bits)
     if messages is None or step.delay_ms > NACK_MS_MAX:
         return OVER_LIMIT
     token = step.token
@@ -481,6 +512,11 @@ def _step(group: PopGroup, consumer: int, step: Step, now: int) -> int:
         case _:
             return OVER_LIMIT
     return result.value if isinstance(result, Changed) else FENCED
+
+
+def _named(base: int, bits: bytes) -> Span | None:
+    """The messages that a command names; None: none."""
+    return span(base, int.from_bytes(bits, "little"))
 
 
 def _unknown(number: int) -> Refused:

@@ -75,6 +75,11 @@ def run(base: int, count: int, attempt: int = 0) -> Span:
     return Span(base, (1 << count) - 1, attempt)
 
 
+def shifted(bits: int, by: int) -> int:
+    """Bits moved up, or down if `by` is negative."""
+    return bits << by if by >= 0 else bits >> -by
+
+
 def width_of(bits: int, count: int) -> int:
     """How many of the lowest bits hold `count` ones, which there are."""
     low, high = count, bits.bit_length()

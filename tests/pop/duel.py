@@ -261,22 +261,31 @@ class Duel:
                 each.word = "lost"
         self.serve()
 
-    def attend(self, verb: str, pick: int) -> None:
-        """Redrive or purge a dead letter."""
+    def attend(self, verb: str, pick: int, part: int | None) -> None:
+        """Redrive or purge a dead letter: all of it, or the messages whose bits are set in `part`,
+        of which the lowest stands for the message before the letter's first one."""
         dead = self.first.dead
         if not dead:
-            assert isinstance(self.tell(verb, 1 << 30), Refused)
+            assert isinstance(self.tell(verb, 1 << 30, None), Refused)
             return
         number = sorted(dead)[pick % len(dead)]
         letter = dead[number]
         assert letter.is_parked == self.kind.is_blocking
+        named = None if part is None else span(letter.messages.base - 1, part)
+        meant = list(letter.messages.offsets())
+        if named is not None:
+            meant = sorted({*meant} & {*named.offsets()})
         here = [
-            offset
-            for offset in letter.messages.offsets()
-            if verb == "purge" or offset >= self.earliest[letter.queue]
+            offset for offset in meant if verb == "purge" or offset >= self.earliest[letter.queue]
         ]
-        assert self.tell(verb, number) == Changed(len(here))
-        for offset in letter.messages.offsets():
+        result = self.tell(verb, number, named)
+        if not meant:
+            assert isinstance(result, Refused)
+            return
+        assert result == Changed(len(here))
+        left = dead[number].messages.size if number in dead else 0
+        assert left == letter.messages.size - len(meant)
+        for offset in meant:
             each = self.messages[letter.queue, offset]
             assert each.word == "dead"
             each.attempt = 0
@@ -501,7 +510,8 @@ def step(duel: Duel, draw: Random) -> None:
         case 7:
             duel.trim(queue, draw.randint(1, 30))
         case 8:
-            duel.attend(draw.choice(["redrive", "purge"]), draw.randrange(1000))
+            part = draw.choice([None, draw.randint(1, 0xFFFF)])
+            duel.attend(draw.choice(["redrive", "purge"]), draw.randrange(1000), part)
         case 9:
             duel.leave(consumer)
         case _:

@@ -86,9 +86,13 @@ class Game(RuleBasedStateMachine):
     def trim(self, queue: int, size: int) -> None:
         self.duel.trim(queue, size)
 
-    @rule(verb=st.sampled_from(["redrive", "purge"]), pick=st.integers(0, 9))
-    def attend_to_dead_letters(self, verb: str, pick: int) -> None:
-        self.duel.attend(verb, pick)
+    @rule(
+        verb=st.sampled_from(["redrive", "purge"]),
+        pick=st.integers(0, 9),
+        part=st.none() | st.integers(1, 0xFFFF),
+    )
+    def attend_to_dead_letters(self, verb: str, pick: int, part: int | None) -> None:
+        self.duel.attend(verb, pick, part)
 
     @rule()
     def replica_is_rebuilt_from_a_snapshot(self) -> None:

@@ -112,6 +112,23 @@ def test_parked_message_blocks_its_key_alone_until_somebody_attends_to_it(verb: 
     assert offsets(serve(group, now=10**6)) == [[0] if verb == "redrive" else [2]]
 
 
+@pytest.mark.parametrize("is_blocking", [False, True])
+def test_part_of_a_letter_that_is_redriven_is_in_turn_with_its_own_key(is_blocking: bool) -> None:
+    group = ordered(is_blocking=is_blocking)
+    feed(group, A, B, C, A, B, C)
+    (first,) = serve(group)
+    group.reject(1, first.token, run(0, 3), 0, reason="no")
+    assert group.redrive(1, run(1, 1)) == Changed(1)
+    assert group.dead[1].piece.keys == struct.pack("<2I", A, C)
+    group = PopGroup.load(group.dump())
+    (second,) = serve(group)
+    # In a group that does not block the others' turns are over; b's second one has its turn.
+    assert offsets([second]) == ([[1]] if is_blocking else [[3, 4, 5]])
+    group.ack(1, second.token, second.messages, 0)
+    (third,) = serve(group)
+    assert offsets([third]) == ([[4]] if is_blocking else [[1]])
+
+
 def test_key_with_thousands_of_messages_does_not_hold_up_the_others() -> None:
     group = ordered()
     feed(group, *[A] * 20_000, B, C)

@@ -7,12 +7,14 @@ from raftmq.pop.pieces import (
     JOINED_WIDTH_MAX,
     Piece,
     bits_of,
+    divided,
     joined,
     joined_by_queue,
     pick,
     piece,
     positions,
 )
+from raftmq.pop.spans import Span
 
 SETS = st.sets(st.integers(0, 300), min_size=1)
 
@@ -50,6 +52,24 @@ def test_split_takes_the_first_messages_with_their_keys(
     first, rest = of(offsets, is_keyed=is_keyed).split(count)
     assert told(first) == set(sorted(offsets)[:count])
     assert told(rest) == set(sorted(offsets)[count:])
+
+
+@given(SETS, SETS, st.integers(-400, 400), st.booleans())
+def test_division_parts_a_piece_by_what_is_named_with_its_keys(
+    offsets: set[int], named: set[int], moved: int, is_keyed: bool
+) -> None:
+    named = {offset + moved for offset in named}
+    chosen = Span(min(named), bits_of(sorted(named)))
+    taken, rest = divided(of(offsets, 3, is_keyed=is_keyed), chosen)
+    assert told(taken) == offsets & named
+    assert told(rest) == offsets - named
+    assert {each.attempt for each in (taken, rest) if each} == {3}
+
+
+@given(SETS)
+def test_division_by_what_is_far_away_takes_nothing(offsets: set[int]) -> None:
+    for base in (-(1 << 70), 1 << 70):
+        assert divided(of(offsets), Span(base, 1)) == (None, of(offsets))
 
 
 @given(SETS, st.integers(-5, 310))

@@ -7,8 +7,20 @@ from typing import Any
 
 import pytest
 
-from raftmq.pop import backlog, groups, keyed, leases, pieces, retries, serial, windows, wishes
+from raftmq.pop import (
+    backlog,
+    groups,
+    keyed,
+    leases,
+    letters,
+    pieces,
+    retries,
+    serial,
+    windows,
+    wishes,
+)
 from raftmq.pop.pieces import Piece
+from raftmq.pop.spans import Span
 from tests.pop.duel import KINDS, drive
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -105,6 +117,20 @@ def forget_where_it_begins(self: Any, earliest: int) -> None:
 def bury_without_parking(self: Any, messages: Piece, *, is_parked: bool) -> None:
     self.dead += messages.size
     self.end_turn(messages)
+
+
+def part_with_all_keys(messages: Piece, chosen: Span) -> tuple[Piece | None, Piece | None]:
+    first, rest = pieces.divided(messages, chosen)
+    return first and first._replace(keys=messages.keys[: 4 * first.size]), rest
+
+
+def leave_from_the_front(messages: Piece, chosen: Span) -> tuple[Piece | None, Piece | None]:
+    first, _ = pieces.divided(messages, chosen)
+    return (None, messages) if first is None else messages.split(first.size)
+
+
+def unpark_all(self: Any, messages: Piece, left: Piece | None) -> None:
+    self._unblock(messages.base)
 
 
 def dump_without_chains(self: Any) -> list[Any]:
@@ -204,6 +230,18 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "turn of a dead letter without a body does not end": (
         "keyed, filtered, blocking",
         instead(backlog.Backlog, "lose_dead", lose_dead_without_a_turn),
+    ),
+    "keys of a part of a dead letter are those of its first messages": (
+        "keyed",
+        instead(letters, "divided", part_with_all_keys),
+    ),
+    "as many messages leave a dead letter as were named, but others": (
+        "plain",
+        instead(letters, "divided", leave_from_the_front),
+    ),
+    "rest of a parked letter does not block its queue": (
+        "serial, filtered, blocking",
+        instead(serial.SerialBacklog, "unpark", unpark_all),
     ),
     "parked message does not block its queue": (
         "serial, filtered, blocking",

@@ -80,6 +80,25 @@ def test_blocking_group_waits_for_an_operator() -> None:
     assert again.messages == run(0, 10, 1)
 
 
+def test_rest_of_a_parked_letter_is_in_the_way_of_what_comes_after_it() -> None:
+    group = PopGroup(Policy((10,), 9, 100, Order.QUEUE, is_blocking=True), Mode.ORDERED)
+    group.follow(7, 0)
+    (one,) = serve(group)
+    group.reject(1, one.token, run(0, 3), 0, reason="no")
+    # The middle one waits for the first one, the first one for nobody.
+    assert group.redrive(1, run(1, 1)) == Changed(1)
+    group = PopGroup.load(group.dump())
+    assert serve(group) == []
+    assert group.redrive(1, run(0, 1)) == Changed(1)
+    (two,) = serve(group)
+    assert two.messages == run(0, 2, 1)
+    group.ack(1, two.token, two.messages, 0)
+    assert serve(group) == []
+    assert group.purge(1, run(2, 1)) == Changed(1)
+    (rest,) = serve(group)
+    assert rest.messages == run(3, 7, 1)
+
+
 def test_purged_letter_of_a_blocking_group_is_out_of_the_way() -> None:
     group = PopGroup(Policy((10,), 1, 100, Order.QUEUE, is_blocking=True), Mode.ORDERED)
     group.follow(7, 0)

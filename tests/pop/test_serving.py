@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import cbor2
 import pytest
 
 from raftmq.batch import encode
@@ -269,6 +270,85 @@ def test_dead_letters_are_handed_out_again_or_thrown_away() -> None:
     assert log.call(ChangeDead(1, [1, 7], False), ChangeDead(1, [1, 2], True)) == [1, 1]
     (again,) = log.ask(ALICE, 2)
     assert again.messages == run(0, 1, 1)
+
+
+def bits(*places: int) -> bytes:
+    return sum(1 << place for place in places).to_bytes(4, "little")
+
+
+def bury_ten(log: Log) -> None:
+    """Letter 1 holds the messages 0 to 9."""
+    log.open()
+    log.send(10)
+    (handed,) = log.ask(ALICE, 10)
+    log.settle(1, all_of(handed, Deed.REJECT, reason="no"))
+
+
+def test_some_messages_of_a_dead_letter_are_handed_out_or_thrown_away_and_the_rest_stays() -> None:
+    log = Log()
+    bury_ten(log)
+    redriven, purged = [2, 3, 7], [0, 9]
+    assert log.call(
+        ChangeDead(1, [1], False, [2], [bits(0, 1, 5)]), ChangeDead(1, [1], True, [0], [bits(0, 9)])
+    ) == [3, 2]
+    group = log.machine.serving.attached[1].group
+    left = sorted({*range(10)} - {*redriven, *purged})
+    assert list(group.dead[1].messages.offsets()) == left
+    assert group.dead[1].reason == "no"
+    (again,) = log.ask(ALICE, 10)
+    assert (list(again.messages.offsets()), again.messages.attempt) == (redriven, 1)
+    assert group.audit() == group.audit() | {"dead": 5, "purged": 2, "leased": 3}
+
+
+def test_change_of_a_part_of_a_dead_letter_that_is_said_again_changes_nothing() -> None:
+    log = Log()
+    bury_ten(log)
+    change = ChangeDead(1, [1], False, [0], [bits(0, 1)])
+    assert log.call(change) == [2]
+    # What the letter begins with by now is not what was named.
+    assert log.call(change) == [0]
+    assert log.machine.serving.attached[1].group.dead[1].messages == run(2, 8, 1)
+
+
+def test_parts_of_dead_letters_that_name_nothing_change_nothing() -> None:
+    log = Log()
+    bury_ten(log)
+    far = (1 << 62, -(1 << 62), 10, -4)
+    letters = [1] * len(far)
+    before = log.machine.serving.dump()
+    assert log.call(ChangeDead(1, letters, True, [*far], [bits(0, 3)] * len(far))) == [0]
+    assert log.call(ChangeDead(1, [1], True, [0], [b""])) == [0]
+    assert log.call(ChangeDead(1, [1, 1], True, [0], [bits(0)])) == [Reason.BAD_ARGUMENT]
+    assert log.call(ChangeDead(1, [1], True, [], [bits(0)])) == [Reason.BAD_ARGUMENT]
+    assert log.machine.serving.dump() == before
+
+
+def test_letter_of_which_a_part_has_left_is_alike_in_a_replica_from_a_snapshot() -> None:
+    log = Log()
+    bury_ten(log)
+    log.call(ChangeDead(1, [1], False, [0], [bits(0, 4)]))
+    replica = PartitionMachine.restore(log.machine.snapshot())
+    for change in (
+        ChangeDead(1, [1], True, [1], [bits(0)]),
+        Ask(1, BOB, 20, 0, 0),
+        ChangeDead(1, [1], False),
+        Ask(1, BOB, 20, 0, 0),
+    ):
+        log.call(change)
+        replica.apply(log.records[-1])
+        assert replica.digest == log.machine.digest
+        assert replica.serving.dump() == log.machine.serving.dump()
+    assert log.machine.serving.attached[1].group.audit() == {
+        **dict.fromkeys(log.machine.serving.attached[1].group.audit(), 0), "leased": 9, "purged": 1
+    }  # fmt: skip
+
+
+def test_record_of_software_that_knew_whole_letters_only_means_whole_ones() -> None:
+    log = Log()
+    bury_ten(log)
+    # The array ended after `is_purge` then.
+    log.add(Kind.COMMANDS, cbor2.dumps([["change_dead", 1, [1], True]]))
+    assert log.machine.serving.attached[1].group.audit()["purged"] == 10
 
 
 def test_replica_from_a_snapshot_goes_on_like_the_others() -> None:

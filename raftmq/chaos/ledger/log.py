@@ -98,6 +98,8 @@ class PopLog:
         self._broken: set[int] = set()
         # The number of a consumer's last settlement, its results, and since when.
         self._sessions: dict[tuple[int, int], tuple[int, list[int], int]] = {}
+        # Groups whose dead letters were redriven or purged by the record.
+        self._attended: set[int] = set()
         self._index = 0
         self._token = 0
 
@@ -281,11 +283,17 @@ class PopLog:
 
     def _change_dead(self, command: ChangeDead) -> None:
         group = self.groups.get(command.number)
-        for of_queue in group.queues.values() if group is not None else []:
-            assert group is not None
-            for offset, entry in of_queue.entries.items():
-                if entry.word == "dead" and entry.letter in command.letters:
-                    group.change_dead(of_queue, offset, is_purge=command.is_purge)
+        letters, bases, bits = command.letters, command.bases, command.bits
+        are_whole = not bases and not bits
+        if group is None or not (are_whole or len(letters) == len(bases) == len(bits)):
+            return
+        for of_queue in group.queues.values():
+            dead = [(at, entry) for at, entry in of_queue.entries.items() if entry.word == "dead"]
+            for at, entry in dead:
+                places = [n for n, letter in enumerate(letters) if letter == entry.letter]
+                if (are_whole and places) or any(_names(bases[n], bits[n], at) for n in places):
+                    group.change_dead(of_queue, at, is_purge=command.is_purge)
+        self._attended.add(command.number)
 
     def _reset(self, command: ResetGroup) -> None:
         group = self.groups.get(command.number)
@@ -355,8 +363,11 @@ class PopLog:
                 fact = f"group {number}: {group.wishes} stand, and there are messages"
                 self._breach("Q16", number, fact)
             self._take_letters(group, real)
+            if number in self._attended:
+                self._compare_letters(number, group, real)
             for queue, of_queue in group.queues.items():
                 self._compare_queue(number, queue, of_queue, real)
+        self._attended.clear()
 
     def _compare_queue(self, number: int, queue: int, model: PopQueue, real: PopGroup) -> None:
         counts = real.counts(queue)
@@ -388,6 +399,24 @@ class PopLog:
                 if entry is not None:
                     entry.letter = letter
         group.letters = real.buried
+
+    def _compare_letters(self, number: int, group: PopModel, real: PopGroup) -> None:
+        """Each letter lacks the messages that left it, and no others."""
+        letters = {
+            (letter, dead.queue, offset)
+            for letter, dead in real.dead.items()
+            for offset in dead.messages.offsets()
+        }
+        expected = {
+            (entry.letter, queue, offset)
+            for queue, of_queue in group.queues.items()
+            for offset, entry in of_queue.entries.items()
+            if entry.word == "dead"
+        }
+        if letters != expected:
+            wrong = sorted(letters ^ expected)[:3]
+            fact = f"group {number}: (letter, queue, offset) {wrong} is dead, or should be"
+            self._breach("Q13", number, fact)
 
     def _breach(self, number: str, group: int, fact: str) -> None:
         self.breaches.append(PopBreach(number, self._index, fact))
@@ -421,3 +450,8 @@ def _step(group: PopModel, consumer: int, step: Step, now: int) -> int:
     word = _WORDS[Deed(step.deed)]
     offsets = list(messages.offsets())
     return group.settle(consumer, step.token, offsets, now, word, step.delay_ms)
+
+
+def _names(base: int, bits: bytes, offset: int) -> bool:
+    """Whether a command names a message."""
+    return offset >= base and bool(int.from_bytes(bits, "little") >> offset - base & 1)

@@ -39,6 +39,7 @@ from raftmq.pop.groups import Handed
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.results import Appended, Result
+from raftmq.pop.spans import run
 from raftmq.pop.subscriptions import Change, Resubscribe
 
 TOPIC = 1
@@ -106,6 +107,7 @@ class RandomLog:
         self._records.append(record)
         results = self.machine.apply(record)
         handed = self.machine.serving.take_handed()
+        self.machine.serving.take_traced()
         for number, one in handed:
             self.held[number].append(one)
         self.ledger.follow(record, results, handed, self.machine)
@@ -166,6 +168,7 @@ class RandomLog:
         for record in self._records[other.applied :]:
             other.apply(record)
         other.serving.take_handed()
+        other.serving.take_traced()
         if other.snapshot() != state:
             self.ledger.note("R21", "a replica that was restored has another state")
         self.machine = other
@@ -184,10 +187,7 @@ class RandomLog:
         if luck < 0.85:
             return Leave(number, consumer)
         if luck < 0.9:
-            # Whoever names a letter has seen it in a list.
-            letters = [*self.machine.serving.attached[number].group.dead, 1 << 40]
-            letters = rng.sample(letters, min(3, len(letters)))
-            return ChangeDead(number, letters, rng.random() < 0.3)
+            return self.change_dead(number)
         if luck < 0.92:
             queue = rng.choice(QUEUES)
             return Lose([queue], [rng.randint(0, self.machine.ends.get(queue, 0) + 1)])
@@ -196,6 +196,20 @@ class RandomLog:
             offset = rng.randint(-1, self.machine.ends.get(queue, 0) + 1)
             return ResetGroup(number, [queue], [offset])
         return Tick()
+
+    def change_dead(self, number: int) -> ChangeDead:
+        """An operator attends to dead letters: to whole ones, or to some messages of each."""
+        rng, dead = self.rng, self.machine.serving.attached[number].group.dead
+        # Whoever names a letter has seen it in a list.
+        letters = rng.sample([*dead, 1 << 40], min(3, len(dead) + 1))
+        is_purge = rng.random() < 0.3
+        if rng.random() < 0.4:
+            return ChangeDead(number, letters, is_purge)
+        named = [dead[letter].messages if letter in dead else run(0, 9) for letter in letters]
+        bases = [each.base + rng.choice([0, 0, 0, -1, 1]) for each in named]
+        bits = [each.bits & rng.getrandbits(each.bits.bit_length()) for each in named]
+        content = [each.to_bytes(each.bit_length() // 8 + 1, "little") for each in bits]
+        return ChangeDead(number, letters, is_purge, bases, content)
 
     def settle(self, number: int, consumer: int) -> Settle:
         """A consumer settles, or says again what it said."""
