@@ -196,7 +196,13 @@ def from_disk(store: LogStore, extents: dict[int, Extent], budget: int) -> dict[
 
 
 def answer(
-    group: Group, outbox: deque[Handed], parts: list[Part], read: dict[int, Outgoing], now: int
+    group: Group,
+    outbox: deque[Handed],
+    parts: list[Part],
+    read: dict[int, Outgoing],
+    now: int,
+    *,
+    is_serial: bool,
 ) -> tuple[Popped, list[bytes]]:
     """The answer with what was read, and its body; the rest of the parts stays in the outbox."""
     leases: list[Lease] = []
@@ -233,7 +239,7 @@ def answer(
             )
         )
         body += payloads
-    return Popped(leases, queues, bool(outbox)), body
+    return Popped(leases, queues, bool(outbox), is_serial), body
 
 
 def _part(group: Group, handed: Handed, room: int) -> Part:

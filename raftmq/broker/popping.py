@@ -33,6 +33,7 @@ from raftmq.pop.commands import encode_commands
 from raftmq.pop.groups import Handed
 from raftmq.pop.leases import SLOT_BITS
 from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.policy import Order
 from raftmq.pop.results import Refused, Result
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -97,7 +98,16 @@ class _Key(NamedTuple):
 class _Consumer:
     """How a consumer of an attachment is reached."""
 
-    __slots__ = ("connection", "correlation", "is_hurried", "is_reading", "key", "outbox", "since")
+    __slots__ = (
+        "connection",
+        "correlation",
+        "is_hurried",
+        "is_reading",
+        "is_serial",
+        "key",
+        "outbox",
+        "since",
+    )
 
     def __init__(self, key: _Key, connection: Connection) -> None:
         self.key = key
@@ -108,6 +118,8 @@ class _Consumer:
         self.is_hurried = False
         # True while batches are read from disk for the answer.
         self.is_reading = False
+        # Whether its group keeps the order of queues; known once `since` is.
+        self.is_serial = False
         # Leases that were not sent yet, and the first token that is not among them from the start;
         # None: it is not known yet what the consumer has in hand.
         self.outbox: deque[Handed] = deque()
@@ -345,6 +357,7 @@ class Popping:
         if consumer.since is None:
             consumer.since = machine.applied + 1 << SLOT_BITS
             attached = machine.serving.attached[request.number].group
+            consumer.is_serial = attached.order is Order.QUEUE
             consumer.outbox.extend(attached.held_by(consumer.key.consumer, group.now_ms()))
             if consumer.outbox:
                 self._met[consumer] = None
@@ -413,7 +426,9 @@ class Popping:
         self, consumer: _Consumer, group: Group, parts: list[Part], read: dict[int, Outgoing]
     ) -> None:
         """Send what was read; the rest stays in the outbox."""
-        popped, body = answer(group, consumer.outbox, parts, read, group.now_ms())
+        popped, body = answer(
+            group, consumer.outbox, parts, read, group.now_ms(), is_serial=consumer.is_serial
+        )
         if popped.leases or consumer.is_hurried:
             self._reply(consumer, popped, body)
 

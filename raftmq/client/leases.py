@@ -50,6 +50,8 @@ class HeldLease:
         "group",
         "held",
         "invisible_ms",
+        "is_serial",
+        "is_stopped",
         "items",
         "queue_number",
         "seen",
@@ -59,7 +61,14 @@ class HeldLease:
     )
 
     def __init__(
-        self, *, group: int, token: int, queue_number: int, attempt: int, base: int
+        self,
+        *,
+        group: int,
+        token: int,
+        queue_number: int,
+        attempt: int,
+        base: int,
+        is_serial: bool = False,
     ) -> None:
         self.group = group
         """The partition group."""
@@ -71,6 +80,10 @@ class HeldLease:
         """How often its messages were handed out, this time included."""
         self.base = base
         """The offset of bit 0."""
+        self.is_serial = is_serial
+        """Whether the consumer group keeps the order of queues."""
+        self.is_stopped = False
+        """True: what the application has not seen of it goes back, for the sake of that order."""
         self.seen = 0
         """All messages that ever came under this token."""
         self.held = 0

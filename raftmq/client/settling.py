@@ -13,6 +13,10 @@ once more and never guessed.
 An item's result is a count. All messages of an item are settled or none, with one exception:
 retention may have taken some, always the lowest of a queue. So a smaller count says which.
 
+In a group that keeps the order of queues whatever ends a message, but an ack, takes all that comes
+after it in its lease along. What the application has not seen of that lease goes back at once, by
+an item of its own: for the leader may be told of the first one late, or never.
+
 A call that runs out of time takes back what never left (`Unavailable`: nothing happened). What may
 have left stays under way (`OutcomeUnknown`); the same call again joins it, or finds what came of
 it.
@@ -260,6 +264,8 @@ class Settler:
                 item.join(waiter, fresh)
             else:
                 item.quiet |= fresh
+            if action is not Action.ACK and lease.is_serial:
+                self._stop(lease)
         if fresh != bits:
             self._settle_rest(lease, action, bits ^ fresh, waiter)
         self._pump()
@@ -315,6 +321,14 @@ class Settler:
             self._recover(flight)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _stop(self, lease: HeldLease) -> None:
+        """Hand nothing of a lease on any more: in the order of a queue, after one of its messages
+        that was not acked."""
+        lease.is_stopped = True
+        if lease.shelved:
+            # Nobody waits for it. The leader refuses it if it took all of it back already.
+            self.settle(lease, Action.GIVE_BACK, lease.shelved, Waiter())
 
     def _settle_rest(
         self, lease: HeldLease, action: Action, rest: int, waiter: Waiter | None
@@ -471,6 +485,8 @@ class Settler:
         # What retention took are the lowest: see the heading.
         lost = bits if result == FENCED else lowest(bits, max(count - result, 0))
         lease.finish(item.action, bits ^ lost, lost)
+        if lease.is_serial:
+            self._resolve_order(item, bits ^ lost)
         self._tally.settled += (item.quiet & ~lost).bit_count()
         for waiter, wanted in item.waiters:
             waiter.settled += (wanted & ~lost).bit_count()
@@ -478,6 +494,16 @@ class Settler:
             self._tell_gone(lease, lost, item.waiters)
         for waiter, _ in item.waiters:
             waiter.close_one()
+
+    def _resolve_order(self, item: Item, settled: int) -> None:
+        """In the order of a queue: what a result says of the rest of the lease."""
+        lease = item.lease
+        if not settled:
+            # It is over; or retention took some, and we cannot tell.
+            self._stop(lease)
+        elif item.action is not Action.ACK:
+            width = (settled & -settled).bit_length()
+            lease.lose(lease.held >> width << width)
 
     def _extended(self, item: Item, result: int) -> None:
         lease = item.lease

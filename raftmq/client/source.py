@@ -281,7 +281,8 @@ class Source:
         now = anyio.current_time()
         before = self._holder.shelf.counts.get(self.group, 0)
         for entry in popped.leases:
-            self._take_lease(wish, entry, stored.get(entry.queue, []), now)
+            batches = stored.get(entry.queue, [])
+            self._take_lease(wish, entry, batches, now, is_serial=popped.is_serial)
         return self._holder.shelf.counts.get(self.group, 0) - before
 
     def _batches(
@@ -307,7 +308,9 @@ class Source:
         found.sort(key=lambda each: each.base)
         return found
 
-    def _take_lease(self, wish: _Wish, entry: Lease, batches: list[_Stored], now: float) -> None:
+    def _take_lease(
+        self, wish: _Wish, entry: Lease, batches: list[_Stored], now: float, *, is_serial: bool
+    ) -> None:
         bits = int.from_bytes(entry.bits, "little")
         if not bits or entry.token <= 0 or entry.base < 0:
             raise ProtocolError(f"lease {entry.token} holds no messages")
@@ -319,6 +322,7 @@ class Source:
                 queue_number=entry.queue,
                 attempt=entry.attempt,
                 base=entry.base,
+                is_serial=is_serial,
             )
             lease.invisible_ms = wish.invisible_ms
             lease.run_until(now=now, remaining_ms=entry.remaining_ms)
@@ -339,6 +343,8 @@ class Source:
             new = lease.shelve(bits & lease.mask(start, end)) if start < end else 0
             if new:
                 self._holder.shelf.put(lease, batch, new, size)
+        if lease.is_stopped and lease.shelved:
+            self.give_back(lease, Waiter())
 
     def _end_list(self) -> None:
         """All that we have was listed: what was not is lost."""

@@ -86,6 +86,9 @@ class Popped(_Wire, frozen=True):
     alone, as a batch of its own: its base is the offset of the part's first message."""
     is_more: bool = False
     """True if more was handed out than fitted: ask again at once."""
+    is_serial: bool = False
+    """True in a group that keeps the order of queues: whatever ends a message of a lease, but an
+    ack, takes all that comes after it in that lease along."""
 
 
 class Action(IntEnum):

@@ -15,6 +15,7 @@ from raftmq.client.leases import lowest
 from raftmq.log.record import Kind, Record
 from raftmq.pop import calls
 from raftmq.pop.commands import encode_commands
+from raftmq.pop.policy import Order
 from raftmq.pop.results import Changed, Refused, Result
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -204,4 +205,4 @@ class FakePopping:
             taken = sorted(batches.items())
             queues.append(log.describe(queue, taken))
             body += [bytes(record.payload) for _, record in taken]
-        return Popped(leases, queues, is_more), body
+        return Popped(leases, queues, is_more, group.order is Order.QUEUE), body

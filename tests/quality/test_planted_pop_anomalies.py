@@ -82,21 +82,46 @@ def test_message_taken_ahead_may_come_late_from_an_older_lease() -> None:
     assert check_pop(script.history(), PopRules(is_ahead=False)).verdict is Verdict.INVALID
 
 
-def test_rest_of_a_lease_in_queue_order_goes_back_with_what_failed() -> None:
+@pytest.mark.parametrize("ending", ["nack", "refused", "none"])
+def test_rest_of_a_lease_in_queue_order_goes_back_with_what_failed(ending: str) -> None:
     script = PopScript()
     script.sent("a", 0)
     script.sent("b", 1)
     script.popped(1, "a", 0, 10)
-    script.settled(1, "nack", 0, 10, 0)
+    if ending == "nack":
+        script.settled(1, "nack", 0, 10, 0)
+    elif ending == "refused":
+        script.settled(1, "ack", 0, 10, result=-1)
     script.popped(1, "b", 1, 10)
     script.settled(1, "ack", 1, 10, result=-1)
     for offset, value in enumerate("ab"):
         script.popped(1, value, offset, 11 + offset, 2 - offset)
         script.acked(1, offset, 11 + offset)
     script.ended(acked=2)
+    history = script.history()
+    report = check_pop(history, PopRules(order="queue"))
+    if ending == "none":
+        assert report.verdict is Verdict.VALID
+        assert not report.anomalies
+        return
+    assert report.verdict is Verdict.INVALID
+    assert report.names() == {"rest-delivered"}
+    assert ANOMALIES["rest-delivered"] in explain(report, history)
+
+
+def test_message_of_a_lease_in_queue_order_may_be_settled_twice_in_vain() -> None:
+    script = PopScript()
+    for offset, value in enumerate("ab"):
+        script.sent(value, offset)
+    script.popped(1, "a", 0, 10)
+    script.acked(1, 0, 10)
+    script.settled(1, "nack", 0, 10, 0, result=-1)
+    script.popped(1, "b", 1, 10)
+    script.acked(1, 1, 10)
+    script.ended(acked=2)
     report = check_pop(script.history(), PopRules(order="queue"))
     assert report.verdict is Verdict.VALID
-    assert report.names() == {"rest-delivered"}
+    assert not report.anomalies
 
 
 def test_times_are_judged_only_as_far_as_clocks_are_known() -> None:

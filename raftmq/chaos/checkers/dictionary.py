@@ -94,8 +94,8 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "key had been.",
         "key-overtake": "In an ordered group a message was handed out while an earlier one of its "
         "key was not settled.",
-        "rest-delivered": "In a group that is ordered by queue, a later message of a lease was "
-        "given after an earlier one had failed: the consumer had taken it ahead.",
+        "rest-delivered": "In a group that is ordered by queue, a consumer was given a later "
+        "message of a lease after an earlier one had failed, or was not its own any more.",
         # Registers.
         "nonlinearizable": "No order of the operations explains the answers, if each took effect "
         "at one moment between its call and its answer.",

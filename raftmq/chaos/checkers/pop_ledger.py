@@ -46,9 +46,9 @@ from raftmq.chaos.history import NONE, History, RowType, Value
 Part: TypeAlias = Sent | Delivery
 
 CHECKER = "pop"
-TOLERATED = frozenset({"stale-delivery", "rest-delivered"})
-"""A consumer that took messages ahead may hand out one whose lease has just run out, or whose lease
-has just failed before it: what it says of that message is refused."""
+TOLERATED = frozenset({"stale-delivery"})
+"""A consumer that took messages ahead may hand out one whose lease has just run out: what it says
+of that message is refused."""
 
 
 def check_pop(

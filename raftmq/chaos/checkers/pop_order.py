@@ -4,7 +4,8 @@
 |---|---|
 | `key-inversion` | a message was handed out after a later one of its key had been |
 | `key-overtake` | a message was handed out while an earlier one of its key was not settled |
-| `rest-delivered` | a later message of a lease in queue order was given after one had failed |
+| `rest-delivered` | a later message of a lease in queue order was given after one had failed or |
+| | been refused |
 
 Tokens grow with every hand-out, so the first rule needs no clock. For the second, an earlier
 message surely was not settled if its ack was begun after the later one had come; or if nobody ever
@@ -19,10 +20,10 @@ Sources: the invariant Q19 of this project; SQS FIFO's message groups.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from raftmq.chaos.checkers.pop_calls import Delivery
+from raftmq.chaos.checkers.pop_calls import Delivery, Settlement
 from raftmq.chaos.checkers.pop_messages import Findings, Lease, Message, PopRules
 from raftmq.chaos.history import Value
 
@@ -50,18 +51,31 @@ def _may_be_gone(message: Message) -> bool:
 
 
 def judge_rest(leases: Mapping[int, Lease], rules: PopRules, found: Findings) -> None:
-    """In the order of a queue the rest of a lease goes back with the first message that failed."""
+    """In the order of a queue the rest of a lease goes back with the first message that failed, or
+    that was not its consumer's any more."""
     for lease in leases.values() if rules.order == "queue" else ():
-        failures = [one for one in lease.settlements if one.is_done and one.function != "ack"]
+        failures = list(_failures(lease))
         for one in lease.deliveries:
             for failure in failures:
-                if failure.offset < one.offset and failure.call.end < one.call.begin:
+                is_earlier = failure.offset < one.offset and failure.call.end < one.call.begin
+                if is_earlier and failure.call.process == one.call.process:
+                    how = "was refused for" if failure.is_fenced else "was done to"
                     fact = (
-                        f"offset {one.offset} came, {one}, after {failure.function} of offset "
+                        f"offset {one.offset} came, {one}, after {failure.function} {how} offset "
                         f"{failure.offset} of the same lease"
                     )
                     found.add("rest-delivered", fact, (failure, one))
                     break
+
+
+def _failures(lease: Lease) -> Iterator[Settlement]:
+    """Calls that ended messages of a lease, but for acks; or told that it had ended."""
+    settled = {one.offset for one in lease.settlements if not one.is_refused}
+    for one in lease.settlements:
+        # What is said of a message that was settled already is refused, and says nothing new.
+        is_news = one.is_fenced and one.offset not in settled
+        if is_news or (one.is_done and one.function != "ack"):
+            yield one
 
 
 def _key(message: Message, rules: PopRules) -> Value:
