@@ -8,6 +8,7 @@ Start reading at `verdict` (what a report is), then `total_queue` (the simplest 
 | `check_log` | sends and polls by offset: what can go wrong with a log |
 | `check_key_order` | order by key in ordered groups |
 | `check_pop` | consumer groups that pop: leases, retries, dead letters, order |
+| `check_withheld` | delayed messages, and those of transactions |
 | `check_linearizability` | registers, texts, sets, queues, locks: is there an order at all |
 | `check_zones` | the same for registers of unique values, in n log n |
 | `check_evidence` | what servers held and did: Raft's and the disk's invariants |
@@ -43,6 +44,7 @@ from raftmq.chaos.checkers.pop_ledger import check_pop
 from raftmq.chaos.checkers.pop_messages import PopRules
 from raftmq.chaos.checkers.total_queue import check_total_queue
 from raftmq.chaos.checkers.verdict import Anomaly, Report, Verdict, explain, with_entries, worst
+from raftmq.chaos.checkers.withheld import WithheldRules, check_withheld
 from raftmq.chaos.checkers.zones import check_zones
 
 __all__ = [
@@ -68,12 +70,14 @@ __all__ = [
     "Served",
     "SyncFailed",
     "Verdict",
+    "WithheldRules",
     "check_evidence",
     "check_key_order",
     "check_linearizability",
     "check_log",
     "check_pop",
     "check_total_queue",
+    "check_withheld",
     "check_zones",
     "explain",
     "judge",

@@ -96,6 +96,22 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "key was not settled.",
         "rest-delivered": "In a group that is ordered by queue, a consumer was given a later "
         "message of a lease after an earlier one had failed, or was not its own any more.",
+        # Messages that are stored before they may be seen.
+        "delivered-early": "A delayed message came before its time, by the stamp of the leader "
+        "that put it into its queue, or by the clocks of clients.",
+        "delivered-after-cancel": "A delayed message was taken back in time, and came all the "
+        "same.",
+        "half-visible": "A message of a transaction came, and nobody had asked to commit it yet.",
+        "delivered-after-rollback": "A transaction was rolled back, and a message of it came.",
+        "transaction-torn": "Some messages of a transaction came, and another one, that was "
+        "acknowledged, never did.",
+        "withheld-lost": "A delayed message fell due, or a transaction committed, and the message, "
+        "which was acknowledged, never came.",
+        "outcome-changed": "A transaction was said to be committed and to be rolled back, or to "
+        "have ended as nobody had asked.",
+        "undecided-unlisted": "A transaction that nobody ended is not in the list of those that "
+        "are open: nobody would ever decide it.",
+        "ended-listed": "A transaction that has ended is listed as open.",
         # Registers.
         "nonlinearizable": "No order of the operations explains the answers, if each took effect "
         "at one moment between its call and its answer.",

@@ -11,6 +11,9 @@ from raftmq.chaos.checkers.pop_ledger import check_pop
 from raftmq.chaos.checkers.total_queue import check_total_queue
 from raftmq.chaos.checkers.traffic import ACK, ASSIGN, POLL, SEND
 from raftmq.chaos.checkers.verdict import Report, Verdict, vacuous
+from raftmq.chaos.checkers.withheld import check_withheld
+from raftmq.chaos.checkers.withheld_calls import DELAY, HALF
+from raftmq.chaos.checkers.withheld_calls import FUNCTIONS as WITHHOLDING
 from raftmq.chaos.history import NONE, History
 
 CHECKER = "judge"
@@ -28,7 +31,12 @@ def judge(
     if POP in used:
         reports.append(check_pop(history))
         messages |= POPPING
-    if used & {POLL, ASSIGN} or (used & messages and not reports):
+    is_withheld = bool(used & {DELAY, HALF})
+    if is_withheld:
+        reports.append(check_withheld(history))
+        messages |= WITHHOLDING
+    # A poll may give messages that were withheld: those two would take them for strange.
+    if (used & {POLL, ASSIGN} and not is_withheld) or (used & messages and not reports):
         reports.append(check_total_queue(history))
         if (history.offset != NONE).any():
             reports.append(check_log(history))

@@ -42,6 +42,8 @@ BACKLOG = "backlog"
 EXTEND = "extend"
 SETTLING = ("ack", "nack", "reject", "give_back")
 REVIVING = ("redrive", "purge")
+WITHHOLDING = ("delay", "half")
+"""Sends of messages that are seen later, if at all: see `withheld_calls`."""
 FUNCTIONS = frozenset({POP, DEAD, BACKLOG, EXTEND, *SETTLING, *REVIVING})
 """What consumer groups that pop are asked for; `ack` may also belong to another queue."""
 
@@ -261,9 +263,9 @@ class QueueTraffic:
 
 
 def sends_of(history: History) -> list[Sent]:
-    """All sends, in order."""
-    calls = _calls(history)
-    is_send = history.is_function("send") & (history.value != NONE)
+    """All sends, in order; those of messages that are withheld among them."""
+    calls = calls_of(history)
+    is_send = history.is_function("send", *WITHHOLDING) & (history.value != NONE)
     offsets = {
         (int(history.operation[row]), int(history.value[row])): int(history.offset[row])
         for row in np.flatnonzero(is_send & (history.type == RowType.OK))
@@ -273,13 +275,17 @@ def sends_of(history: History) -> list[Sent]:
         operation, code = int(history.operation[row]), int(history.value[row])
         offset = offsets.get((operation, code), NONE)
         queue = history.keys[int(history.key[row])] if history.key[row] != NONE else ""
-        sends.append(Sent(calls[operation], queue, offset, history.values[code], (code,)))
+        value = history.values[code]
+        if history.functions[int(history.function[row])] in WITHHOLDING:
+            assert isinstance(value, tuple), f"{history.describe(int(row))}: it names no message"
+            value = value[0]
+        sends.append(Sent(calls[operation], queue, offset, value, (code,)))
     return sends
 
 
 def pop_traffic(history: History) -> dict[str, QueueTraffic]:
     """By group and queue: what was handed out and settled, and what was left in the end."""
-    calls = _calls(history)
+    calls = calls_of(history)
     found: dict[str, QueueTraffic] = {}
     last_lists = _last_lists(history, calls)
     answers = _answers(history)
@@ -315,7 +321,8 @@ def pop_traffic(history: History) -> dict[str, QueueTraffic]:
     return found
 
 
-def _calls(history: History) -> dict[int, Call]:
+def calls_of(history: History) -> dict[int, Call]:
+    """All calls, by the number of their operation."""
     outcomes = history.outcomes()
     begins = np.unique(history.operation, return_index=True)[1]
     ends = {
