@@ -39,6 +39,13 @@ def test_machine_agrees_with_the_ledger(modes: tuple[tuple[Mode, Policy], ...]) 
     }  # fmt: skip
 
 
+def test_nothing_that_was_handed_out_or_traced_piles_up() -> None:
+    one = log(3)
+    one.play(50)
+    assert not one.machine.serving.take_handed()
+    assert not one.machine.serving.take_traced()
+
+
 def test_same_seed_gives_the_same_log() -> None:
     assert play(7) == play(7)
     assert play(7).counts != play(8).counts
