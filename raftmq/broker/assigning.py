@@ -35,6 +35,7 @@ from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 
+from .answers import elsewhere
 from .connection import Connection
 from .group import Group
 from .pages import PAGE_BYTES
@@ -172,10 +173,7 @@ class Assigning:
 
     def _not_here(self) -> ErrorReply:
         group = self._service.group(SYSTEM_GROUP)
-        if group is not None:
-            return group.not_leader()
-        message = f"this node carries no replica of partition group {SYSTEM_GROUP}"
-        return ErrorReply("not_leader", message, group=SYSTEM_GROUP)
+        return elsewhere(SYSTEM_GROUP) if group is None else group.not_leader()
 
     # The beat
 

@@ -28,7 +28,7 @@ from raftmq.wire.popping import (
     FoundDead,
 )
 
-from .answers import answering
+from .answers import answering, elsewhere
 from .connection import Connection
 from .group import Group
 
@@ -76,7 +76,7 @@ class Backlogs:
         request = unpack(ChangeDead, frame.header)
         group = self._service.group(request.partition_group)
         if group is None:
-            connection.refuse(frame.correlation, _elsewhere(request.partition_group))
+            connection.refuse(frame.correlation, elsewhere(request.partition_group))
             return
         if len(request.letters) > SETTLE_ITEMS_MAX:
             message = f"{len(request.letters)} letters at once; the limit is {SETTLE_ITEMS_MAX}"
@@ -97,7 +97,7 @@ class Backlogs:
         """Answer with a page of the machine, linearizably."""
         group = self._service.group(partition_group)
         if group is None or not isinstance(group.machine, PartitionMachine):
-            connection.refuse(frame.correlation, _elsewhere(partition_group))
+            connection.refuse(frame.correlation, elsewhere(partition_group))
             return
 
         def ready(error: ErrorReply | None) -> None:
@@ -165,8 +165,3 @@ def _view(group: PopGroup, number: int, queue: int, end: int) -> BacklogView:
         counts.lost,
         counts.purged,
     )
-
-
-def _elsewhere(number: int) -> ErrorReply:
-    message = f"this node carries no replica of partition group {number}"
-    return ErrorReply("not_leader", message, group=number)

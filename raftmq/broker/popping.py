@@ -51,7 +51,7 @@ from raftmq.wire.popping import (
     Settled,
 )
 
-from .answers import answering, refusal
+from .answers import answering, elsewhere, refusal
 from .connection import Connection
 from .fetches import BYTES_MAX
 from .group import Group
@@ -306,8 +306,7 @@ class Popping:
         groups = self._service.catalog.consumer_groups
         error: ErrorReply | None = None
         if group is None or not isinstance(group.machine, PartitionMachine):
-            message = f"this node carries no replica of partition group {partition_group}"
-            error = ErrorReply("not_leader", message, group=partition_group)
+            error = elsewhere(partition_group)
         elif not group.is_leader:
             error = group.not_leader()
         elif number > groups.number_last:

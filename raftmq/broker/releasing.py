@@ -38,6 +38,7 @@ from raftmq.wire.delaying import CancelDelayed, DelayedCancelled
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 
+from .answers import elsewhere
 from .connection import Connection
 from .group import Group
 from .tickets import Callback
@@ -132,9 +133,7 @@ class Releasing:
         group = self._service.group(request.partition_group)
         refuse = partial(connection.refuse, frame.correlation)
         if group is None or not isinstance(group.machine, PartitionMachine):
-            number = request.partition_group
-            message = f"this node carries no data of partition group {number}"
-            refuse(ErrorReply("not_leader", message, group=number))
+            refuse(elsewhere(request.partition_group))
             return
         if len(request.queues) > ITEMS_MAX:
             message = f"{len(request.queues)} messages in one CANCEL; the limit is {ITEMS_MAX}"

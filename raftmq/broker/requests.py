@@ -21,7 +21,7 @@ from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog, PutGroup
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.delays import RESERVED
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.results import Appended, Changed, Delayed, Refused, Result
+from raftmq.pop.results import Appended, Delayed, Refused, Result
 from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups
@@ -51,13 +51,13 @@ from raftmq.wire.messages import (
     Transfer,
 )
 
+from .answers import answering, elsewhere, refusal
 from .connection import Connection
 from .fetches import Fetches, Source
 from .group import Group
 from .members import plan
 from .pages import QUESTIONS_MAX, committed_page, consumer_groups_page, subscriptions_page
 from .settings import Limits
-from .tickets import Callback
 from .world import Worker
 
 KEY_BATCHES_MAX = 1000
@@ -118,7 +118,7 @@ class _Produce:
             self._connection.reply(FrameKind.PRODUCE, self._correlation, header)
         else:
             assert isinstance(result, Refused)
-            self._connection.refuse(self._correlation, _refused(result))
+            self._connection.refuse(self._correlation, refusal(result))
 
     def failed(self, error: ErrorReply) -> None:
         self._connection.refuse(self._correlation, error)
@@ -190,7 +190,7 @@ class Requests:
         if number is None:
             return _unknown_queue(queue)
         group = self._service.group(number)
-        return group if group is not None else _elsewhere(number)
+        return group if group is not None else elsewhere(number)
 
     def _metadata(self, connection: Connection, frame: Frame) -> None:
         request = unpack(Metadata, frame.header)
@@ -204,7 +204,7 @@ class Requests:
             return
         group = self._service.group(SYSTEM_GROUP)
         if group is None:
-            connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
+            connection.refuse(frame.correlation, elsewhere(SYSTEM_GROUP))
             return
         self._read(connection, frame, group, answer)
 
@@ -232,27 +232,7 @@ class Requests:
             request.is_reset,
         )
         payload = encode_commands([command])
-        self._propose_commands(connection, frame, group, payload, _offsets_committed)
-
-    def _propose_commands(
-        self,
-        connection: Connection,
-        frame: Frame,
-        group: Group,
-        payload: bytes,
-        answer: Callable[[Any], msgspec.Struct],
-    ) -> None:
-        def done(results: list[Result]) -> None:
-            refused = [result for result in results if isinstance(result, Refused)]
-            if refused:
-                connection.refuse(frame.correlation, _refused(refused[0]))
-                return
-            result = results[0]
-            assert isinstance(result, Changed)
-            connection.reply(frame.kind, frame.correlation, pack(answer(result.value)))
-
-        ticket = Callback(done, partial(connection.refuse, frame.correlation))
-        group.propose(Kind.COMMANDS, payload, ticket)
+        group.propose(Kind.COMMANDS, payload, answering(connection, frame, _offsets_committed))
 
     def _read(
         self, connection: Connection, frame: Frame, group: Group, answer: Callable[[], None]
@@ -271,7 +251,7 @@ class Requests:
         request = unpack(Committed, frame.header)
         group = self._service.group(request.partition_group)
         if group is None or not isinstance(group.machine, PartitionMachine):
-            connection.refuse(frame.correlation, _elsewhere(request.partition_group))
+            connection.refuse(frame.correlation, elsewhere(request.partition_group))
             return
 
         def answer() -> None:
@@ -295,7 +275,7 @@ class Requests:
         """Answer with a page of the catalog, linearizably."""
         group = self._service.group(SYSTEM_GROUP)
         if group is None:
-            connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
+            connection.refuse(frame.correlation, elsewhere(SYSTEM_GROUP))
             return
 
         def answer() -> None:
@@ -354,7 +334,7 @@ class Requests:
         request = unpack(FindKey, frame.header)
         group = self._service.group(request.partition_group)
         if group is None or not isinstance(group.machine, PartitionMachine):
-            connection.refuse(frame.correlation, _elsewhere(request.partition_group))
+            connection.refuse(frame.correlation, elsewhere(request.partition_group))
             return
         self._read(
             connection, frame, group, partial(self._find_key, connection, frame, request, group)
@@ -386,13 +366,13 @@ class Requests:
             return
         group = self._service.group(SYSTEM_GROUP)
         if group is None:
-            connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
+            connection.refuse(frame.correlation, elsewhere(SYSTEM_GROUP))
             return
         payload = encode_commands([command])
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):
             connection.refuse(frame.correlation, _changing())
             return
-        self._propose_commands(connection, frame, group, payload, AdminDone)
+        group.propose(Kind.COMMANDS, payload, answering(connection, frame, AdminDone))
 
     def _keeps_members(self, group: Group, command: PutGroup) -> bool:
         """True if a command changes the order of a group's members only, by the newest catalog."""
@@ -403,7 +383,7 @@ class Requests:
     def _member(self, connection: Connection, frame: Frame) -> None:
         group = self._service.group(SYSTEM_GROUP)
         if group is None:
-            connection.refuse(frame.correlation, _elsewhere(SYSTEM_GROUP))
+            connection.refuse(frame.correlation, elsewhere(SYSTEM_GROUP))
             return
         change = unpack(ChangeMember, frame.header)
 
@@ -414,10 +394,10 @@ class Requests:
                 return
             commands = plan(change, self._service.catalog)
             if isinstance(commands, Refused):
-                connection.refuse(frame.correlation, _refused(commands))
+                connection.refuse(frame.correlation, refusal(commands))
                 return
             payload = encode_commands(commands)
-            self._propose_commands(connection, frame, group, payload, lambda _: Done())
+            group.propose(Kind.COMMANDS, payload, answering(connection, frame, lambda _: Done()))
 
         self._read(connection, frame, group, ready)
 
@@ -435,9 +415,7 @@ class Requests:
             reply = ErrorReply(Reason.BAD_ARGUMENT.value, message)
             connection.refuse(frame.correlation, reply)
         elif group is None or not group.is_leader:
-            connection.refuse(
-                frame.correlation, group.not_leader() if group else _elsewhere(number)
-            )
+            connection.refuse(frame.correlation, group.not_leader() if group else elsewhere(number))
         else:
             self._service.start_soon(self._hand_over, connection, frame, group, request.to)
 
@@ -502,10 +480,6 @@ def _offsets_committed(fenced: list[int] | None) -> OffsetsCommitted:
     return OffsetsCommitted(fenced or [])
 
 
-def _refused(result: Refused) -> ErrorReply:
-    return ErrorReply(result.reason.value, result.message)
-
-
 def _unknown_queue(queue: int) -> ErrorReply:
     message = f"queue {queue} belongs to no topic"
     return ErrorReply(Reason.UNKNOWN_TOPIC.value, message)
@@ -513,8 +487,3 @@ def _unknown_queue(queue: int) -> ErrorReply:
 
 def _changing() -> ErrorReply:
     return ErrorReply("busy", "the catalog is being changed", group=SYSTEM_GROUP, retry_ms=50)
-
-
-def _elsewhere(number: int) -> ErrorReply:
-    message = f"this node carries no replica of partition group {number}"
-    return ErrorReply("not_leader", message, group=number)

@@ -31,6 +31,7 @@ from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.tracing import FindTouches, FoundTouches, TouchView
 
+from .answers import elsewhere
 from .connection import Connection
 from .group import Group
 from .world import Worker
@@ -76,10 +77,7 @@ class Tracing:
         request = unpack(FindTouches, frame.header)
         group = self._service.group(request.partition_group)
         if group is None or not isinstance(group.machine, PartitionMachine):
-            number = request.partition_group
-            message = f"this node carries no replica of partition group {number}"
-            refusal = ErrorReply("not_leader", message, group=number)
-            connection.refuse(frame.correlation, refusal)
+            connection.refuse(frame.correlation, elsewhere(request.partition_group))
             return
 
         def ready(error: ErrorReply | None) -> None:

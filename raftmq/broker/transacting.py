@@ -21,7 +21,7 @@ from raftmq.wire.transacting import (
     TransactionView,
 )
 
-from .answers import answering
+from .answers import answering, elsewhere
 from .connection import Connection
 from .group import Group
 
@@ -86,8 +86,7 @@ class Transacting:
         group = self._service.group(number)
         if group is not None and isinstance(group.machine, PartitionMachine):
             return group
-        message = f"this node carries no data of partition group {number}"
-        connection.refuse(frame.correlation, ErrorReply("not_leader", message, group=number))
+        connection.refuse(frame.correlation, elsewhere(number))
         return None
 
 
