@@ -82,8 +82,8 @@ class Backlogs:
             message = f"{len(request.letters)} letters at once; the limit is {SETTLE_ITEMS_MAX}"
             connection.refuse(frame.correlation, ErrorReply(Reason.TOO_LARGE.value, message))
             return
-
-        command = calls.ChangeDead(request.number, request.letters, request.is_purge)
+        letters, bases, bits = request.letters, request.bases, request.bits
+        command = calls.ChangeDead(request.number, letters, request.is_purge, bases, bits)
         ticket = answering(connection, frame, DeadChanged)
         group.propose(Kind.COMMANDS, encode_commands([command]), ticket)
 

@@ -1,8 +1,8 @@
 """`raftmq dlq`: dead letters: messages that failed for the last time, or were rejected.
 
-A *letter* is what failed together: one message, or neighbours of one queue. It is handed out again
-or thrown away as a whole. So where a choice by filter takes only some messages of a letter, the
-letter stays, and that is said.
+A *letter* is what failed together: one message, or neighbours of one queue. What is chosen are
+messages: by letter, by id, by reason, by a filter on what they say, and all that is said must fit.
+The others of their letters stay where they are.
 
 What is chosen is looked at once, letters first, then their messages; letters that come meanwhile
 are left for the next time.
@@ -18,6 +18,7 @@ import click
 
 from .exits import Failure
 from .formats import as_json, body_text
+from .msg import print_touches, touch_json
 from .output import (
     Meter,
     counted,
@@ -32,7 +33,7 @@ from .session import Session, with_session
 from .values import RATE
 
 if TYPE_CHECKING:
-    from raftmq.client import Client, DeadLetter, Message
+    from raftmq.client import Client, DeadLetter, Message, Trace
     from raftmq.filters import Filter
 
 CHUNK_MESSAGES = 2000
@@ -52,10 +53,15 @@ STEP_SECONDS = 0.1
 
 
 class _Read(NamedTuple):
-    """A dead letter with its messages; None: retention took it."""
+    """A dead letter with its messages, None for what retention took; or with none if unread."""
 
     letter: "DeadLetter"
     messages: "list[Message | None]"
+
+    def part(self, places: Sequence[int]) -> "_Read":
+        """The same with only the messages in these places."""
+        letter = self.letter._replace(ids=tuple(self.letter.ids[at] for at in places))
+        return _Read(letter, [self.messages[at] for at in places] if self.messages else [])
 
 
 @dataclass(slots=True)
@@ -65,19 +71,31 @@ class _Choice:
     topic: str
     group: str
     numbers: frozenset[str]
+    ids: frozenset[str]
     reason: str | None
     filter: "Filter | None"
-    left_mixed: int = 0
     left_unread: int = 0
-    missing: set[str] = field(default_factory=set)
+    """Messages that had to be read for it and are not kept any more."""
+    missing: list[str] = field(default_factory=list)
+    """What was named and is not there."""
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether nothing is said but the topic and the group."""
+        return not (self.numbers or self.ids or self.reason or self.filter)
 
     async def letters(self, mq: "Client", limit: int | None = None) -> "list[DeadLetter]":
-        """Those that fit by what is known without their messages."""
+        """What fits by what is known without reading messages."""
         found = await mq.admin.dead_letters(self.topic, self.group, limit=limit)
+        numbers = {number_of(letter) for letter in found}
+        ids = {each for letter in found for each in letter.ids}
+        self.missing = [f"dead letter {each}" for each in sorted(self.numbers - numbers)]
+        self.missing += [f"message {each} in a dead letter" for each in sorted(self.ids - ids)]
         if self.numbers:
-            self.missing = {*self.numbers} - {number_of(letter) for letter in found}
             found = [letter for letter in found if number_of(letter) in self.numbers]
-        return [letter for letter in found if self.reason in (None, letter.reason)]
+        if self.ids:
+            found = [letter.part(self.ids) for letter in found]
+        return [letter for letter in found if letter.ids and self.reason in (None, letter.reason)]
 
     def takes(self, message: "Message | None") -> bool:
         """Whether the filter matches a message."""
@@ -85,12 +103,16 @@ class _Choice:
             return True
         return message is not None and self.filter.matches(message.props, tag=message.tag)
 
-    def takes_whole(self, read: _Read) -> bool:
-        """Whether a letter is chosen; counts those of which only a part is."""
-        taken = [self.takes(message) for message in read.messages]
-        if any(taken) and not all(taken):
-            self.left_mixed += 1
-        return all(taken)
+    def part(self, read: _Read) -> _Read:
+        """The chosen messages of a letter that was read; counts those that nobody can judge."""
+        self.left_unread += read.messages.count(None)
+        return read.part(
+            [
+                at
+                for at, message in enumerate(read.messages)
+                if message is not None and self.takes(message)
+            ]
+        )
 
 
 @click.group()
@@ -113,11 +135,14 @@ def _choosing(command: Callable[..., Any]) -> Callable[..., Any]:
         topic: str,
         group: str,
         letters: tuple[str, ...],
+        ids: tuple[str, ...],
         reason: str | None,
         expression: str | None,
         **others: Any,
     ) -> Any:
-        choice = _Choice(topic, group, frozenset(letters), reason, _compiled(expression))
+        choice = _Choice(
+            topic, group, frozenset(letters), _as_told(ids), reason, _compiled(expression)
+        )
         return command(session, choice, **others)
 
     wrapper.__name__ = command.__name__
@@ -126,6 +151,7 @@ def _choosing(command: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("topic"),
         click.option("-g", "--group", required=True, help="The consumer group."),
         click.option("-l", "--letter", "letters", multiple=True, help="Only this letter (repeat)."),
+        click.option("-i", "--id", "ids", multiple=True, help="Only this message (repeat)."),
         click.option("--reason", help="Only those with this reason."),
         click.option(
             "--filter",
@@ -169,26 +195,30 @@ def list_(session: Session, topic: str | None, group: str | None, output: str) -
 @click.option(
     "-n", "--count", type=click.IntRange(1), default=20, help="At most so many.  [default: 20]"
 )
+@click.option("--history", is_flag=True, help="With each hand-out, failure and retry.")
 @output_option()
 @_choosing
-def show(session: Session, choice: _Choice, count: int, output: str) -> None:
+def show(session: Session, choice: _Choice, count: int, history: bool, output: str) -> None:
     """Show messages in dead letters: why, since when, after how many attempts."""
     shown = 0
+    histories: list[Trace] = []
 
     async def call(mq: "Client") -> list[tuple[Any, ...]]:
         nonlocal shown
         rows: list[tuple[Any, ...]] = []
-        # With a filter there is no telling how many letters it takes to find enough.
-        limit = (
-            count if choice.filter is None and not choice.numbers and not choice.reason else None
-        )
+        # With a choice there is no telling how many letters it takes to find enough.
+        limit = count if choice.takes_all else None
         async with aclosing(_read(mq, await choice.letters(mq, limit))) as reads:
             async for read in reads:
                 for at, message in enumerate(read.messages):
                     if shown < count and choice.takes(message):
                         shown += 1
+                        told = {}
+                        if history:
+                            histories.append(await _history(mq, choice, read.letter.ids[at]))
+                            told["history"] = [touch_json(one) for one in histories[-1].touches]
                         if output == "json":
-                            print_line(_plain(read, at))
+                            print_line({**_plain(read, at), **told})
                         else:
                             rows.append(_row(read, at))
                 if shown >= count:
@@ -199,9 +229,21 @@ def show(session: Session, choice: _Choice, count: int, output: str) -> None:
     if rows:
         columns = ["!LETTER", "!ID", ">TRIES", "~REASON", "!SINCE", "KEY", "TAG", "~BODY"]
         print_table(columns, rows)
+        for found in histories:
+            click.echo(f"\n{found.id}")
+            print_touches(found)
+    if any(not found.is_whole for found in histories):
+        note("the log is not kept so far back: what happened first may be missing")
     _say_missing(choice)
     if not shown:
         note(f"no dead letters of {choice.group} in {choice.topic} like that")
+
+
+async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":
+    """What became of a message in this consumer group."""
+    found = await mq.trace(message_id)
+    own = tuple(journey for journey in found.journeys if journey.group == choice.group)
+    return found._replace(journeys=own)
 
 
 @dlq.command()
@@ -287,40 +329,42 @@ def _change(
     """Redrive or purge what is chosen, or say what would be done."""
     if target == choice.topic:
         raise click.UsageError("--to names the topic itself: leave it out")
-    done = {"messages": 0, "letters": 0}
+    messages, left_gone, numbers = 0, 0, set[str]()
 
     async def act(mq: "Client", part: list[_Read]) -> int:
         letters = [read.letter for read in part]
         if not execute:
-            return sum(len(letter.ids) for letter in letters)
+            return _size(part)
         if target is not None:
             await _send(mq, target, part)
         return await (mq.admin.purge(letters) if is_purge or target else mq.admin.redrive(letters))
 
     async def call(mq: "Client") -> None:
+        nonlocal messages, left_gone
         import anyio
 
         letters = await choice.letters(mq)
         total = sum(len(letter.ids) for letter in letters)
         with Meter("dead letters", total=total, is_shown=execute) as meter:
             async for part in _parts(mq, choice, letters, rate, is_read=target is not None):
-                messages = await act(mq, part)
-                done["messages"] += messages
-                done["letters"] += len(part)
-                meter.advance(messages)
+                count = await act(mq, part)
+                messages += count
+                left_gone += _size(part) - count
+                numbers.update(number_of(read.letter) for read in part)
+                meter.advance(_size(part))
                 if rate is not None and execute:
-                    await anyio.sleep(messages / rate)
+                    await anyio.sleep(_size(part) / rate)
 
     session.run(call)
     if output == "json":
-        left = {"mixed": choice.left_mixed, "unreadable": choice.left_unread}
-        print_json({"executed": execute, **done, "left": left})
+        left = {"unreadable": choice.left_unread, "gone": left_gone}
+        done = {"messages": messages, "letters": len(numbers), "left": left}
+        print_json({"executed": execute, **done})
     else:
         would = "" if execute else "would be "
-        messages = counted(done["messages"], "message")
-        letters = counted(done["letters"], "letter")
-        click.echo(f"{messages} in {letters} {would}{what}")
-    _say_left(choice)
+        letters_text = counted(len(numbers), "letter")
+        click.echo(f"{counted(messages, 'message')} in {letters_text} {would}{what}")
+    _say_left(choice, left_gone)
     if not execute:
         note("nothing was changed: add --execute to do it")
 
@@ -339,19 +383,24 @@ async def _parts(
     if choice.filter is None and not is_read:
         reads = _unread(letters)
     else:
-        reads = _read(mq, letters)
-    async for read in reads:
-        if is_read and None in read.messages:
-            choice.left_unread += 1
-            continue
-        if choice.filter is not None and not choice.takes_whole(read):
-            continue
-        part.append(read)
-        if sum(len(each.letter.ids) for each in part) >= size:
-            yield part
-            part = []
+        reads = _chosen(mq, choice, letters)
+    async with aclosing(reads):
+        async for read in reads:
+            places = range(len(read.letter.ids))
+            while places:
+                room = size - _size(part)
+                part.append(read.part(places[:room]))
+                places = places[room:]
+                if _size(part) == size:
+                    yield part
+                    part = []
     if part:
         yield part
+
+
+def _size(part: "Sequence[_Read]") -> int:
+    """How many messages."""
+    return sum(len(read.letter.ids) for read in part)
 
 
 async def _send(mq: "Client", target: str, part: list[_Read]) -> None:
@@ -364,9 +413,17 @@ async def _send(mq: "Client", target: str, part: list[_Read]) -> None:
 # Reading
 
 
-async def _unread(letters: "Sequence[DeadLetter]") -> AsyncIterator[_Read]:
+async def _unread(letters: "Sequence[DeadLetter]") -> AsyncGenerator[_Read, None]:
     for letter in letters:
         yield _Read(letter, [])
+
+
+async def _chosen(
+    mq: "Client", choice: _Choice, letters: "Sequence[DeadLetter]"
+) -> AsyncGenerator[_Read, None]:
+    async with aclosing(_read(mq, letters)) as reads:
+        async for read in reads:
+            yield choice.part(read)
 
 
 async def _read(mq: "Client", letters: "Sequence[DeadLetter]") -> AsyncGenerator[_Read, None]:
@@ -468,21 +525,34 @@ def _plain(read: _Read, at: int) -> dict[str, Any]:
 
 
 def _say_missing(choice: _Choice) -> None:
-    for number in sorted(choice.missing):
-        note(f"there is no dead letter {number} (any more)")
+    for what in choice.missing:
+        note(f"there is no {what} (any more)")
 
 
-def _say_left(choice: _Choice) -> None:
-    """What was chosen in part, or could not be done."""
+def _say_left(choice: _Choice, gone: int) -> None:
+    """What could not be done."""
     _say_missing(choice)
-    if choice.left_mixed:
-        note(
-            f"left: {counted(choice.left_mixed, 'letter')} with messages that match and others "
-            "that do not: a letter goes as a whole; choose it with --letter"
-        )
     if choice.left_unread:
-        letters = counted(choice.left_unread, "letter")
-        note(f"left: {letters} with messages that are not kept any more")
+        messages = counted(choice.left_unread, "message")
+        note(f"left: {messages} that cannot be read, as retention took what was written in them")
+    if gone:
+        note(
+            f"passed over: {counted(gone, 'message')} that retention took, or that left their "
+            "letters meanwhile"
+        )
+
+
+def _as_told(ids: tuple[str, ...]) -> frozenset[str]:
+    """Message ids as brokers tell them."""
+    if not ids:
+        return frozenset()
+    from raftmq.client import format_id, parse_id
+    from raftmq.errors import Rejected
+
+    try:
+        return frozenset(format_id(*parse_id(each)) for each in ids)
+    except Rejected as error:
+        raise Failure(str(error), fix="`raftmq dlq show` shows the ids") from error
 
 
 def _compiled(expression: str | None) -> "Filter | None":

@@ -103,9 +103,14 @@ def why(session: Session, message_id: str, output: str) -> None:
         for touch in found.touches:
             print_line(touch_json(touch))
     else:
-        columns = ("TIME", ">AFTER", "WHAT", "GROUP", "CONSUMER", ">TOKEN", ">TRY", "!DETAIL")
-        print_table((*columns, ">ENTRY", ">TERM", ">NODE"), _rows(found))
+        print_touches(found)
     warn_if_cut(found)
+
+
+def print_touches(found: "Trace") -> None:
+    """A table of what became of a message."""
+    columns = ("TIME", ">AFTER", "WHAT", "GROUP", "CONSUMER", ">TOKEN", ">TRY", "!DETAIL")
+    print_table((*columns, ">ENTRY", ">TERM", ">NODE"), _rows(found))
 
 
 def warn_if_cut(found: "Trace") -> None:

@@ -301,9 +301,10 @@ class Admin:
         return await find_dead(self._router, view, group, number, limit, timeout)
 
     async def redrive(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
-        """Hand dead letters out again as if for the first time; how many messages that were.
+        """Hand dead letters out again as if for the first time: the messages that they name, so for
+        some of a letter's give `letter.part(ids)`; how many that were.
 
-        Those that are gone are passed over, so to do it again is safe.
+        Those that left their letter meanwhile are passed over, so to do it again is safe.
 
         Raises:
             Rejected: `UNKNOWN_GROUP`: the group was detached or deleted.
@@ -311,9 +312,10 @@ class Admin:
         return await change_dead(self._router, letters, is_purge=False, timeout=timeout)
 
     async def purge(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
-        """Throw dead letters away: nobody is handed their messages; how many those were.
+        """Throw dead letters away: nobody is handed the messages that they name; how many those
+        were.
 
-        Those that are gone are passed over, so to do it again is safe.
+        As with `redrive`, it may be some of a letter's, and to do it again is safe.
 
         Raises:
             As `redrive`.

@@ -1,8 +1,9 @@
 """What groups that pop have left to do, and their dead letters, as partition groups tell them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from raftmq.pop.pieces import bits_of
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import LATEST, FrameKind, TopicView
 from raftmq.wire.popping import (
@@ -19,12 +20,14 @@ from raftmq.wire.popping import (
 
 from .consumer_groups import GroupAttachment, GroupSettings
 from .leases import offsets_of
-from .message import QUEUE_BITS, format_id
+from .message import QUEUE_BITS, format_id, parse_id
 from .offsets import find_offsets
 from .router import Router
 
 PAGE_LETTERS = 1000
 """Dead letters that are asked for at once."""
+CHANGED_BYTES = 256 * 1024
+"""Of the messages of dead letters that one request changes, a bit each, and one letter more."""
 ASKED_ONE_BY_ONE = 8
 """If a partition group is asked for more groups than so many, it is asked for all that it has."""
 
@@ -96,7 +99,12 @@ class DeadLetter(NamedTuple):
     timestamp: int
     """Since when, milliseconds since 1970."""
     ids: tuple[str, ...]
-    """The ids of its messages."""
+    """The ids of its messages, or of those of them that are meant."""
+
+    def part(self, ids: Collection[str]) -> "DeadLetter":
+        """The same letter with only those of its messages whose ids are given: to redrive or purge
+        these and leave the others in it."""
+        return self._replace(ids=tuple(each for each in self.ids if each in ids))
 
 
 async def find_backlogs(
@@ -253,20 +261,38 @@ async def change_dead(
     is_purge: bool,
     timeout: float | None = None,
 ) -> int:
-    """Hand dead letters out again, or throw them away; how many messages that were."""
-    where: dict[tuple[int, int], list[int]] = {}
+    """Hand messages of dead letters out again, or throw them away; how many that were."""
+    where: dict[tuple[int, int], list[DeadLetter]] = {}
     for each in letters:
-        where.setdefault((each.partition_group, each.number), []).append(each.letter)
+        if each.ids:
+            where.setdefault((each.partition_group, each.number), []).append(each)
     messages = 0
-    for (partition_group, number), numbers in where.items():
-        for start in range(0, len(numbers), SETTLE_ITEMS_MAX):
-            part = numbers[start : start + SETTLE_ITEMS_MAX]
+    for (partition_group, number), some in where.items():
+        for request in _changes(partition_group, number, some, is_purge=is_purge):
             frame = await router.call_leader(
-                partition_group,
-                FrameKind.BURY,
-                ChangeDead(partition_group, number, part, is_purge),
-                timeout=timeout,
-                is_change=True,
+                partition_group, FrameKind.BURY, request, timeout=timeout, is_change=True
             )
             messages += unpack(DeadChanged, frame.header).messages
     return messages
+
+
+def _changes(
+    partition_group: int, number: int, letters: Sequence[DeadLetter], *, is_purge: bool
+) -> Iterator[ChangeDead]:
+    """The requests, each within the bounds of one."""
+    numbers: list[int] = []
+    bases: list[int] = []
+    bits: list[bytes] = []
+    size = 0
+    for each in letters:
+        offsets = sorted(parse_id(one)[1] for one in each.ids)
+        meant = bits_of(offsets)
+        numbers.append(each.letter)
+        bases.append(offsets[0])
+        bits.append(meant.to_bytes((meant.bit_length() + 7) // 8, "little"))
+        size += len(bits[-1])
+        if len(numbers) == SETTLE_ITEMS_MAX or size >= CHANGED_BYTES:
+            yield ChangeDead(partition_group, number, numbers, is_purge, bases, bits)
+            numbers, bases, bits, size = [], [], [], 0
+    if numbers:
+        yield ChangeDead(partition_group, number, numbers, is_purge, bases, bits)

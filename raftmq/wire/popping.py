@@ -22,6 +22,8 @@ takes back what was handed out since the first.
 
 from enum import IntEnum
 
+import msgspec
+
 from .messages import FetchedQueue, _Wire
 
 
@@ -262,7 +264,8 @@ class FoundDead(_Wire, frozen=True):
 
 
 class ChangeDead(_Wire, frozen=True):
-    """Hand dead letters out again as if for the first time, or throw them away."""
+    """Hand dead letters out again as if for the first time, or throw them away: whole ones, or some
+    messages of each."""
 
     partition_group: int
     """The partition group."""
@@ -272,6 +275,11 @@ class ChangeDead(_Wire, frozen=True):
     """Their numbers; 4,096 at the most. Those that are gone are passed over."""
     is_purge: bool = False
     """True: throw them away."""
+    bases: list[int] = msgspec.field(default_factory=list)
+    """For each letter the offset of the first message that is meant; empty: whole letters are."""
+    bits: list[bytes] = msgspec.field(default_factory=list)
+    """For each letter which messages from there on are meant, as in `Lease`; those that are not in
+    it are passed over."""
 
 
 class DeadChanged(_Wire, frozen=True):

@@ -126,6 +126,48 @@ def test_dead_letters_are_listed_redriven_and_purged() -> None:
     assert (purged, left) == (3, [])
 
 
+def test_messages_of_one_letter_are_redriven_and_purged_one_by_one() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, 12)
+        await mq.settle([handle for _, handle in await popping(mq, 12)], "reject")
+        letters = await mq.admin.dead_letters("orders", "g")
+        letter = next(each for each in letters if len(each.ids) == 3)
+        first, middle, last = letter.ids
+        some = [letter.part([first, last]), letter.part(["1-0"])]
+        redriven = [await mq.admin.redrive(some), await mq.admin.redrive(some)]
+        found = await popping(mq, 2)
+        expected = sorted([(await mq.get(each)).body for each in (first, last)])
+        purged = [await mq.admin.purge([letter]), await mq.admin.purge([letter.part([middle])])]
+        left = await mq.admin.dead_letters("orders", "g")
+        others = [each for each in letters if each != letter]
+        return redriven, sorted(body for body, _ in found) == expected, purged, left == others
+
+    assert with_client(job, queues=4) == ([2, 0], True, [1, 0], True)
+
+
+def test_parts_of_many_letters_go_out_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.client.dead_letters.CHANGED_BYTES", 2)
+    monkeypatch.setattr("raftmq.client.dead_letters.SETTLE_ITEMS_MAX", 3)
+
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, 40)
+        taken = await popping(mq, 40)
+        for n in range(0, 40, 2):
+            await mq.settle([handle for _, handle in taken[n : n + 2]], "reject")
+        letters = await mq.admin.dead_letters("orders", "g")
+        firsts = [letter.part(letter.ids[:1]) for letter in letters]
+        redriven = await mq.admin.redrive(firsts)
+        again = {m for m, _ in await popping(mq, redriven)}
+        meant = {(await mq.get(each.ids[0])).body for each in firsts}
+        left = [each.ids for each in await mq.admin.dead_letters("orders", "g")]
+        return redriven == len(letters), again == meant, left, [x.ids[1:] for x in letters]
+
+    are_all, are_meant, left, rest = with_client(job, queues=4)
+    assert (are_all, are_meant) == (True, True)
+    assert left == [ids for ids in rest if ids]
+    assert len(left) > 3
+
+
 def test_letters_of_many_pages_are_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftmq.client.dead_letters.PAGE_LETTERS", 2)
     monkeypatch.setattr("raftmq.broker.backlogs.PAGE_MAX", 3)

@@ -83,15 +83,82 @@ def test_letters_are_sent_to_another_topic_as_they_were(raftmq: CommandLine, top
     assert raftmq.ok("dlq", "list", "-t", topic).stdout == ""
 
 
-def test_letter_of_which_only_a_part_matches_is_left(raftmq: CommandLine, topic: str) -> None:
-    group = f"g-{topic}"
-    raftmq.ok("produce", topic, "a", "-q", "0", "--tag", "paid")
-    raftmq.ok("produce", topic, "b", "-q", "0")
-    handles = raftmq.ok("pop", topic, "-g", group, "-n", "8", "-f", "%H ").stdout.split()
+def bury_together(raftmq: CommandLine, topic: str, group: str) -> dict[str, str]:
+    """One letter of `a`, `b`, `c`, `d`, of which `a` and `c` have tag paid: body → id."""
+    for body in "abcd":
+        tag = ("--tag", "paid") if body in "ac" else ()
+        raftmq.ok("produce", topic, body, "-q", "0", *tag)
+    handles = raftmq.ok("pop", topic, "-g", group, "-n", "100", "-f", "%H ").stdout.split()
     raftmq.ok("reject", *handles)
-    left = raftmq.ok("dlq", "redrive", topic, "-g", group, "--filter", "paid", "-o", "json")
-    assert (left.json["messages"], left.json["left"]["mixed"]) == (0, 1)
-    assert "choose it with --letter" in left.stderr
+    shown = raftmq.ok("dlq", "show", topic, "-g", group, "-o", "json").lines
+    assert len({each["letter"] for each in shown}) == 1
+    return {each["body"]: each["id"] for each in shown}
+
+
+def dead(raftmq: CommandLine, topic: str, group: str) -> str:
+    """The bodies in dead letters."""
+    lines = raftmq.ok("dlq", "export", topic, "-g", group).lines
+    return "".join(sorted(each["body"] for each in lines))
+
+
+def test_exactly_the_messages_of_a_letter_that_match_are_redriven(
+    raftmq: CommandLine, topic: str
+) -> None:
+    group = f"g-{topic}"
+    bury_together(raftmq, topic, group)
+    choice = ("dlq", "redrive", topic, "-g", group, "--filter", "paid")
+    dry = raftmq.ok(*choice, "-o", "json").json
+    assert (dry["messages"], dry["letters"]) == (2, 1)
+    assert dead(raftmq, topic, group) == "abcd"
+    done = raftmq.ok(*choice, "--execute", "-o", "json").json
+    assert done == {**dry, "executed": True}
+    again = raftmq.ok("pop", topic, "-g", group, "-n", "8", "--ack", "-f", "%v %a,").stdout
+    assert sorted(again.split(",")) == ["", "a 1", "c 1"]
+    assert dead(raftmq, topic, group) == "bd"
+
+
+def test_exactly_the_messages_that_are_named_are_purged_sent_or_shown(
+    raftmq: CommandLine, topic: str
+) -> None:
+    group, target = f"g-{topic}", f"to-{topic}"
+    ids = bury_together(raftmq, topic, group)
+    raftmq.ok("topic", "create", target, "-q", "1")
+    shown = raftmq.ok("dlq", "show", topic, "-g", group, "-i", ids["b"].upper(), "-o", "json")
+    assert [each["body"] for each in shown.lines] == ["b"]
+    named = ("-i", ids["b"], "-i", "1-ff", "--execute")
+    purged = raftmq.ok("dlq", "purge", topic, "-g", group, *named, "-o", "json")
+    assert (purged.json["messages"], purged.json["letters"]) == (1, 1)
+    assert "no message 1-ff in a dead letter" in purged.stderr
+    raftmq.ok("dlq", "redrive", topic, "-g", group, "-i", ids["d"], "--to", target, "--execute")
+    assert [m["body"] for m in raftmq.ok("consume", target, "-e", "-o", "json").lines] == ["d"]
+    assert dead(raftmq, topic, group) == "ac"
+    both = ("-i", ids["a"], "--filter", "NOT tag = 'paid'", "--execute")
+    assert raftmq.ok("dlq", "purge", topic, "-g", group, *both, "-o", "json").json["messages"] == 0
+    wrong = raftmq("dlq", "show", topic, "-g", group, "-i", "nonsense")
+    assert (wrong.code, "no message id" in wrong.stderr) == (1, True)
+
+
+def test_rate_bounds_how_fast_the_messages_of_one_letter_go_out(
+    raftmq: CommandLine, topic: str
+) -> None:
+    group = f"g-{topic}"
+    bury_together(raftmq, topic, group)
+    begun = time.monotonic()
+    done = raftmq.ok("dlq", "redrive", topic, "-g", group, "--rate", "4/s", "--execute").stdout
+    assert time.monotonic() - begun >= 1.0
+    assert done == "4 messages in 1 letter handed out again\n"
+
+
+def test_history_of_a_dead_letter_is_shown(raftmq: CommandLine, topic: str) -> None:
+    group = f"g-{topic}"
+    bury(raftmq, topic, group)
+    shown = raftmq.ok("dlq", "show", topic, "-g", group, "--history", "-o", "json").lines
+    for each in shown:
+        what = [touch["what"] for touch in each["history"]]
+        assert what == ["stored", "handed out", "dead letter"]
+        assert each["history"][-1]["reason"] == each["reason"]
+    table = raftmq.ok("dlq", "show", topic, "-g", group, "--history").stdout
+    assert table.count("handed out") == 3
 
 
 def test_rate_bounds_how_fast_letters_are_handed_out(raftmq: CommandLine, topic: str) -> None:

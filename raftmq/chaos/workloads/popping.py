@@ -41,7 +41,7 @@ from raftmq.chaos.checkers.pop_calls import (
 from raftmq.chaos.checkers.pop_messages import Ordering
 from raftmq.chaos.history import History, Recorder, Value
 from raftmq.chaos.workloads.audit import find_left, offset_of
-from raftmq.client import Client
+from raftmq.client import Client, DeadLetter
 from raftmq.client.popped import PoppedMessage, PoppedMessages, Settlement
 from raftmq.client.popping import PopConsumer
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
@@ -203,7 +203,7 @@ class Popping:
         while not self.is_draining:
             await trio.sleep(random.expovariate(1 / OPERATE_SECONDS))
             letters = await mq.admin.dead_letters(self.topic, REDRIVEN)
-            some = [letter for letter in letters if random.random() < 0.3]
+            some = [_part(letter, random) for letter in letters if random.random() < 0.3]
             if not some or self.is_draining:
                 continue
             function = random.choices(["redrive", "purge"], [3, 1])[0]
@@ -223,6 +223,13 @@ class Popping:
             else:
                 self.counts[f"{function} done"] += len(named)
                 self.recorder.ok(operation)
+
+
+def _part(letter: DeadLetter, random: Random) -> DeadLetter:
+    """Of a letter with several messages some, at least one."""
+    if len(letter.ids) == 1:
+        return letter
+    return letter.part(random.sample(letter.ids, random.randint(1, len(letter.ids))))
 
 
 class _Consuming:
