@@ -364,15 +364,28 @@ class Requests:
             reply = ErrorReply(Reason.BAD_ARGUMENT.value, f"no such command: {error}")
             connection.refuse(frame.correlation, reply)
             return
-        group = self._service.group(SYSTEM_GROUP)
+        group = self._founded_group(connection, frame)
         if group is None:
-            connection.refuse(frame.correlation, elsewhere(SYSTEM_GROUP))
             return
         payload = encode_commands([command])
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):
             connection.refuse(frame.correlation, _changing())
             return
         group.propose(Kind.COMMANDS, payload, answering(connection, frame, AdminDone))
+
+    def _founded_group(self, connection: Connection, frame: Frame) -> Group | None:
+        """The system group, for a change of the catalog; None: the request was refused, as it must
+        go elsewhere, or wait until the cluster is founded."""
+        group = self._service.group(SYSTEM_GROUP)
+        if group is None:
+            connection.refuse(frame.correlation, elsewhere(SYSTEM_GROUP))
+        elif group.is_leader and not self._service.catalog.is_bootstrapped:
+            message = "the cluster is not founded yet"
+            error = ErrorReply("unavailable", message, group=SYSTEM_GROUP, retry_ms=50)
+            connection.refuse(frame.correlation, error)
+        else:
+            return group
+        return None
 
     def _keeps_members(self, group: Group, command: PutGroup) -> bool:
         """True if a command changes the order of a group's members only, by the newest catalog."""
@@ -381,9 +394,8 @@ class Requests:
         return same and group.is_settled
 
     def _member(self, connection: Connection, frame: Frame) -> None:
-        group = self._service.group(SYSTEM_GROUP)
+        group = self._founded_group(connection, frame)
         if group is None:
-            connection.refuse(frame.correlation, elsewhere(SYSTEM_GROUP))
             return
         change = unpack(ChangeMember, frame.header)
 
