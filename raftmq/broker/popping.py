@@ -497,7 +497,7 @@ class Popping:
     def _arm(self, group: Group) -> None:
         """Come back when the machine has something to do for time alone."""
         assert isinstance(group.machine, PartitionMachine)
-        timer = group.machine.serving.next_timer
+        timer = group.machine.next_timer
         armed = self._armed.get(group.number)
         if timer is None or (armed is not None and armed <= timer):
             return
@@ -513,7 +513,7 @@ class Popping:
         if not group.is_leader or group.is_retired:
             return
         assert isinstance(group.machine, PartitionMachine)
-        timer = group.machine.serving.next_timer
+        timer = group.machine.next_timer
         if timer is not None and timer <= group.now_ms():
             self._say(group, calls.Tick(), None)
             self.flush()

@@ -44,10 +44,11 @@ from .transactions import Begin, End, Transactions, is_half
 VERSION = 1
 """The newest record version that this machine applies."""
 
-_STATE_VERSION = 6
-_STATE_VERSIONS = (1, 2, 3, 4, 5, _STATE_VERSION)
+_STATE_VERSION = 7
+_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no leases, the third no
-owners of queues, the fourth no delayed messages, the fifth no transactions."""
+owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
+these."""
 _DELAYED = 1 << 62
 """In a producer's session: a batch went not to an offset, but to this plus its number."""
 _DIGEST = struct.Struct("<QIQ")
@@ -107,7 +108,7 @@ class PartitionMachine:
         """Consumer groups that pop."""
         self.delays = Delays(self._limits.delayed_max)
         """Messages whose time has not come."""
-        self.transactions = Transactions(self.delays)
+        self.transactions = Transactions(self.delays, self.serving)
         """Those that are open, and how others ended."""
         self._producers = Producers(self._limits.sessions_max)
 
@@ -115,6 +116,13 @@ class PartitionMachine:
     def committed(self) -> dict[str, dict[int, tuple[int, int]]]:
         """Consumer group → queue → (next offset to read, when it was committed in ms)."""
         return self.offsets.committed
+
+    @property
+    def next_timer(self) -> int | None:
+        """When time has something to do here, but for delayed messages; None: never, as things
+        are."""
+        timers = (self.serving.next_timer, self.transactions.next_timer)
+        return min((timer for timer in timers if timer is not None), default=None)
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`.
@@ -131,6 +139,7 @@ class PartitionMachine:
         self.serving.begin(record.timestamp)
         self.offsets.pass_time(record.timestamp)
         self.delays.pass_time(record.timestamp)
+        self.transactions.pass_time(record.timestamp)
         results: list[Result] = []
         placed = 0
         if record.kind == Kind.BATCH:

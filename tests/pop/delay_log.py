@@ -9,7 +9,7 @@ from raftmq.pop.commands import encode_commands
 from raftmq.pop.delays import Cancel
 from raftmq.pop.machine import Command, Limits, PartitionMachine
 from raftmq.pop.releases import copy, indexes_of, release
-from raftmq.pop.results import Changed, Appended, Delayed, Result
+from raftmq.pop.results import Appended, Changed, Delayed, Result
 from raftmq.pop.shelf import Key
 
 
