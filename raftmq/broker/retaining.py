@@ -8,7 +8,7 @@
 The messages of a dead letter stand where they were stored, and nowhere else. So that somebody can
 still look at them and hand them out again, the segment that holds the first one stays, and what
 comes after it: for `log.dead_ms` more, and up to `log.dead_bytes` more. Then they are gone: the
-letter stays, and redriving it counts its messages as lost.
+letter stays, and redriving it counts its messages as lost. How many are gone, operators are told.
 
 Invariants:
 - Dead letters keep no more than the two settings say, and nothing while the leader's disk is full.
@@ -31,12 +31,20 @@ from .group import Group
 from .settings import Log
 
 LOOK_MS = 10_000
-"""How often all dead letters of a group are gone through while they hold it up: 100,000 of them
-take about 30 ms."""
+"""How often all dead letters of a group are gone through: 100,000 of them take about 30 ms."""
+
+
+class DeadNeeds(NamedTuple):
+    """What dead letters need of a log."""
+
+    floor: int | None
+    """The first record that holds a message of one; None: none of what is kept does."""
+    gone: int
+    """How many of their messages are not kept any more."""
 
 
 class _Look(NamedTuple):
-    """What dead letters need."""
+    """What they were found to need."""
 
     wanted: int
     """Up to where retention wanted to drop."""
@@ -44,8 +52,8 @@ class _Look(NamedTuple):
     """How often it had."""
     at: int
     """When, milliseconds."""
-    floor: int | None
-    """The first record that holds one of them; None: none of what is kept does."""
+    needs: DeadNeeds
+    """What."""
 
 
 class Held(NamedTuple):
@@ -67,17 +75,19 @@ class Retaining:
         self._looks: dict[int, _Look] = {}
         self.held: dict[int, Held] = {}
         """Partition group → what is kept beyond retention."""
+        self.gone: dict[int, int] = {}
+        """Partition group → how many messages of its dead letters are not kept any more, as far as
+        was looked (`LOOK_MS`); none are of those that are not named."""
 
     def keep_from(self, group: Group, *, now: int) -> int:
         """The first index of a group's log to keep; 0: all of it."""
         segments = group.store.segments()
         wanted = kept = retention_start(segments, self._settings, now=now)
-        if wanted > group.machine.log_start and not group.full:
+        floor = self._look(group, wanted, now).floor
+        if floor is not None and wanted > group.machine.log_start and not group.full:
             furthest = dead_start(segments, self._settings, wanted=wanted, now=now)
-            floor = self._floor(group, wanted, now) if furthest < wanted else None
-            if floor is not None:
-                needed = next(each.base for each in segments if each.last >= floor)
-                kept = max(furthest, min(wanted, needed))
+            needed = next((each.base for each in segments if each.last >= floor), wanted)
+            kept = max(furthest, min(wanted, needed))
         self.held.pop(group.number, None)
         beyond = [each.bytes for each in segments if kept <= each.last < wanted]
         if beyond:
@@ -89,33 +99,43 @@ class Retaining:
         for number in self._looks.keys() - set(led):
             del self._looks[number]
             self.held.pop(number, None)
+            self.gone.pop(number, None)
 
-    def _floor(self, group: Group, wanted: int, now: int) -> int | None:
+    def _look(self, group: Group, wanted: int, now: int) -> DeadNeeds:
         assert isinstance(group.machine, PartitionMachine)
         look, drops = self._looks.get(group.number), group.index.drops
         if look is None or (look.wanted, look.drops) != (wanted, drops) or look.at < now - LOOK_MS:
-            floor = dead_floor(group.machine.serving, group.index)
-            look = self._looks[group.number] = _Look(wanted, drops, now, floor)
-        return look.floor
+            needs = dead_needs(group.machine.serving, group.index)
+            look = self._looks[group.number] = _Look(wanted, drops, now, needs)
+            self.gone.pop(group.number, None)
+            if needs.gone:
+                self.gone[group.number] = needs.gone
+        return look.needs
 
 
-def dead_floor(serving: Serving, index: LogIndex) -> int | None:
-    """The first record that holds a message of a dead letter; None: none of what is kept does."""
+def dead_needs(serving: Serving, index: LogIndex) -> DeadNeeds:
+    """What the dead letters of a data group need of its log, and how much of it is gone."""
     earliest: dict[int, int | None] = {}
     lowest: dict[int, int] = {}
+    gone = 0
     for attached in serving.attached.values():
         for letter in attached.group.dead.values():
-            queue, base = letter.queue, letter.messages.base
+            queue, messages = letter.queue, letter.messages
             if queue not in earliest:
                 earliest[queue] = index.earliest(queue)
             first = earliest[queue]
-            if first is None or letter.messages.stop <= first:
+            if first is None or messages.stop <= first:
+                gone += messages.size
                 continue
-            base = max(base, first)
+            base = messages.base
+            if base < first:
+                lacking, _ = messages.before(first)
+                gone, base = gone + (0 if lacking is None else lacking.size), first
             if base < lowest.get(queue, base + 1):
                 lowest[queue] = base
     found = [index.lookup(queue, base, 1) for queue, base in lowest.items()]
-    return min((placements[0].index for placements in found if placements), default=None)
+    floor = min((placements[0].index for placements in found if placements), default=None)
+    return DeadNeeds(floor, gone)
 
 
 def retention_start(segments: list[SegmentSize], settings: Log, *, now: int) -> int:

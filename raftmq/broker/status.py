@@ -88,6 +88,7 @@ def _group_status(node: "Node", group: Group) -> dict[str, Any]:
         "rotten": node.repairs.status(group.number),
         "rotten_snapshots": node.repairs.rotten_snapshots(group),
         "kept_for_dead": held._asdict() if held is not None else None,
+        "dead_gone": node.retaining.gone.get(group.number, 0),
         **_waiting(group),
         "cache_bytes": group.cache.memory_bytes(),
         "progress": {

@@ -12,7 +12,7 @@ import click
 from raftmq.errors import RaftmqError
 
 from .exits import ExitCode, Failure
-from .output import bytes_text, note, output_option, print_json, print_table
+from .output import bytes_text, counted, note, output_option, print_json, print_table
 from .session import Session, with_session
 from .topic import confirm
 from .values import ADDRESS
@@ -223,7 +223,7 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     ]
     problems += _damages(told)
     plain = {"cluster": view.cluster, "nodes": nodes, "groups": groups}
-    return {**plain, "problems": problems, "notes": _kept_for_dead(replicas)}
+    return {**plain, "problems": problems, "notes": [*_kept_for_dead(replicas), *_gone(replicas)]}
 
 
 def _kept_for_dead(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
@@ -234,6 +234,18 @@ def _kept_for_dead(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
         for number, found in sorted(replicas.items())
         for replica in found
         if replica["role"] == "leader" and (held := replica.get("kept_for_dead"))
+    ]
+
+
+def _gone(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
+    """What dead letters have lost."""
+    return [
+        f"group {number}: {counted(gone, 'message')} of dead letters cannot be read or handed out "
+        "any more, as retention went past `log.dead_ms` or `log.dead_bytes`: `raftmq dlq show` "
+        "tells which, `raftmq dlq purge` forgets them"
+        for number, found in sorted(replicas.items())
+        for replica in found
+        if replica["role"] == "leader" and (gone := replica.get("dead_gone", 0))
     ]
 
 

@@ -10,6 +10,7 @@ What happens is written to stderr, one line an event, as text or JSON.
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,11 +199,13 @@ async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
 
 
 async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None:
-    """Say what changes: the groups this node leads, the peers it reaches."""
+    """Say what changes: the groups this node leads, what rots, what dead letters lost, the peers it
+    reaches."""
     import trio
 
     led: list[int] = []
     damaged: set[str] = set()
+    gone: dict[int, int] = {}
     reached: dict[int, bool] = {}
     while True:
         now_led = sorted(number for number, group in node.groups.items() if group.is_leader)
@@ -211,6 +214,7 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
             log.info("leads", groups=led)
             notify(f"STATUS={leads_text(led)}")
         damaged = _tell_damage(node, log, damaged)
+        gone = tell_gone(node.retaining.gone, log, gone)
         for link in node.links.all():
             peer = link.peer.id
             if reached.get(peer) != link.is_connected:
@@ -238,6 +242,16 @@ def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) ->
     if before and not now:
         log.info("nothing is damaged any more", segments_mended=node.repairs.mended)
     return now
+
+
+def tell_gone(
+    gone: Mapping[int, int], log: "FilteringBoundLogger", before: Mapping[int, int]
+) -> dict[int, int]:
+    """Say of which groups dead letters lost more messages to retention; `gone` as of now."""
+    for group, messages in sorted(gone.items()):
+        if messages > before.get(group, 0):
+            log.warning("dead letters lost messages to retention", group=group, messages=messages)
+    return dict(gone)
 
 
 def leads_text(groups: list[int]) -> str:

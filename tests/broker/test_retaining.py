@@ -1,15 +1,18 @@
 """Retention and dead letters: their messages stay for a while longer, within bounds."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
-from raftmq.broker.retaining import dead_start, retention_start
+from raftmq.broker.retaining import dead_needs, dead_start, retention_start
 from raftmq.broker.settings import Log
 from raftmq.client import Client
 from raftmq.errors import Rejected
 from raftmq.log.store import SegmentSize
+from raftmq.pop.letters import DeadLetter
+from raftmq.pop.spans import Span, run
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import QUEUE, with_client
 
@@ -39,11 +42,18 @@ async def go_on(mq: Client, count: int = 150) -> None:
     await trio.sleep(8)
 
 
-def led(cluster: Cluster) -> tuple[int, dict[str, Any] | None]:
-    """The first index of the queue's log, and what its leader keeps for dead letters."""
+def of_leader(cluster: Cluster) -> dict[str, Any]:
+    """What the leader of the queue's group tells of it."""
     node = cluster.nodes[cluster.leader_of(QUEUE)]
     number = node.catalog.group_of(QUEUE)
-    (status,) = [each for each in node.status()["groups"] if each["group"] == number]
+    found: list[dict[str, Any]] = node.status()["groups"]
+    (status,) = [each for each in found if each["group"] == number]
+    return status
+
+
+def led(cluster: Cluster) -> tuple[int, dict[str, Any] | None]:
+    """The first index of the queue's log, and what its leader keeps for dead letters."""
+    status = of_leader(cluster)
     return status["first_index"], status["kept_for_dead"]
 
 
@@ -54,6 +64,7 @@ def test_messages_of_dead_letters_outlive_retention_until_they_are_redriven() ->
         await go_on(mq)
         first, kept = led(cluster)
         assert (first, None) == begun
+        assert of_leader(cluster)["dead_gone"] == 0
         assert kept is not None
         assert kept["bytes"] > 2_000_000
         cluster.kill(cluster.leader_of(QUEUE), power=True)
@@ -77,6 +88,7 @@ def test_messages_of_dead_letters_outlive_retention_until_they_are_redriven() ->
 def test_dead_letters_keep_no_more_than_the_settings_say() -> None:
     async def job(cluster: Cluster, mq: Client) -> None:
         (dead,) = await bury(mq, 1)
+        assert of_leader(cluster)["dead_gone"] == 0
         await go_on(mq)
         first, kept = led(cluster)
         assert first > 100
@@ -85,9 +97,16 @@ def test_dead_letters_keep_no_more_than_the_settings_say() -> None:
         assert [letter.ids for letter in letters] == [(dead,)]
         with pytest.raises(Rejected):
             await mq.get(dead)
+        # The operator is told, by whoever leads, until somebody attends to the letter.
+        assert of_leader(cluster)["dead_gone"] == 1
+        cluster.kill(cluster.leader_of(QUEUE))
+        await trio.sleep(8)
+        assert of_leader(cluster)["dead_gone"] == 1
         assert await mq.admin.redrive(letters) == 0
         (backlog,) = await mq.admin.backlogs(group="g")
         assert (backlog.dead, backlog.lost >= 1) == (0, True)
+        await trio.sleep(12)
+        assert of_leader(cluster)["dead_gone"] == 0
 
     with_client(job, log=Log(segment_bytes=256 * 1024, retention_ms=5_000, dead_bytes=512 * 1024))
 
@@ -113,6 +132,33 @@ def test_dead_letters_may_keep_segments_up_to_an_age_and_a_size() -> None:
     assert dead_start(SEGMENTS, small, wanted=wanted, now=now) == 301
     none = Log(retention_ms=2000, dead_ms=2000, dead_bytes=0)
     assert dead_start(SEGMENTS, none, wanted=wanted, now=now) == wanted
+
+
+class Index:
+    """An index of a log of which the queues 7 and 8 are kept from an offset on."""
+
+    def earliest(self, queue: int) -> int | None:
+        return {7: 12, 8: 5}.get(queue)
+
+    def lookup(self, queue: int, offset: int, _: int) -> list[Any]:
+        return [SimpleNamespace(index=100 * queue + offset)]
+
+
+def needs_of(*dead: tuple[int, Span]) -> tuple[int | None, int]:
+    letters = {n: DeadLetter(queue, which, "failed", 0) for n, (queue, which) in enumerate(dead)}
+    attached = SimpleNamespace(group=SimpleNamespace(dead=letters))
+    serving: Any = SimpleNamespace(attached={1: attached})
+    index: Any = Index()
+    return dead_needs(serving, index)
+
+
+def test_what_dead_letters_need_and_what_they_lost_is_counted_by_message() -> None:
+    assert needs_of() == (None, 0)
+    # Of 10, 11 and 13 the last one is kept.
+    assert needs_of((7, Span(10, 0b1011))) == (712, 2)
+    assert needs_of((7, run(20, 3)), (8, run(6, 1))) == (720, 0)
+    # All before, and a queue of which nothing is left.
+    assert needs_of((7, run(2, 10)), (9, run(50, 3))) == (None, 13)
 
 
 def test_bound_of_bytes_alone_has_no_age() -> None:

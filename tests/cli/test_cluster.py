@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from structlog.testing import CapturingLogger
+
 from raftmq.cli.cluster import merged
+from raftmq.cli.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
 
 VIEW = ClusterView(
@@ -111,6 +114,26 @@ def test_what_dead_letters_keep_is_no_problem_and_is_told() -> None:
         "`raftmq dlq list` shows them; redrive or purge them"
     )
     assert merged(VIEW, told())["notes"] == []
+
+
+def test_messages_that_dead_letters_lost_to_retention_are_told_by_the_leader() -> None:
+    answers = told()
+    answers[2] = node(2, replica(1, "leader", leader=2, term=4, dead_gone=3))
+    answers[3] = node(3, replica(1, "follower", leader=2, term=4, dead_gone=2))
+    (told_of,) = merged(VIEW, answers)["notes"]
+    assert told_of.startswith("group 1: 3 messages of dead letters cannot be read")
+
+
+def test_log_says_once_what_dead_letters_lost_more() -> None:
+    log = CapturingLogger()
+    before: dict[int, int] = {}
+    for gone in ({}, {3: 2}, {3: 2}, {3: 2, 1: 5}, {1: 4}, {1: 5}):
+        before = tell_gone(gone, log, before)
+    assert [(call.method_name, call.kwargs) for call in log.calls] == [
+        ("warning", {"group": 3, "messages": 2}),
+        ("warning", {"group": 1, "messages": 5}),
+        ("warning", {"group": 1, "messages": 5}),
+    ]
 
 
 def test_refusing_replica_is_a_problem() -> None:
