@@ -141,10 +141,54 @@ class PropertyColumn:
             return map(dictionary.__getitem__, self._numbers_below(len(dictionary)))
         return self.values
 
+    def between(self, start: int, stop: int) -> "PropertyColumn":
+        """What the messages from position `start` to before `stop` have of it, as a column.
+
+        The whole column is read once for all of them: what cannot be read as a whole cannot be
+        read in part.
+        """
+        return _Part(self, start, stop)
+
     def _numbers_below(self, limit: int) -> tuple[int, ...]:
         numbers = self.parts[-1].numbers()
         if numbers and max(numbers) >= limit:
             raise self.parts[-1].corrupt(f"code {max(numbers)} where {limit - 1} is the highest")
+        return numbers
+
+
+class _Part(PropertyColumn):
+    """A range of a column."""
+
+    def __init__(self, whole: PropertyColumn, start: int, stop: int) -> None:
+        bits, first, end = whole.bits, start, stop
+        if bits is not None:
+            first = (bits & (1 << start) - 1).bit_count()
+            bits = bits >> start & (1 << stop - start) - 1
+            end = first + bits.bit_count()
+        super().__init__(whole.name, whole.kind, stop - start, bits, whole.parts)
+        self._whole = whole
+        # Which of the values.
+        self._range = slice(first, end)
+
+    @cached_property
+    def values(self) -> "np.ndarray | list[str] | list[bytes]":
+        return self._whole.values[self._range]
+
+    @cached_property
+    def dictionary(self) -> list[str] | None:
+        return self._whole.dictionary
+
+    def check(self) -> None:
+        self._whole.check()
+
+    def _as_python(self) -> Iterable[Value]:
+        values = self.values
+        if isinstance(values, list):
+            return values
+        dictionary = self.dictionary
+        if dictionary is not None:
+            return map(dictionary.__getitem__, values.tolist())
+        numbers: list[Value] = values.tolist()
         return numbers
 
 

@@ -21,8 +21,9 @@ is a question of speed, no answer depends on it.
 
 Subscriptions with equal formulas are one entry with several ids.
 
-A batch walks the same tree with all of its messages at once: at each table they are split by
-distinct value, in numpy; where few are left they go on one by one.
+A batch walks the same tree with all of its messages at once, or some thousands of them: at each
+table they are split by distinct value, in numpy; where few are left they go on one by one. The walk
+may stop at each of its steps and go on later, so that an event loop need not wait for its end.
 
 Invariants:
 - `match` gives exactly those ids whose filters match: *index equals scan*, whatever was added,
@@ -44,7 +45,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from .cover import Key, Pair, cover, keys
-from .formula import TRUE, Formula
+from .formula import FALSE, TRUE, Formula
 from .parser import parse
 from .ranges import Guard, Thresholds, guard
 from .scalar import Row, RowTest, assuming, plain_row, row_test
@@ -125,8 +126,8 @@ class _Node(Generic[Id]):
 class Matches(Generic[Id]):
     """Who wants something of one batch; what was true when the batch was matched."""
 
-    def __init__(self, view: "BatchView", formulas: dict[Id, Formula]) -> None:
-        self._view = view
+    def __init__(self, views: "list[BatchView]", formulas: dict[Id, Formula]) -> None:
+        self._views = views
         self._formulas = formulas
 
     @property
@@ -139,9 +140,9 @@ class Matches(Generic[Id]):
 
         Evaluated when asked for; equal filters and shared comparisons once a batch. Read-only.
         """
-        from .formula import FALSE
-
-        return self._view.mask(self._formulas.get(subscriber, FALSE))
+        formula = self._formulas.get(subscriber, FALSE)
+        masks = [view.mask(formula) for view in self._views]
+        return masks[0] if len(masks) == 1 else _joined(masks)
 
 
 class Index(Generic[Id]):
@@ -153,6 +154,7 @@ class Index(Generic[Id]):
         self._root: _Node[Id] = _Node(None)
         # Property -> its constants and how many formulas have each.
         self._constants: dict[str, Counter[Key]] = {}
+        self._changes = 0
 
     def __len__(self) -> int:
         """Subscriptions."""
@@ -173,6 +175,7 @@ class Index(Generic[Id]):
             if before.formula == formula:
                 return
             self.remove(subscriber)
+        self._changes += 1
         entry = self._entries.get(formula)
         if entry is None:
             entry = self._entries[formula] = _Entry(formula)
@@ -186,6 +189,7 @@ class Index(Generic[Id]):
         entry = self._by_id.pop(subscriber, None)
         if entry is None:
             return False
+        self._changes += 1
         del entry.ids[subscriber]
         if not entry.ids:
             del self._entries[entry.formula]
@@ -202,16 +206,29 @@ class Index(Generic[Id]):
 
     def match_batch(self, batch: "Batch") -> Matches[Id]:
         """Whose filter matches at least one message of the batch. Never raises."""
+        matches = None
+        for step in self.match_in_steps(batch):
+            matches = step
+        assert matches is not None
+        return matches
+
+    def match_in_steps(self, batch: "Batch") -> Iterator[Matches[Id] | None]:
+        """`match_batch` for an event loop: None after each bit of the work, and then the result.
+
+        A bit takes some microseconds for most filters, and is bounded by `PART_MESSAGES` times the
+        longest filter. The index must not change before the end.
+        """
         from .masks import BatchView
 
-        view = BatchView(batch)
+        changes = self._changes
+        views = BatchView.parts(batch)
         found: set[_Entry[Id]] = set()
-        if view.count <= FEW:
-            for row in view.rows:
-                _match_row(self._root, row, found)
-        else:
-            _match_view(self._root, view, None, found)
-        return Matches(view, {each: entry.formula for entry in found for each in entry.ids})
+        for view in views:
+            match = _match_rows if view.count <= FEW else _match_view
+            for _ in match(self._root, view, found):
+                yield None
+                assert self._changes == changes, "the index changed while it matched a batch"
+        yield Matches(views, {each: entry.formula for entry in found for each in entry.ids})
 
     def explain(self) -> str:
         """How the subscriptions are spread: a few lines for people."""
@@ -355,10 +372,23 @@ def _match_row(node: _Node[Id], row: Row, found: set[_Entry[Id]]) -> None:
                     nodes.append(child)
 
 
+def _match_rows(node: _Node[Id], view: "BatchView", found: set[_Entry[Id]]) -> Iterator[None]:
+    """Find what matches any message, one by one, from this node down; a step is a message."""
+    for row in view.rows:
+        _match_row(node, row, found)
+        yield
+
+
 def _match_view(
-    node: _Node[Id], view: "BatchView", positions: "np.ndarray | None", found: set[_Entry[Id]]
-) -> None:
-    """Find what matches any of these messages (None: all), from this node down."""
+    node: _Node[Id],
+    view: "BatchView",
+    found: set[_Entry[Id]],
+    positions: "np.ndarray | None" = None,
+) -> Iterator[None]:
+    """Find what matches any of these messages (None: all), from this node down.
+
+    A step is one formula, or a few messages at a node below.
+    """
     from .masks import OTHER
 
     found.update(node.always)
@@ -367,6 +397,7 @@ def _match_view(
             mask = view.mask(residual.formula)
             if mask.any() if positions is None else mask[positions].any():
                 found.update(residual.entries)
+            yield
     for name, table in node.tables.items():
         coded = view.coded(name)
         for code, places in coded.split(positions):
@@ -376,10 +407,19 @@ def _match_view(
             if not (child.rest or child.ranges or child.tables):
                 found.update(child.always)
             elif len(places) > FEW:
-                _match_view(child, view, places, found)
+                yield from _match_view(child, view, found, places)
             else:
                 for place in places.tolist():
                     _match_row(child, view.rows[place], found)
+                yield
+
+
+def _joined(masks: "list[np.ndarray]") -> "np.ndarray":
+    import numpy as np
+
+    joined = np.concatenate(masks)
+    joined.flags.writeable = False
+    return joined
 
 
 def _entries_below(node: _Node[Id]) -> int:

@@ -5,7 +5,8 @@ A comparison becomes one numpy operation on a column of numbers, one look-up on 
 texts that are mostly distinct. A property whose values are of several kinds has several columns
 that no message shares; a comparison holds where it holds in one of them.
 
-A view belongs to one batch and keeps every mask it made, so what filters share is evaluated once.
+A view belongs to one batch, or to some messages of it in a row, and keeps every mask it made, so
+what filters share is evaluated once.
 
 Numbers compare exactly, as Python does it: int64 and float64 are never brought to a common type,
 which would round; the constant is moved to a neighbour that compares the same instead.
@@ -39,6 +40,8 @@ from .scalar import Plain, RowTest, row_test, value_test
 
 ROWS_MAX: Final = 12
 """Batches of at most so many messages are evaluated row by row: that is faster there."""
+PART_MESSAGES: Final = 4096
+"""Messages that the index goes through at once: a longer batch would hold up whoever waits."""
 ABSENT: Final = 0
 """The code of messages without the property."""
 OTHER: Final = 1
@@ -86,18 +89,37 @@ class Coded:
 
 
 class BatchView:
-    """One batch, as filters see it."""
+    """One batch, or some messages of it in a row, as filters see it."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.count = len(batch)
-        """Messages in the batch."""
+    def __init__(self, batch: Batch, start: int = 0, stop: int | None = None) -> None:
+        """See the messages from position `start` to before `stop`; None: to the end."""
+        whole = len(batch)
+        stop = whole if stop is None else stop
+        self.count = stop - start
+        """Messages in view."""
         self._batch = batch
+        self._range = slice(start, stop)
+        # Comparison -> its outcome for each entry of a dictionary.
+        self._tables: dict[Atom, np.ndarray] = {}
         self._masks: dict[Formula, np.ndarray] = {}
         self._coded: dict[str, Coded] = {}
         self._columns: dict[str, list[PropertyColumn]] = {}
         for column in batch.columns:
             if column.name != TAG:
-                self._columns.setdefault(column.name, []).append(column)
+                part = column if self.count == whole else column.between(start, stop)
+                self._columns.setdefault(column.name, []).append(part)
+
+    @classmethod
+    def parts(cls, batch: Batch) -> "list[BatchView]":
+        """The whole batch in views of at most `PART_MESSAGES`, in order.
+
+        They share what is evaluated once for each distinct value.
+        """
+        starts = range(0, len(batch), PART_MESSAGES)
+        views = [cls(batch, start, min(start + PART_MESSAGES, len(batch))) for start in starts]
+        for view in views[1:]:
+            view._tables = views[0]._tables
+        return views
 
     def mask(self, formula: Formula) -> np.ndarray:
         """One bool a message: does the formula hold?"""
@@ -159,10 +181,10 @@ class BatchView:
     def _comparison(self, atom: Atom) -> np.ndarray:
         if atom.name == TAG:
             dictionary, codes = self._tags
-            return _by_code([None, *dictionary], codes, atom)
+            return self._by_code([None, *dictionary], codes, atom)
         result: np.ndarray | None = None
         for column in self._columns.get(atom.name, ()):
-            holds = _column_mask(column, atom)
+            holds = self._column_mask(column, atom)
             if holds is None:
                 continue
             if column.present is None:
@@ -171,6 +193,37 @@ class BatchView:
                 result = np.zeros(self.count, np.bool_)
             result[column.present] = holds
         return np.zeros(self.count, np.bool_) if result is None else result
+
+    def _column_mask(self, column: PropertyColumn, atom: Atom) -> np.ndarray | None:
+        """For each value of the column whether the atom holds; None if it does for none."""
+        kind, constant, operator = column.kind, atom.constant, atom.operator
+        sample = constant.values[0] if isinstance(constant, Values) else constant
+        is_numeric = isinstance(sample, int | float)
+        if operator in ("IS TRUE", "IS FALSE"):
+            if kind is not PropertyKind.BOOLEAN or (values := _values(column)) is None:
+                return None
+            flags = cast("np.ndarray", values)
+            return flags if operator == "IS TRUE" else ~flags
+        wanted = _NUMERIC if is_numeric else _TEXTS
+        if kind not in wanted:
+            return None
+        values = _values(column)
+        if values is None:
+            return None
+        if is_numeric:
+            return _numbers(cast("np.ndarray", values), atom)
+        if kind is PropertyKind.TEXT_CODED:
+            return self._by_code(column.dictionary or (), cast("np.ndarray", values), atom)
+        return np.fromiter(map(value_test(atom), values), np.bool_, len(values))
+
+    def _by_code(self, distinct: Sequence[str | None], codes: np.ndarray, atom: Atom) -> np.ndarray:
+        """The atom evaluated once for each distinct value, and spread by the codes."""
+        # A name has one dictionary at most, so the atom says which one is meant.
+        table = self._tables.get(atom)
+        if table is None:
+            table = np.fromiter(map(value_test(atom), distinct), np.bool_, len(distinct))
+            self._tables[atom] = table
+        return cast("np.ndarray", table[codes])
 
     def _present(self, name: str) -> np.ndarray:
         if name == TAG:
@@ -188,9 +241,10 @@ class BatchView:
     @cached_property
     def _tags(self) -> tuple[list[str], np.ndarray]:
         try:
-            return self._batch.tags
+            dictionary, codes = self._batch.tags
         except CorruptRecord:
             return [], np.zeros(self.count, np.uint8)
+        return dictionary, codes[self._range]
 
     # Codes, for the index.
 
@@ -253,35 +307,6 @@ def _values(column: PropertyColumn) -> np.ndarray | list[str] | list[bytes] | No
         return column.values
     except CorruptRecord:
         return None
-
-
-def _column_mask(column: PropertyColumn, atom: Atom) -> np.ndarray | None:
-    """For each value of the column whether the atom holds; None if it does for none."""
-    kind, constant, operator = column.kind, atom.constant, atom.operator
-    sample = constant.values[0] if isinstance(constant, Values) else constant
-    is_numeric = isinstance(sample, int | float)
-    if operator in ("IS TRUE", "IS FALSE"):
-        if kind is not PropertyKind.BOOLEAN or (values := _values(column)) is None:
-            return None
-        flags = cast("np.ndarray", values)
-        return flags if operator == "IS TRUE" else ~flags
-    wanted = _NUMERIC if is_numeric else _TEXTS
-    if kind not in wanted:
-        return None
-    values = _values(column)
-    if values is None:
-        return None
-    if is_numeric:
-        return _numbers(cast("np.ndarray", values), atom)
-    if kind is PropertyKind.TEXT_CODED:
-        return _by_code(column.dictionary or (), cast("np.ndarray", values), atom)
-    return np.fromiter(map(value_test(atom), values), np.bool_, len(values))
-
-
-def _by_code(distinct: Sequence[str | None], codes: np.ndarray, atom: Atom) -> np.ndarray:
-    """The atom evaluated once for each distinct value, and spread by the codes."""
-    table = np.fromiter(map(value_test(atom), distinct), np.bool_, len(distinct))
-    return cast("np.ndarray", table[codes])
 
 
 def _numbers(values: np.ndarray, atom: Atom) -> np.ndarray:

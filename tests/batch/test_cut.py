@@ -298,3 +298,28 @@ def test_cutting_is_ten_times_faster_than_decoding_and_encoding() -> None:
 
     # Measured: about 60.
     assert cpu_seconds(again, 2) > 10 * cpu_seconds(lambda: cut(payload, 4000, 4100), 100)
+
+
+def test_column_of_a_range_has_the_values_of_its_messages() -> None:
+    batch = Batch.decode(encode(BODIES, **EVERYTHING).to_bytes(queue=1))
+    assert {column.kind for column in batch.columns} == set(PropertyKind)
+    for start, stop in [(0, COUNT), (0, 1), (1, 2), (17, 18), (100, 203), (COUNT - 1, COUNT)]:
+        for whole in batch.columns:
+            part = whole.between(start, stop)
+            assert part.to_list() == whole.to_list()[start:stop]
+            filled: list[dict[str, Value]] = [{} for _ in range(start, stop)]
+            part.fill(filled)
+            assert [row.get(whole.name) for row in filled] == part.to_list()
+            if part.present is not None:
+                given = [value is not None for value in part.to_list()]
+                assert part.present.tolist() == given
+                assert len(part.values) == sum(given)
+
+
+def test_column_that_cannot_be_read_cannot_be_read_in_part() -> None:
+    payload = with_property(PropertyKind.TEXT.value, joined([b"a", b"\xff"]))
+    (whole,) = Batch.decode(payload).columns
+    part = whole.between(0, 1)
+    for read in (whole.check, part.check, part.to_list):
+        with pytest.raises(CorruptRecord, match="UTF-8"):
+            read()

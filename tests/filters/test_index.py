@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from raftmq.filters import Filter, FilterSyntaxError, Index
+from raftmq.filters import Filter, FilterSyntaxError, Index, masks
 from raftmq.filters import compile as compile_filter
 from raftmq.filters.cover import cover
+from raftmq.filters.formula import Atom
 from raftmq.filters.index import FEW, LEVELS_MAX, PLACES_MAX, REST_MAX, SPREAD_MAX
 from raftmq.filters.parser import parse
-from raftmq.filters.scalar import assume, plain_row, row_test
+from raftmq.filters.scalar import ValueTest, assume, plain_row, row_test, value_test
 from tests.filters.batches import TAGS, batch_of, random_batch
 from tests.filters.expressions import TEXTS, Writer, row
 
@@ -89,6 +90,70 @@ def test_index_equals_scan(seed: int) -> None:
     assert index._root.is_empty()
     assert not index._constants
     assert not index._entries
+
+
+@pytest.mark.parametrize("part", [FEW + 6, 100, 249])
+def test_batch_in_parts_is_matched_as_a_whole(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "PART_MESSAGES", part)
+    random = Random(part)
+    write = writer(random)
+    filters = {each: compile_filter(random_filter(random, write)) for each in range(60)}
+    index: Index[int] = Index()
+    for each, found in filters.items():
+        index.add(each, found.text)
+    check_batch(random, index, filters, 250)
+
+
+def test_steps_of_a_batch_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "PART_MESSAGES", 200)
+    index: Index[int] = Index()
+    for each in range(50):
+        index.add(each, f"a = {each} AND b > 1")
+        index.add(100 + each, f"a <> {each}.5 AND c = 5")
+    batch = batch_of([{"a": each % 50, "b": each % 3} for each in range(1_000)])
+    *steps, matches = index.match_in_steps(batch)
+    # A value of `a` makes a step in each part; so does a residual of the other property.
+    assert len(steps) >= 5 * 50
+    assert set(steps) == {None}
+    assert matches is not None
+    assert matches.ids == set(range(50))
+
+
+def test_index_that_changes_while_it_matches_is_a_bug() -> None:
+    index: Index[int] = Index()
+    for each in range(20):
+        index.add(each, f"b <> {each}")
+    batch = batch_of([{"b": each} for each in range(100)])
+    for change in (lambda: index.add(20, "c = 1"), lambda: index.remove(3)):
+        steps = index.match_in_steps(batch)
+        next(steps)
+        change()
+        with pytest.raises(AssertionError, match="changed"):
+            next(steps)
+
+
+def test_comparison_is_evaluated_once_for_each_distinct_value_and_for_all_who_share_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(masks, "PART_MESSAGES", 500)
+    asked: list[object] = []
+
+    def counted(atom: Atom) -> ValueTest:
+        def test(value: object) -> bool:
+            asked.append(value)
+            return value_test(atom)(value)
+
+        return test
+
+    monkeypatch.setattr(masks, "value_test", counted)
+    index: Index[int] = Index()
+    for each in range(30):
+        index.add(each, f"city CONTAINS 'a' AND n <> {each}")
+    batch = batch_of([{"city": ["Paris", "Rome", "Oslo"][n % 3], "n": n} for n in range(2_000)])
+    matches = index.match_batch(batch)
+    assert matches.ids == set(range(30))
+    assert int(matches.mask(3).sum()) == 666
+    assert sorted(map(str, asked)) == ["Oslo", "Paris", "Rome"]
 
 
 def test_order_of_changes_does_not_change_an_answer() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from raftmq.batch import Batch, PropertyKind, encode
 from raftmq.errors import CorruptRecord
-from raftmq.filters import Index
+from raftmq.filters import Index, masks
 from raftmq.filters import compile as compile_filter
 from raftmq.filters.masks import ROWS_MAX, BatchView
 from raftmq.filters.scalar import row_test
@@ -110,8 +110,11 @@ def damaged(payload: bytes) -> list[Batch]:
     return found
 
 
-@pytest.mark.parametrize("count", [6, 40])
-def test_damaged_columns_count_as_absent_and_never_raise(count: int) -> None:
+@pytest.mark.parametrize(("count", "part"), [(6, 100), (40, 100), (40, 13)])
+def test_damaged_columns_count_as_absent_and_never_raise(
+    count: int, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "PART_MESSAGES", part)
     rows: list[dict[str, Any]] = [
         {"t": f"v{i % 3}", "u": f"w{i}", "b": i % 2 == 0, "n": i, "y": b"x"} for i in range(count)
     ]
@@ -133,6 +136,7 @@ def test_damaged_columns_count_as_absent_and_never_raise(count: int) -> None:
             mask = found.mask(batch)
             assert mask.tolist() == [tests[text](each) for each in rows_read]
             assert (text in matches.ids) == mask.any()
+            assert matches.mask(text).tolist() == mask.tolist()
     assert unreadable > 10
 
 
