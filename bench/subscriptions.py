@@ -22,7 +22,7 @@ Sources: Notify and ONS reported that such an index saved up to 32 % of their br
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -77,11 +77,14 @@ class Scan:
         """As `Index.remove`."""
         return self._filters.pop(number, None) is not None
 
-    def match_batch(self, batch: Batch) -> "Scanned":
-        """As `Index.match_batch`."""
+    def match_in_steps(self, batch: Batch) -> "Iterator[Scanned | None]":
+        """As `Index.match_in_steps`."""
         view = BatchView(batch)
-        masks = {number: view.mask(each.formula) for number, each in self._filters.items()}
-        return Scanned({number: mask for number, mask in masks.items() if mask.any()})
+        masks: dict[int, np.ndarray] = {}
+        for number, each in self._filters.items():
+            masks[number] = view.mask(each.formula)
+            yield None
+        yield Scanned({number: mask for number, mask in masks.items() if mask.any()})
 
 
 class Scanned:

@@ -13,6 +13,8 @@ Invariants:
 - One feed at a time for a queue of a group; it continues what the group knows, or changes nothing.
 - The filter that holds for a batch is the one that the log says (`subscriptions`), whoever leads.
 
+- The loop is held for one turn (`turns`), or for as long as one group's queues take.
+
 Left out: feeding only groups that somebody waits for. A window is bounded.
 """
 
@@ -39,6 +41,7 @@ from .group import Group
 from .matching import Matching
 from .tickets import Callback
 from .timers import Timers
+from .turns import MaskBudget, Turn
 from .world import Worker
 
 MESSAGES_MAX = 16_384
@@ -91,17 +94,54 @@ class Feeding:
         self._under_way: set[_Key] = set()
         # Queue → the groups of which some batch is being matched.
         self._needing: dict[int, set[_Key]] = {}
+        # Data group → its groups that are still to be looked at, which are too many for one turn.
+        self._rest: dict[int, dict[int, None]] = {}
+        # Data groups that are looked at again in a moment.
+        self._soon: set[int] = set()
 
     def think(self, group: Group) -> None:
-        """Feed the groups of a data group that want it."""
+        """Feed the groups of a data group that want it: now, or if they are many, bit by bit."""
         machine = group.machine
         if not isinstance(machine, PartitionMachine) or not group.is_leader:
             return
-        for number, pop_group in list(machine.serving.fed.items()):
-            for queue, start in pop_group.wants_feed(machine.ends):
-                key = _Key(group.number, number, queue)
-                if key not in self._under_way:
-                    self._feed(group, key, start)
+        rest = self._rest.get(group.number)
+        if rest is not None:
+            # Those that wait keep their place.
+            rest.update(dict.fromkeys(machine.serving.fed))
+            return
+        self._rest[group.number] = dict.fromkeys(machine.serving.fed)
+        self._go_on(group.number)
+
+    def _go_on(self, partition_group: int) -> None:
+        """Feed groups for one turn, and the others in the next one."""
+        rest = self._rest[partition_group]
+        turn = Turn()
+        for number in list(rest):
+            del rest[number]
+            self._feed_group(partition_group, number)
+            if rest and turn.is_over:
+                self._timers.call_after(0, partial(self._go_on, partition_group))
+                return
+        del self._rest[partition_group]
+
+    def _feed_group(self, partition_group: int, number: int) -> None:
+        group = self._service.group(partition_group)
+        if group is None or not group.is_leader:
+            return
+        assert isinstance(group.machine, PartitionMachine)
+        pop_group = group.machine.serving.fed.get(number)
+        if pop_group is None:
+            return
+        for queue, start in pop_group.wants_feed(group.machine.ends):
+            key = _Key(partition_group, number, queue)
+            if key not in self._under_way:
+                self._feed(group, key, start)
+
+    def _think_again(self, partition_group: int) -> None:
+        self._soon.discard(partition_group)
+        group = self._service.group(partition_group)
+        if group is not None:
+            self.think(group)
 
     def led(self, group: Group, is_leader: bool) -> None:
         """The leadership of a data group was won or lost: whoever leads feeds anew."""
@@ -112,9 +152,10 @@ class Feeding:
 
     def matched(self, queue: int) -> None:
         """Batches of a queue were matched, or cannot be read."""
-        for key in sorted(self._needing.pop(queue, ())):
-            self._under_way.discard(key)
-            group = self._service.group(key.partition_group)
+        keys = self._needing.pop(queue, set())
+        self._under_way -= keys
+        for number in sorted({key.partition_group for key in keys}):
+            group = self._service.group(number)
             if group is not None:
                 self.think(group)
 
@@ -153,7 +194,7 @@ class Feeding:
         scan = self._matching.scan(group, kept, key.queue, start)
         if scan.reached > start:
             count = 0
-            for placement in scan.found:
+            for placement in MaskBudget().afford(scan.found):
                 count += 1
                 if placement.base_offset - start >= MESSAGES_MAX:
                     break
@@ -205,9 +246,9 @@ class Feeding:
     def _done(self, key: _Key) -> None:
         """A feed is applied, or will not be: look again soon."""
         self._under_way.discard(key)
-        group = self._service.group(key.partition_group)
-        if group is not None:
-            self._timers.call_after(0, partial(self.think, group))
+        if key.partition_group not in self._soon:
+            self._soon.add(key.partition_group)
+            self._timers.call_after(0, partial(self._think_again, key.partition_group))
 
 
 def _look_plain(group: Group, queue: int, start: int) -> _Look | None:

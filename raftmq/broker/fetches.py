@@ -13,8 +13,8 @@ Invariants:
 - Only committed and applied batches are ever given, whole, byte for byte as they were produced.
 - Each fetch is answered once: with batches, with an error of a queue, or empty when its wait ends.
 - No message before `next` that was not sent matches the filter that holds for it.
-- An answer is bounded: `bytes_max` over all its queues, one batch at the least, and a header that
-  stays below 3 MiB.
+- An answer is bounded: `bytes_max` over all its queues, one batch at the least, a header that stays
+  below 3 MiB, and masks that take some milliseconds to make.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,6 +47,7 @@ from .group import Group
 from .matching import Matching
 from .settings import Limits
 from .timers import Timers
+from .turns import MaskBudget, Turn
 from .world import Worker
 
 PLACEMENTS_MAX = 1024
@@ -181,13 +182,14 @@ class Fetches:
             if queue in self._filtered:
                 self._look_ahead(queue)
 
-    def matched(self, queue: int, names: set[str]) -> None:
+    async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
         """Batches of a queue were matched; these consumer groups want something of them."""
         waiting = self._filtered.get(queue, {})
         ready = list(self._needing.get(queue, ()))
         ready += [pending for name, of in waiting.items() if name in names for pending in of]
         for pending in ready:
             self._retry(pending)
+            await turn.pause_if_over()
         self.when_matched(queue)
 
     def not_matched(self, queue: int, why: ErrorReply) -> None:
@@ -504,11 +506,12 @@ def _from_memory(found: list[_Found], budget: int) -> tuple[_Read, list[_Found]]
     read: _Read = []
     cold: list[_Found] = []
     batches = 0
+    masks = MaskBudget()
     for item in found:
-        if budget <= 0 or batches >= BATCHES_MAX:
+        if budget <= 0 or batches >= BATCHES_MAX or masks.is_spent:
             break
         records: list[Record] = []
-        for placement in item.placements:
+        for placement in _afforded(item, masks):
             record = item.source.group.cache.get(placement.index)
             if record is None or budget <= 0:
                 break
@@ -526,15 +529,21 @@ def _from_disk(cold: list[_Found], budget: int) -> _Read:
     """On the reading thread: the batches of queues whose next one has left the cache."""
     read: _Read = []
     batches = 0
+    masks = MaskBudget()
     for item in cold:
-        if budget <= 0 or batches >= BATCHES_MAX:
+        if budget <= 0 or batches >= BATCHES_MAX or masks.is_spent:
             break
-        wanted = [placement.index for placement in item.placements]
+        wanted = [placement.index for placement in _afforded(item, masks)]
         records = item.source.group.store.read_at(wanted, budget)
         budget -= sum([len(record.encoded) for record in records])
         batches += len(records)
         read.append((item, records))
     return read
+
+
+def _afforded(item: _Found, masks: MaskBudget) -> list[Placement]:
+    """The batches of a queue that one answer may have."""
+    return item.placements if item.filtered is None else masks.afford(item.placements)
 
 
 def describe(

@@ -13,21 +13,26 @@ A vector is made from the batch's columns by the index of all filters of the top
 queue wants to know of each batch at once. Nothing is kept on disk: after a restart, a change of
 leader, or when the oldest gave way, the vectors are made again, of those batches that are read.
 
-The work is done by one task of the loop, in steps of `STEP_SECONDS`, so that a topic with thousands
-of filters does not hold up everything else.
+The work is done by one task of the loop in short turns (`turns`), which end in the middle of a
+batch too: neither thousands of filters nor a long batch hold up everything else. The
+order of the batches, and what is found, do not depend on where it pauses.
 
 Invariants:
 - A vector names each subscription of the topic that wants something of the batch and holds for it.
   It may name others, which hold for later batches only: nobody asks for those.
 - A batch that cannot be read is wanted by everybody: it is for them to find out.
 - At most `SETS_BYTES_MAX` are kept, oldest batches out first.
+- Only the task changes an index, and never while a batch is matched with it.
 
-Left out: a batch is matched as a whole, so one of 65,536 messages takes longer than a step.
+Left out: steps within one message, one filter, or the reading of one column. A message that
+thousands of filters must be evaluated on one by one, a filter of hundreds of comparisons on texts,
+or 65,536 long texts hold the loop for longer.
 """
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -47,6 +52,7 @@ from raftmq.pop.subscriptions import Subscriptions, Wanted, valid_at
 from raftmq.wire.messages import ErrorReply
 
 from .group import Group
+from .turns import Turn
 from .world import Worker
 
 SETS_BYTES_MAX = 64 * 1024 * 1024
@@ -55,10 +61,8 @@ SCAN_MAX = 1024
 """Batches that one look-up goes through."""
 AHEAD_MAX = 64
 """Batches that a reader far behind has matched at once."""
-STEP_SECONDS = 0.002
-"""The loop is held for about so long; then all others have their turn."""
-FILTERS_A_STEP = 16
-"""Filters that enter an index in one step."""
+SPARE_FILTERS = 16
+"""Filters of no use that an index may hold beside twice those that are."""
 READ_BYTES = 256 * 1024
 """Of records that have left the cache, read at once."""
 RECENT_MAX = 32
@@ -93,7 +97,7 @@ class Scan(NamedTuple):
 class Waiting(Protocol):
     """Who waits for batches to be matched."""
 
-    def matched(self, queue: int, names: set[str]) -> None:
+    async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
         """Batches of a queue were matched; these consumer groups want something of them."""
 
     def not_matched(self, queue: int, why: ErrorReply) -> None:
@@ -155,6 +159,8 @@ class Matching:
         self._recent: OrderedDict[tuple[int, int], Matches[int]] = OrderedDict()
         self._passed: dict[tuple[int, str], int] = {}
         self._wake = trio.Event()
+        # How often a batch was matched in vain, one time after the other.
+        self._in_vain = 0
         self.bytes = 0
         """What the vectors take, about."""
         self.batches = 0
@@ -190,7 +196,9 @@ class Matching:
             self._wake.set()
 
     def mask(self, group: Group, placement: Placement, wish: Wanted, record: Record) -> np.ndarray:
-        """One bool a message of a batch: does the filter match it?"""
+        """One bool a message of a batch in which the filter matches something: does it match it?"""
+        if placement.count == 1:
+            return np.ones(1, np.bool_)
         recent = self._recent.get((group.number, placement.index))
         if recent is not None:
             return recent.mask(wish.number)
@@ -272,33 +280,44 @@ class Matching:
         await self._match(group, work, records)
 
     async def _match(self, group: Group, work: list[Placement], records: list[Record]) -> None:
-        """Match these records, all or as many as a step allows; each stands in `work`."""
+        """Match these records, all or as many as a turn allows; each stands in `work`."""
         at = {placement.index: placement for placement in work}
         topic = await self._prepare(group, work[0].queue >> QUEUE_BITS)
         known = self._known_of(group)
-        until = trio.current_time() + STEP_SECONDS
+        # Filters that keep coming must not keep a long batch from ever being matched.
+        turn = Turn(2**self._in_vain)
         found: dict[int, set[int]] = {}
         for record in records:
-            placement = at[record.index]
+            ids = await self._match_one(group, known, topic, record, turn)
+            if ids is None:
+                self._in_vain += 1
+                break
+            self._in_vain = 0
             self._wanted.pop((group.number, record.index), None)
-            ids = self._match_one(group, known, topic, record)
-            found.setdefault(placement.queue, set()).update(ids)
-            if trio.current_time() >= until:
+            found.setdefault(at[record.index].queue, set()).update(ids)
+            if turn.is_over:
                 break
         for queue, numbers in found.items():
             names = {known.subscriptions.name(number) for number in numbers}
-            self._waiting.matched(queue, {name for name in names if name is not None})
+            await self._waiting.matched(queue, {name for name in names if name is not None}, turn)
 
-    def _match_one(
-        self, group: Group, known: _Known, topic: _Topic, record: Record
-    ) -> frozenset[int]:
-        self.batches += 1
-        try:
+    async def _match_one(
+        self, group: Group, known: _Known, topic: _Topic, record: Record, turn: Turn
+    ) -> frozenset[int] | None:
+        """Who wants something of a batch; None: it was matched in vain, because meanwhile a filter
+        came that holds for it, or another replica."""
+        matches: Matches[int] | None = None
+        with suppress(CorruptRecord):
             batch = Batch.decode(record.payload, check=False)
-        except CorruptRecord:
+            for step in topic.index.match_in_steps(batch):
+                matches = step
+                await turn.pause_if_over()
+        if self._group(group.number) is not group or self._known_of(group) is not known:
+            return None
+        self.batches += 1
+        if matches is None:
             self._keep(known, record.index, _EVERYBODY)
             return frozenset(topic.numbers)
-        matches = topic.index.match_batch(batch)
         ids = matches.ids
         vector = np.fromiter(ids, np.uint32, len(ids))
         vector.sort()
@@ -312,33 +331,32 @@ class Matching:
     async def _prepare(self, group: Group, number: int) -> _Topic:
         """The index of a topic with all filters that this partition group's log has."""
         topic = self._topics.setdefault(number, _Topic())
+        turn = Turn()
         while True:
             subscriptions = _subscriptions(group)
             now = (subscriptions, subscriptions.changed)
             if topic.seen.get(group.number) == now:
                 return topic
             filters = subscriptions.filters(number)
-            missing = [each for each in filters if each not in topic.numbers]
-            for each in missing[:FILTERS_A_STEP]:
+            for each in [each for each in filters if each not in topic.numbers]:
                 topic.index.add(each, filters[each])
                 topic.numbers.add(each)
-            if len(missing) <= FILTERS_A_STEP:
-                topic.seen[group.number] = now
-                self._tidy(topic, number)
-            else:
-                await trio.lowlevel.checkpoint()
+                await turn.pause_if_over()
+            topic.seen[group.number] = now
+            await self._tidy(topic, number, turn)
 
-    def _tidy(self, topic: _Topic, number: int) -> None:
+    async def _tidy(self, topic: _Topic, number: int, turn: Turn) -> None:
         """Once half of an index is of no use, take that out."""
         groups = [self._group(each) for each in topic.seen]
         needed: set[int] = set()
         for group in groups:
             if group is not None:
                 needed.update(_subscriptions(group).filters(number))
-        if len(topic.numbers) > 2 * len(needed) + FILTERS_A_STEP:
+        if len(topic.numbers) > 2 * len(needed) + SPARE_FILTERS:
             for each in sorted(topic.numbers - needed):
                 topic.index.remove(each)
-            topic.numbers &= needed
+                topic.numbers.discard(each)
+                await turn.pause_if_over()
 
     # The vectors.
 

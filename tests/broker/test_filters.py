@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import trio
 
+from raftmq.broker import turns
+from raftmq.broker.fetches import Fetches
 from raftmq.broker.settings import Log
 from raftmq.client import Client, Consumer
 from raftmq.errors import FilterSyntaxError, Reason, Rejected, Unavailable
@@ -203,7 +205,11 @@ def test_old_batches_are_matched_from_disk() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_groups_together_get_exactly_what_a_scan_would_give(seed: int) -> None:
+def test_groups_together_get_exactly_what_a_scan_would_give(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With odd seeds the work for many stops wherever it can.
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0 if seed % 2 else turns.TURN_SECONDS)
     random = Random(seed)
     texts = [
         "n > 50", "n < 10 OR n IN (20, 30)", "kind = 'a'", "kind = 'b' AND n > 30", "kind IS NULL",
@@ -271,7 +277,10 @@ def test_filter_that_cannot_be_read_is_refused_before_anything_is_sent() -> None
 
 
 @pytest.mark.parametrize("seed", [11, 12])
-def test_nothing_is_missed_and_nothing_else_comes_while_leaders_die(seed: int) -> None:
+def test_nothing_is_missed_and_nothing_else_comes_while_leaders_die(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0 if seed % 2 else turns.TURN_SECONDS)
     random = Random(seed)
     wanted = {"g0": "n >= 30 AND n < 45", "g1": "kind = 'a' OR n = 7", "g2": "NOT (kind = 'b')"}
     props: list[Mapping[str, Any]] = [
@@ -323,6 +332,62 @@ def test_popping_group_gets_what_its_filter_asks_for_from_the_first_message_on()
             assert message.props["n"] == 70
 
     with_client(job)
+
+
+def test_many_popping_groups_are_fed_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await send(mq, numbers(*range(60)))
+        got: dict[int, list[Any]] = {}
+
+        async def pop(at: int) -> None:
+            wish = f"n >= {at} AND n < {at + 20}"
+            async with mq.consumer("orders", group=f"g{at}", mode="pop", filter=wish) as c:
+                got[at] = []
+                while len(got[at]) < 20:
+                    popped = await c.pop(20, wait=5.0)
+                    got[at] += [message.props["n"] for message in popped]
+                    await popped.ack()
+
+        async with trio.open_nursery() as nursery:
+            for at in range(12):
+                nursery.start_soon(pop, at)
+        assert {at: sorted(of) for at, of in got.items()} == {
+            at: list(range(at, at + 20)) for at in range(12)
+        }
+        await trio.sleep(1)
+        assert all(not node._feeding._rest for node in cluster.nodes.values())
+
+    with_client(job)
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_answers_with_few_masks_miss_nothing(
+    is_cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "MASKS_WORK_MAX", 2 * turns.MASK_WORK)
+    answers: list[int] = []
+    real = Fetches._describe
+
+    def counted(fetches: Fetches, pending: Any, item: Any, records: Any) -> Any:
+        answers.append(len(records))
+        return real(fetches, pending, item, records)
+
+    monkeypatch.setattr(Fetches, "_describe", counted)
+
+    async def job(cluster: Cluster, mq: Client) -> list[int]:
+        await send(mq, numbers(*range(90)))
+        if is_cold:
+            for node in cluster.nodes.values():
+                for group in node.groups.values():
+                    monkeypatch.setattr(group.cache, "get", lambda index: None)
+        async with mq.consumer("orders", group="g", filter="n <> 5") as c:
+            return await drain(c)
+
+    assert with_client(job) == [n for n in range(90) if n != 5]
+    assert max(answers) == 2
+    assert sum(answers) >= 30
 
 
 def test_broadcast_members_and_ordered_groups_get_what_matches_too() -> None:

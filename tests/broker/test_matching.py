@@ -1,5 +1,6 @@
 """Matching: what is kept of each batch, how much, and for how long."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,8 @@ import trio
 import trio.testing
 
 from raftmq.batch import encode
-from raftmq.broker.matching import FILTERS_A_STEP, SCAN_MAX, Matching
+from raftmq.broker.matching import SCAN_MAX, Matching
+from raftmq.broker.turns import TURN_SECONDS, MaskBudget, Turn
 from raftmq.log.builder import Placement
 from raftmq.log.record import Kind
 from raftmq.pop.commands import encode_commands
@@ -45,19 +47,22 @@ class Replica:
     def subscribe(self, *texts: str) -> None:
         """Groups g1, g2, … with these filters."""
         known = self.machine.subscriptions
-        changes = [Change(TOPIC, f"g{n}", n, text) for n, text in enumerate(texts, 1)]
+        have = {number for _, _, number in known.latest()}
+        changes = [
+            Change(TOPIC, f"g{n}", n, text) for n, text in enumerate(texts, 1) if n not in have
+        ]
         command = Resubscribe(known.version, known.version + 1, changes)
         self.log.add(Kind.COMMANDS, encode_commands([command]))
 
-    def send(self, first: int, *, is_damaged: bool = False) -> Placement:
+    def send(self, first: int, *, count: int = MESSAGES, is_damaged: bool = False) -> Placement:
         """A batch whose messages have `n` from `first` on."""
-        rows = [{"n": n} for n in range(first, first + MESSAGES)]
-        payload = encode([b""] * MESSAGES, props=rows).to_bytes(queue=QUEUE, producer=first)
+        rows = [{"n": n} for n in range(first, first + count)]
+        payload = encode([b""] * count, props=rows).to_bytes(queue=QUEUE, producer=first)
         if is_damaged:
             payload = payload[:80] + bytes(len(payload) - 80)
         self.log.add(Kind.BATCH, payload)
-        base = len(self.placements) * MESSAGES
-        self.placements.append(Placement(QUEUE, base, MESSAGES, self.machine.applied))
+        base = sum(placement.count for placement in self.placements)
+        self.placements.append(Placement(QUEUE, base, count, self.machine.applied))
         return self.placements[-1]
 
 
@@ -65,7 +70,7 @@ class Waiting:
     def __init__(self) -> None:
         self.names: list[set[str]] = []
 
-    def matched(self, queue: int, names: set[str]) -> None:
+    async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
         assert queue == QUEUE
         self.names.append(names)
 
@@ -73,8 +78,26 @@ class Waiting:
         raise AssertionError(f"{queue}: {why}")
 
 
-def matched(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching, Waiting]:
-    """A matching that has matched all batches of the replica."""
+class Ticking(trio.abc.Clock):
+    """Time passes by being looked at, so that work takes time, and always the same."""
+
+    STEP = TURN_SECONDS / 20
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        self._now += self.STEP
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return 0.0 if deadline <= self._now else 0.001
+
+
+def matching_of(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching, Waiting]:
     waiting = Waiting()
     matching = Matching(
         lambda _: replica,  # type: ignore[arg-type, return-value]
@@ -83,6 +106,12 @@ def matched(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching, Wa
         on_error=lambda error: ErrorReply("unavailable", str(error)),
         bytes_max=bytes_max,
     )
+    return matching, waiting
+
+
+def matched(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching, Waiting]:
+    """A matching that has matched all batches of the replica."""
+    matching, waiting = matching_of(replica, bytes_max=bytes_max)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -93,6 +122,26 @@ def matched(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching, Wa
 
     trio.run(main)
     return matching, waiting
+
+
+def run_beside(matching: Matching, replica: Replica, other: Callable[[], object]) -> int:
+    """Match all batches while something else has its turn again and again; how often it had."""
+    turns = 0
+
+    async def main() -> None:
+        nonlocal turns
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(matching.run)
+                matching.want(replica, replica.placements)  # type: ignore[arg-type]
+                while matching.batches < len(replica.placements):
+                    other()
+                    turns += 1
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=Ticking())
+    return turns
 
 
 def scan(matching: Matching, replica: Replica, group: str, offset: int = 0) -> Any:
@@ -186,11 +235,105 @@ def test_mask_is_the_same_from_memory_and_anew() -> None:
 
 def test_more_filters_than_a_step_takes_all_enter_the_index() -> None:
     replica = Replica()
-    count = 3 * FILTERS_A_STEP + 1
+    count = 3 * 16 + 1
     replica.subscribe(*[f"n = {n}" for n in range(count)])
     replica.send(count - 4)
     _, waiting = matched(replica)
     assert set().union(*waiting.names) == {f"g{n}" for n in range(count - 3, count + 1)}
+
+
+def test_others_have_their_turn_while_a_long_batch_is_matched() -> None:
+    replica = Replica()
+    replica.subscribe(*[f"n <> {n}" for n in range(200)], "n = 7", "n = -1")
+    replica.send(0, count=1_000)
+    matching, _ = matching_of(replica)
+    turns = run_beside(matching, replica, lambda: None)
+    # Some 200 filters enter the index, and as many are evaluated; 20 looks at the clock are a turn.
+    assert turns >= 15
+    assert scan(matching, replica, "g201").found == replica.placements
+    assert scan(matching, replica, "g202").found == []
+
+
+def test_filter_that_comes_while_a_batch_is_matched_is_not_missed() -> None:
+    replica = Replica()
+    texts = [f"n <> {n}" for n in range(100)]
+    replica.subscribe(*texts)
+    placement = replica.send(0, count=500)
+    matching, waiting = matching_of(replica)
+    at: list[int] = []
+
+    def subscribe() -> None:
+        at.append(len(matching._topics[TOPIC].numbers) if matching._topics else 0)
+        # All filters are in the index, and the batch is under way.
+        if at.count(len(texts)) == 2:
+            replica.subscribe(*texts, "n = 7")
+
+    run_beside(matching, replica, subscribe)
+    assert at.count(len(texts)) >= 2
+    assert matching.batches == 1
+    assert scan(matching, replica, "g101").found == [placement]
+    assert "g101" in set().union(*waiting.names)
+
+
+def test_filter_that_changes_while_a_batch_is_matched_holds_for_later_ones() -> None:
+    replica = Replica()
+    texts = [f"n <> {n}" for n in range(100)]
+    replica.subscribe(*texts)
+    placement = replica.send(0, count=500)
+    matching, _ = matching_of(replica)
+    seen: list[int] = []
+
+    def change() -> None:
+        seen.append(len(matching._topics[TOPIC].numbers) if matching._topics else 0)
+        if seen.count(len(texts)) == 2:
+            known = replica.machine.subscriptions
+            command = Resubscribe(known.version, known.version + 1, [Change(TOPIC, "g1", 500, "x")])
+            replica.log.add(Kind.COMMANDS, encode_commands([command]))
+
+    run_beside(matching, replica, change)
+    assert replica.machine.subscriptions.changed > placement.index
+    assert matching._in_vain == 0
+    assert scan(matching, replica, "g1").found == [placement]
+
+
+def test_filters_that_keep_coming_do_not_keep_a_batch_from_being_matched() -> None:
+    replica = Replica()
+    texts = [f"n <> {n}" for n in range(100)]
+    replica.subscribe(*texts)
+    placement = replica.send(0, count=500)
+    matching, _ = matching_of(replica)
+
+    def subscribe() -> None:
+        texts.append(f"n = {len(texts)}")
+        replica.subscribe(*texts)
+
+    run_beside(matching, replica, subscribe)
+    assert len(texts) > 105
+    assert scan(matching, replica, "g1").found == [placement]
+
+
+def test_masks_of_one_go_are_bounded_by_their_work() -> None:
+    def placements(count: int) -> list[Placement]:
+        return [Placement(QUEUE, at * count, count, at + 1) for at in range(2_000)]
+
+    budget = MaskBudget()
+    few = budget.afford(placements(44))
+    assert len(few) == 55
+    assert budget.is_spent
+    assert budget.afford(placements(44)) == []
+    assert len(MaskBudget().afford(placements(65_536))) == 1
+    # What is known of a single message costs nothing.
+    assert len(MaskBudget().afford(placements(1))) == 2_000
+
+
+def test_mask_of_a_single_message_needs_no_reading() -> None:
+    replica = Replica()
+    replica.subscribe("n = 1")
+    placement = replica.send(1, count=1)
+    matching, _ = matched(replica)
+    found = scan(matching, replica, "g1")
+    nothing: Any = None
+    assert matching.mask(replica, placement, found.wanted[0], nothing).tolist() == [True]  # type: ignore[arg-type]
 
 
 def test_one_look_goes_through_a_bounded_number_of_batches() -> None:

@@ -1,0 +1,71 @@
+"""How long work on the event loop may take before all others have their turn.
+
+Filters cost time in proportion to messages, groups and batches, of which there may be thousands.
+Who works for many stops when its *turn* is over and goes on in the next one; who answers one
+request makes as many masks as its *budget* allows, and the consumer asks again.
+
+Invariants:
+- A turn ends by the clock, so what is done must not depend on where it ends.
+- A budget counts work, not time: the same question gives the same answer.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from raftmq.log.builder import Placement
+
+TURN_SECONDS: Final = 0.002
+"""The loop is held for about so long."""
+MASK_WORK: Final = 256
+"""What a mask costs beside its messages, in messages: decoding the batch, most of all."""
+MASKS_WORK_MAX: Final = 16_384
+"""Of the masks that are made in one go, in messages: about five milliseconds."""
+
+
+class Turn:
+    """The time for which one task may hold the loop."""
+
+    def __init__(self, times: int = 1) -> None:
+        """It begins now; `times` as long as others."""
+        self._seconds = TURN_SECONDS * times
+        self._until = trio.current_time() + self._seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all others should have their turn."""
+        return trio.current_time() >= self._until
+
+    async def pause_if_over(self) -> None:
+        """Let all others have their turn if this one is over; then the next one begins.
+
+        Cancellation comes out of the pause, and leaves nothing behind.
+        """
+        if self.is_over:
+            await trio.lowlevel.checkpoint()
+            self._until = trio.current_time() + self._seconds
+
+
+class MaskBudget:
+    """How many masks may be made in one go."""
+
+    def __init__(self) -> None:
+        self._left = MASKS_WORK_MAX
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no more are made this time."""
+        return self._left <= 0
+
+    def afford(self, placements: Sequence[Placement]) -> list[Placement]:
+        """The first of these batches, for as many as something is left: at first, one at least."""
+        afforded: list[Placement] = []
+        for placement in placements:
+            if self.is_spent:
+                break
+            # Of a single message that matches, the mask is known.
+            if placement.count > 1:
+                self._left -= MASK_WORK + placement.count
+            afforded.append(placement)
+        return afforded
