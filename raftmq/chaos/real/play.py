@@ -42,6 +42,7 @@ from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.history import History, Recorder
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.workloads.popping import FEW, judge_pop
+from raftmq.chaos.workloads.withholding import judge_withheld
 from raftmq.errors import RaftmqError
 
 from .disks import disks, why_no_overlay
@@ -323,13 +324,14 @@ def _outcome(
 
 def _judge(history: History, workload: str, *, is_whole: bool) -> list[Report]:
     if workload == "pop":
-        return judge_pop(
+        reports = judge_pop(
             history,
             groups=FEW,
             clock_ms_max=None,
             is_drained=is_whole,
             handing_ms_max=HANDING_MS_MAX,
         )
+        return reports + judge_withheld(history, clock_ms_max=None, is_drained=is_whole)
     if workload == "register":
         return [check_linearizability(history, limit=Limit(seconds=JUDGE_SECONDS_MAX))]
     reports = [check_total_queue(history, is_drained=is_whole)]

@@ -1,4 +1,5 @@
-"""Consumers that pop, on real processes; see `raftmq.chaos.workloads.popping`.
+"""Consumers that pop, on real processes; see `raftmq.chaos.workloads.popping`. One more producer
+delays messages and opens transactions; see `raftmq.chaos.workloads.withholding`.
 
 Invariants:
 - A client that was made to end leaves its calls without an end, and the next one is a new process
@@ -7,18 +8,20 @@ Invariants:
 Left out: reading the committed log along, as the made-up world does.
 """
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import trio
 
 import raftmq
 from raftmq.chaos.history import Recorder, Value
-from raftmq.chaos.workloads.popping import FEW, KINDS, Popping, written
+from raftmq.chaos.workloads.popping import FEW, KINDS, Popping, tag_of, written
+from raftmq.chaos.workloads.withholding import Withholding
 from raftmq.errors import RaftmqError, Rejected, UnreadableBatch
 
-from .workload import TOPIC, Complain, Workload, leaves
+from .workload import QUEUES, TOPIC, Complain, Workload, leaves
 
 BATCH_MESSAGES = 5
 PAUSE_SECONDS = 0.05
@@ -54,6 +57,16 @@ class PopWorkload(Workload):
             counts=self.counts,
             groups=FEW,
         )
+        self._withholding = Withholding(
+            recorder,
+            topic=TOPIC,
+            queues=QUEUES,
+            queue_name=str,
+            body_of=lambda number: b"%d" % number,
+            number_of=int,
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            counts=self.counts,
+        )
         self._scopes: list[trio.CancelScope] = []
 
     @property
@@ -77,7 +90,7 @@ class PopWorkload(Workload):
     @property
     def is_read(self) -> bool:
         """Whether nothing is left to do."""
-        return self._popping.is_drained
+        return self._popping.is_drained and self._withholding.is_read
 
     async def create_topic(self) -> None:
         """Create the topic and the groups."""
@@ -85,23 +98,31 @@ class PopWorkload(Workload):
         async with raftmq.connect(self._url(), timeout=30.0) as mq:
             await self._popping.prepare(mq)
 
-    async def consume(self) -> None:
-        """All consumers, until nothing is left."""
+    async def produce(self) -> None:
+        """All producers, until `stop`."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().produce)
+            nursery.start_soon(self._keep_withholding)
+
+    async def consume(self) -> None:
+        """All consumers, until nothing is left; and who decides what producers left open."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_deciding)
             for group in FEW:
                 for _ in range(KINDS[group].consumers):
                     nursery.start_soon(self._keep_popping, group)
 
     async def set_ends(self) -> None:
         """From now on everything is acked."""
-        self._popping.is_draining = True
+        self._popping.is_draining = self._withholding.is_draining = True
 
     async def read_all(self) -> None:
         """Wait until nothing is left, and write down what became of all."""
         process = self._new_process()
-        while not self._popping.is_drained:
+        while not self.is_read:
             try:
                 async with raftmq.connect(self._url(), timeout=30.0) as mq:
+                    await self._withholding.read_all(mq, process)
                     await self._popping.audit(mq, process)
             except* RaftmqError as errors:
                 self._notice("of all", errors)
@@ -123,6 +144,36 @@ class PopWorkload(Workload):
 
     def _sent(self, number: int, key: str) -> Value:
         return written(number, key)
+
+    def _tags(self, numbers: list[int]) -> list[str | None] | None:
+        return [tag_of(number) for number in numbers]
+
+    async def _keep_withholding(self) -> None:
+        while not self._is_stopped:
+            with trio.CancelScope() as scope:
+                self._producers.append(scope)
+                await self._connected(
+                    lambda mq, process, random: self._withholding.produce(
+                        mq, process, random, lambda: not self._is_stopped
+                    )
+                )
+            self._producers.remove(scope)
+
+    async def _keep_deciding(self) -> None:
+        while not self._withholding.is_draining:
+            await self._connected(self._withholding.decide)
+
+    async def _connected(
+        self, job: Callable[[raftmq.Client, int, Random], Awaitable[None]]
+    ) -> None:
+        """Do a job as a process of its own, as far as it comes."""
+        process, random = self._new_process(), Random(self._random.getrandbits(64))
+        try:
+            async with raftmq.connect(self._url(), timeout=20.0) as mq:
+                await job(mq, process, random)
+        except* RaftmqError as errors:
+            self._notice("of withheld messages", errors)
+            await trio.sleep(0.1)
 
     async def _keep_popping(self, group: str) -> None:
         while group not in self._popping.drained:

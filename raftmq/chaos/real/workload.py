@@ -174,6 +174,7 @@ class Workload:
                 pending = producer.send_many_nowait(
                     bodies=[b"%d" % value for value in values],
                     keys=keys,
+                    tags=self._tags(values),
                     queue=queue,
                     timeout=SEND_SECONDS_MAX,
                 )
@@ -183,6 +184,10 @@ class Workload:
     def _sent(self, number: int, key: str) -> Value:
         """A message's value in the history."""
         return number
+
+    def _tags(self, numbers: list[int]) -> list[str | None] | None:
+        """The messages' tags; None: they have none."""
+        return None
 
     async def _await_receipts(
         self,

@@ -19,7 +19,7 @@ import trio
 from raftmq.chaos.sim.cluster import PORT, Cluster
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.made_up import MadeUpClientWorld
-from raftmq.chaos.world.process import Machine, Process
+from raftmq.chaos.world.process import Machine, Process, WallClock
 from raftmq.client import Client, connect
 from raftmq.errors import OutcomeUnknown, Unavailable
 
@@ -59,6 +59,10 @@ class Clients:
         """So many of the next commits are followed by one of an older position."""
         self.failures: list[str] = []
         """Errors that no user should see."""
+
+    def now_ms(self) -> int:
+        """What clients' wall clocks show: they are right."""
+        return WallClock(self._cluster.agenda).now_ms()
 
     def hosts(self) -> list[str]:
         """The names of all clients' machines."""

@@ -1,13 +1,23 @@
 """Producers, and consumers that pop, in the made-up world; see `raftmq.chaos.workloads.popping`.
 
-Producers do as in the log workload. What the sleep of one process costs the others, faults show: a
+Producers do as in the log workload; one more delays messages and opens transactions, see
+`raftmq.chaos.workloads.withholding`. What the sleep of one process costs the others, faults show: a
 client that hangs holds what it was handed.
 """
 
 from raftmq.chaos.history import Recorder
 from raftmq.chaos.sim.clients import Clients, Job, Session
-from raftmq.chaos.sim.log_workload import PRODUCERS, TOPIC, LogWorkload, queue_key, value_of
+from raftmq.chaos.sim.log_workload import (
+    PRODUCERS,
+    QUEUES,
+    TOPIC,
+    LogWorkload,
+    body_of,
+    queue_key,
+    value_of,
+)
 from raftmq.chaos.workloads.popping import KINDS, Popping, tag_of, written
+from raftmq.chaos.workloads.withholding import Withholding
 from raftmq.client import Client
 
 CALM_CLOCK_MS = 200
@@ -30,6 +40,17 @@ class PopWorkload(LogWorkload):
             queue_name=queue_key,
             counts=self.counts,
         )
+        self._withholding = Withholding(
+            recorder,
+            topic=TOPIC,
+            queues=QUEUES,
+            queue_name=queue_key,
+            body_of=lambda number: body_of(number, 0),
+            number_of=value_of,
+            now_ms=clients.now_ms,
+            counts=self.counts,
+        )
+        self.producers_left += 1
 
     async def prepare(self) -> None:
         """Create the topic and the groups."""
@@ -44,6 +65,8 @@ class PopWorkload(LogWorkload):
         """Start all clients."""
         for number in range(PRODUCERS):
             self._clients.start(f"producer-{number + 1}", self._produce)
+        self._clients.start("producer-later", self._produce_later)
+        self._clients.start("decider", self._decide)
         for group, kind in KINDS.items():
             for number in range(kind.consumers):
                 self._clients.start(f"consumer-{group}{number + 1}", self._popper_of(group))
@@ -51,13 +74,13 @@ class PopWorkload(LogWorkload):
 
     async def find_ends(self) -> None:
         """From now on everything is acked, and somebody looks what is left."""
-        self._popping.is_draining = True
+        self._popping.is_draining = self._withholding.is_draining = True
         self._clients.start("auditor", self._audit)
 
     @property
     def is_drained(self) -> bool:
         """True if nothing is left to do."""
-        return self._popping.is_drained
+        return self._popping.is_drained and self._withholding.is_read
 
     def _begin(self, session: Session, value: int, key: str | None, queue: int) -> int:
         sent = written(value, key)
@@ -72,8 +95,16 @@ class PopWorkload(LogWorkload):
     def _tag(self, value: int) -> str | None:
         return tag_of(value)
 
+    async def _produce_later(self, mq: Client, session: Session) -> None:
+        await self._withholding.produce(mq, session.number, session.random, lambda: self.is_sending)
+        self.producers_left -= 1
+
+    async def _decide(self, mq: Client, session: Session) -> None:
+        await self._withholding.decide(mq, session.number, session.random)
+
     async def _operate(self, mq: Client, session: Session) -> None:
         await self._popping.operate(mq, session.number, session.random)
 
     async def _audit(self, mq: Client, session: Session) -> None:
+        await self._withholding.read_all(mq, session.number)
         await self._popping.audit(mq, session.number)

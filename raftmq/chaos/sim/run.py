@@ -11,6 +11,7 @@ What is judged, and by whom:
 | commits, and reads of what was committed | `check_linearizability` |
 | who owns which queue, and what is committed by whom | `MembersWorkload` |
 | pops and what is settled | `check_pop`, from the history; `PopLog`, from the committed log |
+| delayed messages and transactions | `check_withheld`, from the history |
 | logs, time line, progress of every partition group | `check_evidence` |
 | that it comes to rest in time | `drain` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
@@ -52,6 +53,7 @@ from raftmq.chaos.sim.register_workload import RegisterWorkload
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.sim.watch import Watch
 from raftmq.chaos.workloads.popping import judge_pop
+from raftmq.chaos.workloads.withholding import judge_withheld
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.agenda import run as run_world
 
@@ -185,6 +187,11 @@ class _Run:
                 history,
                 clock_ms_max=CALM_CLOCK_MS if is_calm else None,
                 late_ms_max=CALM_LATE_MS if is_calm else None,
+                is_drained=is_drained,
+            )
+            reports += judge_withheld(
+                history,
+                clock_ms_max=CALM_CLOCK_MS if is_calm else None,
                 is_drained=is_drained,
             )
         elif messages.any():

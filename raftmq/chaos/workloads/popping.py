@@ -73,7 +73,7 @@ KINDS: Mapping[str, Kind] = {
     "f": Kind(2, tags=RED),
 }
 """By consumer group."""
-FEW = ("a", "o")
+FEW = ("a", "o", "f")
 """Groups that suffice where time is dear."""
 REDRIVEN = "a"
 """The group whose dead letters an operator looks through."""

@@ -1,4 +1,6 @@
-"""Consumers that pop, on three real processes: a leader dies, and a consumer stands still."""
+"""Consumers that pop, delayed messages and transactions on three real processes: a leader dies, and
+a consumer stands still.
+"""
 
 from pathlib import Path
 
@@ -22,4 +24,7 @@ def test_leader_that_dies_costs_no_message_and_no_lease(tmp_path: Path) -> None:
     assert outcome.is_good, str(outcome)
     assert outcome.counts["pop a: again"] > 10
     assert outcome.counts["pop a: dead"] > 0
+    assert outcome.counts["pop f: acked"] > 10
+    assert outcome.counts["withheld: delayed"] > 10
+    assert outcome.counts["withheld: committed"] > 3
     assert outcome.counts["fault kill-leader"] == 1

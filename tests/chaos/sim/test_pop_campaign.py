@@ -29,6 +29,9 @@ def test_minute_of_faults_loses_no_message_and_breaks_no_lease(seed: int) -> Non
     outcome = run(schedule, workload="pop", is_liveness=is_liveness, nodes=nodes)
     assert outcome.is_good, str(outcome)
     assert outcome.counts["again"] > 50
+    assert outcome.counts["delayed"] > 50
+    for done in ("cancelled", "committed", "rolled back"):
+        assert outcome.counts[done] > 0, done
 
 
 def test_same_seed_gives_the_same_run_in_every_process() -> None:
