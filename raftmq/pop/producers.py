@@ -120,6 +120,9 @@ class Producers:
         base = session.base_of(first)
         if base is None:
             return Refused(Reason.DUPLICATE, f"sequence {first} was stored long ago")
+        if session.base_of(first + count - 1) != base + count - 1:
+            message = f"sequences {first}..{first + count - 1} were stored, but not as one batch"
+            return Refused(Reason.OUT_OF_ORDER, message)
         return base
 
     def forget_before(self, timestamp: int) -> None:

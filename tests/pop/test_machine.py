@@ -220,6 +220,16 @@ def test_snapshot_and_replay_equals_replay(actions: list[object], cut: int) -> N
     assert resumed.snapshot() == whole.machine.snapshot()
 
 
+def test_repeat_of_what_never_was_one_batch_is_refused() -> None:
+    log = Log()
+    log.send(0, 2)
+    log.send(0, 1, producer=2)
+    log.send(2, 1)
+    result = log.send(0, 3)
+    assert isinstance(result, Refused)
+    assert result.reason is Reason.OUT_OF_ORDER
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(SENDS, max_size=60))
 def test_each_accepted_message_has_one_offset_and_offsets_have_no_gap(
