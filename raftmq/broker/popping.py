@@ -7,7 +7,7 @@
 All that is said to one data group within a step of the loop is one record. A wish that cannot be
 met at once is not kept here but in the machine: whoever leads serves it, in the record that brings
 something. The leader only has to know where the consumer can be reached, and which of its leases it
-was not sent yet (the outbox).
+was not sent yet (the outbox). A consumer that asks for what is left of its credit needs no command.
 
 The first wish on a connection is *resumed*: the outbox is filled with all that the machine says the
 consumer has in hand, under the tokens that it has. So an answer that was lost costs nothing.
@@ -66,6 +66,9 @@ COMMANDS_MAX = 1024
 SLACK_MS = 20
 """A wish ends in the machine so much before its request is answered here: the clocks are one, but
 what was handed out at the last moment still gets its answer."""
+CREDIT_MS = 100
+"""A wish that ends so much earlier than its request is as good: a request does not always take the
+same time on its way."""
 TICK_SECONDS_MIN = 0.005
 """Timers that are due together are let pass together."""
 
@@ -178,12 +181,20 @@ class Popping:
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         seconds = (wait_ms + SLACK_MS) / 1000
         self._timers.call_after(seconds, partial(self._hurry, consumer, correlation))
-        if consumer.outbox and consumer.since is not None:
-            self._answer(consumer)
-            if consumer.correlation is None or consumer.is_reading:
+        if consumer.since is not None:
+            if consumer.outbox:
+                self._answer(consumer)
+                if consumer.correlation is None or consumer.is_reading:
+                    return
+            if request.is_kept and _has_credit(group, request):
                 return
         ask = calls.Ask(
-            request.number, request.consumer, request.count, wait_ms, request.invisible_ms
+            request.number,
+            request.consumer,
+            request.count,
+            wait_ms,
+            request.invisible_ms,
+            request.is_kept,
         )
         ticket = Callback(
             partial(self._asked, group, consumer, correlation, request),
@@ -519,6 +530,22 @@ class Popping:
             self.flush()
         else:
             self._arm(group)
+
+
+def _has_credit(group: Group, request: Pop) -> bool:
+    """True if a wish stands already that will do: no more than asked for, not less than half of
+    it, and for as long."""
+    assert isinstance(group.machine, PartitionMachine)
+    attached = group.machine.serving.attached.get(request.number)
+    wish = None if attached is None else attached.group.wish_of(request.consumer)
+    if attached is None or wish is None or not wish.is_kept:
+        return False
+    invisible_ms = request.invisible_ms or attached.group.policy.invisible_ms
+    return (
+        wish.size <= request.count <= 2 * wish.size
+        and wish.invisible_ms == invisible_ms
+        and wish.until + CREDIT_MS >= group.now_ms() + request.wait_ms
+    )
 
 
 class _Shared:

@@ -133,7 +133,7 @@ class Intake:
         self, count: int, *, wait: float = float("inf"), only: Container[int] | None = None
     ) -> None:
         """Ask each source that should be asked and is not; with a count of 0 only those that have
-        more for us.
+        more for us, or may have.
 
         Args:
             count: how many the application wants.
@@ -146,12 +146,13 @@ class Intake:
         share = -(-count // len(self.sources))
         now = anyio.current_time()
         for source in self.sources.values():
-            if not source.is_idle or not (count or source.is_more):
+            if not source.is_idle or not (count or source.is_more or source.credit):
                 continue
             if only is not None and source.group not in only:
                 continue
             shelved = shelf.counts.get(source.group, 0)
-            if source.is_more or shelved <= max(source.depth, share) // 2:
+            is_low = count > 0 and shelved <= max(source.depth, share) // 2
+            if is_low or source.is_more:
                 is_quick = source.filled_at is not None and now - source.filled_at < GROW_SECONDS
                 if is_quick or source.is_short:
                     source.depth = min(2 * source.depth, settings.prefetch)
@@ -159,7 +160,10 @@ class Intake:
                 depth = max(source.depth, share)
                 room = (settings.prefetch_bytes - shelf.bytes) // self._mean_bytes
                 wanted = max(min(depth - shelved, max(room, 1), COUNT_MAX), 0)
-                source.ask(wanted, wait_ms=self._wait_ms(wait), invisible_ms=self.invisible_ms)
+                wait_ms, is_kept = self._wait_ms(wait), wait > 0 and settings.prefetch > 0
+                source.ask(wanted, wait_ms=wait_ms, invisible_ms=self.invisible_ms, is_kept=is_kept)
+            elif source.credit:
+                source.ask_rest(invisible_ms=self.invisible_ms)
 
     def ask_anew(self) -> set[int]:
         """The partition groups that may have something, as far as is known; their wishes end."""

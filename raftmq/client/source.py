@@ -73,13 +73,24 @@ class Holder(NamedTuple):
 
 
 class _Wish:
-    __slots__ = ("connection", "count", "invisible_ms", "posted_at", "request", "wait_ms")
+    __slots__ = (
+        "connection",
+        "count",
+        "invisible_ms",
+        "is_kept",
+        "posted_at",
+        "request",
+        "wait_ms",
+    )
 
-    def __init__(self, connection: Connection, count: int, wait_ms: int, invisible_ms: int) -> None:
+    def __init__(
+        self, connection: Connection, count: int, wait_ms: int, invisible_ms: int, *, is_kept: bool
+    ) -> None:
         self.connection = connection
         self.count = count
         self.wait_ms = wait_ms
         self.invisible_ms = invisible_ms
+        self.is_kept = is_kept
         self.posted_at = anyio.current_time()
         self.request: Request | None = None
 
@@ -105,6 +116,9 @@ class Source:
         # Token → messages, while a list goes on.
         self._listed: dict[int, int] | None = None
         self._has_asked = False
+        # What the leader may still hand out without being asked, and until when.
+        self._credit = 0
+        self._credit_until = 0.0
         self._failures = 0
         self._prune_at = 16
         self.group = group
@@ -144,7 +158,8 @@ class Source:
     def is_unheard(self) -> bool:
         """True if messages may be ours that no answer has told of: a wish is under way, or was left
         or lost, and no whole list has come since."""
-        return self._wish is not None or (self._has_asked and self._told_on is None)
+        is_asking = self._wish is not None or self.credit > 0
+        return is_asking or (self._has_asked and self._told_on is None)
 
     @property
     def is_polling(self) -> bool:
@@ -156,12 +171,23 @@ class Source:
         """True if it may be asked."""
         return self._wish is None and self.error is None and self.lost_since is None
 
+    @property
+    def credit(self) -> int:
+        """What the last wish did not bring and may bring yet: to be asked for at once, or the
+        leader has nobody to send it to."""
+        return self._credit if anyio.current_time() < self._credit_until else 0
+
     def is_waiting_since(self, before: float) -> bool:
         """True if a wish stands that was sent before a time."""
         return self._wish is not None and self._wish.posted_at < before
 
-    def ask(self, count: int, *, wait_ms: int, invisible_ms: int) -> None:
-        """Wish for messages; only if it is idle."""
+    def ask_rest(self, *, invisible_ms: int) -> None:
+        """Wish for what is left of the credit, as long as it stands; only if it is idle."""
+        wait_ms = round((self._credit_until - anyio.current_time()) * 1000)
+        self.ask(self._credit, wait_ms=max(wait_ms, 1), invisible_ms=invisible_ms, is_kept=True)
+
+    def ask(self, count: int, *, wait_ms: int, invisible_ms: int, is_kept: bool = False) -> None:
+        """Wish for messages; only if it is idle. If it is kept, credit may be left in the end."""
         assert self.is_idle
         connection = self._router.open_leader(self.group)
         if connection is None:
@@ -173,7 +199,8 @@ class Source:
         if is_resumed:
             self._told_on, self._listed = connection, {}
         holder = self._holder
-        wish = self._wish = _Wish(connection, count, wait_ms, invisible_ms)
+        self._credit = 0
+        wish = self._wish = _Wish(connection, count, wait_ms, invisible_ms, is_kept=is_kept)
         message = Pop(
             self.group,
             holder.number,
@@ -184,6 +211,7 @@ class Source:
             POP_BYTES,
             is_resumed,
             holder.subscribed,
+            is_kept,
         )
         answered = partial(self._answered, wish)
         wish.request = connection.post(FrameKind.POP, pack(message), (), answered)
@@ -191,14 +219,18 @@ class Source:
     def leave(self) -> None:
         """Wish for nothing any more. What was handed out meanwhile is listed by the next answer."""
         wish, self._wish = self._wish, None
-        if wish is None or wish.request is None:
+        connection = self._told_on if self.credit else None
+        self._credit = 0
+        if wish is not None and wish.request is not None:
+            wish.connection.forget(wish.request)
+            connection = wish.connection
+        if connection is None:
             return
-        wish.connection.forget(wish.request)
         self._told_on = self._listed = None
-        if wish.connection.is_open:
+        if connection.is_open:
             holder = self._holder
             message = Leave(self.group, holder.number, holder.consumer)
-            wish.connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
+            connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
 
     def check_time(self, now: float) -> None:
         """Ask again if there was no answer for too long."""
@@ -256,6 +288,9 @@ class Source:
         is_filled = shelved >= wish.count > 0 or popped.is_more
         self.filled_at = anyio.current_time() if is_filled else None
         self.is_more = popped.is_more
+        if wish.is_kept:
+            self._credit = max(wish.count - shelved, 0)
+            self._credit_until = wish.posted_at + wish.wait_ms / 1000
         if not popped.is_more:
             self._end_list()
         seconds = anyio.current_time() - wish.posted_at

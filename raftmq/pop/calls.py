@@ -54,6 +54,8 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """How long the wish stands."""
     invisible_ms: int
     """How long the messages are its alone; 0: as the policy says."""
+    is_kept: bool = False
+    """True: what is not handed out at once goes on standing; else it is for one hand-out."""
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True, tag="feed"):

@@ -222,20 +222,26 @@ class PopGroup:
 
     # What consumers do
 
-    def ask(self, consumer: int, count: int, *, invisible_ms: int, until: int) -> None:
+    def ask(
+        self, consumer: int, count: int, *, invisible_ms: int, until: int, is_kept: bool = False
+    ) -> None:
         """A consumer wants up to `count` messages until a time; its last wish is void.
 
-        The first hand-out that has something for it ends the wish, even if that is less than
-        `count`. A count of 0 is no wish, nor is that of a consumer whose number is not 1 to
-        `CONSUMER_MAX`. `invisible_ms` of 0 is what the policy says. What is over a limit is cut
-        down to it.
+        Unless it is kept, the first hand-out that has something for it ends the wish, even if that
+        is less than `count`. A count of 0 is no wish, nor is that of a consumer whose number is not
+        1 to `CONSUMER_MAX`. `invisible_ms` of 0 is what the policy says. What is over a limit is
+        cut down to it.
         """
         if count <= 0 or not 0 < consumer <= CONSUMER_MAX:
             self._wishes.drop(consumer)
             return
         invisible_ms = invisible_ms if invisible_ms > 0 else self.policy.invisible_ms
         invisible_ms = min(max(invisible_ms, 1), INVISIBLE_MS_MAX)
-        self._wishes.put(consumer, Wish(min(count, COUNT_MAX), invisible_ms, until))
+        self._wishes.put(consumer, Wish(min(count, COUNT_MAX), invisible_ms, until, is_kept))
+
+    def wish_of(self, consumer: int) -> Wish | None:
+        """What a consumer wants, if it wants anything; its time may be over."""
+        return self._wishes.of(consumer)
 
     def hand_out(
         self,
@@ -273,8 +279,7 @@ class PopGroup:
                     stalled.append(queue)
             if self.is_fed:
                 self._underfed[queue] = None
-        for consumer in served:
-            self._wishes.drop(consumer)
+        self._wishes.end_hand_out(served)
         self._open.update(dict.fromkeys(stalled))
         return handed
 

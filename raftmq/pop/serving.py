@@ -364,7 +364,13 @@ class Serving:
         invisible_ms = call.invisible_ms or group.policy.invisible_ms
         if call.count:
             until = now + max(call.wait_ms, 1)
-            group.ask(call.consumer, call.count, invisible_ms=invisible_ms, until=until)
+            group.ask(
+                call.consumer,
+                call.count,
+                invisible_ms=invisible_ms,
+                until=until,
+                is_kept=call.is_kept,
+            )
         if not call.count or not call.wait_ms:
             self._momentary.append((group, call.consumer))
         self._touched.add(call.number)

@@ -1,8 +1,8 @@
 """Wishes: which consumers want messages, whose turn it is, and which queues may have some.
 
-A wish is one-shot: what one hand-out gives a consumer is all that it gets, and it must ask again.
-Until then it stands, up to its time. Consumers and queues each take turns: who was served goes to
-the end.
+A wish stands up to its time. One that is *kept* is credit: each hand-out takes from it until it is
+used up. Any other is for one hand-out, and the consumer must ask again. Consumers and queues each
+take turns: who was served goes to the end.
 
 Invariants:
 - A consumer has one wish at the most; a new one keeps the place of the one before.
@@ -12,6 +12,7 @@ Sources: RabbitMQ's rabbit_fifo (a queue of consumers that have credit).
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _SWEEP_MIN = 64
@@ -27,6 +28,8 @@ class Wish(NamedTuple):
     """How long they are its alone."""
     until: int
     """From this time on it wants nothing, in milliseconds."""
+    is_kept: bool
+    """True: what is not handed out at once goes on standing."""
 
 
 class Wishes:
@@ -47,6 +50,10 @@ class Wishes:
         """A consumer wants nothing any more."""
         self._wishes.pop(consumer, None)
 
+    def of(self, consumer: int) -> Wish | None:
+        """What a consumer wants, if it wants anything; its time may be over."""
+        return self._wishes.get(consumer)
+
     def first(self, now: int) -> tuple[int, Wish] | None:
         """Whose turn it is, and what it wants; None if nobody wants anything."""
         while self._wishes:
@@ -63,6 +70,13 @@ class Wishes:
             self._wishes.move_to_end(consumer)
         else:
             del self._wishes[consumer]
+
+    def end_hand_out(self, consumers: Iterable[int]) -> None:
+        """These were served: wishes for one hand-out are over."""
+        for consumer in consumers:
+            wish = self._wishes.get(consumer)
+            if wish is not None and not wish.is_kept:
+                del self._wishes[consumer]
 
     def sweep(self, now: int) -> None:
         """Forget wishes whose time is over, if it is worth it."""

@@ -31,7 +31,9 @@ class Pop(_Wire, frozen=True):
     """Ask a partition group's leader for messages: one request of a consumer at a time.
 
     It is answered when there are some, or when the wait ends. What is there is handed out at once,
-    up to `count`; nothing is handed out to a consumer that does not ask.
+    up to `count`; nothing is handed out to a consumer that does not ask. With `is_kept` the rest of
+    `count` is credit until the wait ends: the consumer asks for it at once, which needs no entry of
+    the log.
     """
 
     partition_group: int
@@ -55,6 +57,8 @@ class Pop(_Wire, frozen=True):
     subscribed: int = 0
     """The version of the group's subscription, as `Subscribe` gave it: refused as `unavailable`
     until the queues' log knows it. 0: whatever holds."""
+    is_kept: bool = False
+    """True: it is credit, and not for one answer alone."""
 
 
 class Lease(_Wire, frozen=True):

@@ -109,7 +109,12 @@ class FakePopping:
         if isinstance(opening, ErrorReply):
             return opening
         wish = calls.Ask(
-            request.number, request.consumer, request.count, request.wait_ms, request.invisible_ms
+            request.number,
+            request.consumer,
+            request.count,
+            request.wait_ms,
+            request.invisible_ms,
+            request.is_kept,
         )
         result = self.run(log, *opening, wish)
         if isinstance(result, Refused):

@@ -302,6 +302,33 @@ async def test_more_is_asked_for_while_all_is_taken_at_once_and_less_if_it_lies_
 
 
 @on_trio
+async def test_rest_of_credit_is_asked_for_at_once_and_ends_with_the_consumer(
+    cluster: FakeCluster,
+) -> None:
+    fill(cluster, queues=1, messages=3, batch=3)
+    asked: list[tuple[int, int, bool]] = []
+
+    def note(_: FakeNode, frame: Frame) -> Fate:
+        if frame.kind == FrameKind.POP:
+            request = unpack(Pop, frame.header)
+            asked.append((request.count, round(request.wait_ms, -3), request.is_kept))
+        return Fate.DONE
+
+    cluster.fate = note
+    async with opened(cluster) as mq:
+        async with mq.consumer("orders", group="g", mode="pop") as c:
+            assert len(await c.pop(10, wait=1.0)) == 3
+            await anyio.sleep(2.0)
+            # Nobody came for more, but the leader may hand out what is left: of 32, for 5 s.
+            assert asked == [(32, 5000, True), (29, 5000, True)]
+        async with mq.producer("orders") as producer:
+            await producer.send(b"late")
+        assert audit(cluster) == {"leased": 3}
+        async with mq.consumer("orders", group="g", mode="pop") as c:
+            assert (await c.pop(10, wait=1.0)).bodies == [b"late"]
+
+
+@on_trio
 async def test_slow_rounds_bring_as_many_messages_as_quick_ones_in_the_end(
     cluster: FakeCluster,
 ) -> None:

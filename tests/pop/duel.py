@@ -89,7 +89,7 @@ class Duel:
     messages: dict[tuple[int, int], Message] = field(default_factory=dict)
     handed: list[Handed] = field(default_factory=list)
     deadlines: dict[int, int] = field(default_factory=dict)
-    wishes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    wishes: dict[int, tuple[int, int, int, bool]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     """Words that some message had some time."""
     builder: TouchBuilder = field(default_factory=TouchBuilder)
@@ -153,10 +153,13 @@ class Duel:
             each.word = "fresh" if each.matches or not self.kind.is_filtered else "passed"
         self.serve()
 
-    def ask(self, consumer: int, size: int, invisible: int, wait: int) -> None:
+    def ask(
+        self, consumer: int, size: int, invisible: int, wait: int, *, is_kept: bool = False
+    ) -> None:
         until = self.now + wait
-        self.tell("ask", consumer, size, invisible_ms=invisible, until=until)
-        self.wishes[consumer] = (size, until, invisible or 100)
+        self.tell("ask", consumer, size, invisible_ms=invisible, until=until, is_kept=is_kept)
+        most = min(size, groups.COUNT_MAX)
+        self.wishes[consumer] = (most, until, invisible or 100, is_kept)
         self.serve()
 
     def leave(self, consumer: int) -> None:
@@ -309,7 +312,7 @@ class Duel:
         while self.first._cut_at is not None:
             assert (self.first.next_timer or 0) <= self.now
             self.serve_some()
-        if any(size > 0 and until > self.now for size, until, _ in self.wishes.values()):
+        if any(size > 0 and until > self.now for size, until, _, _ in self.wishes.values()):
             self.nothing_is_kept_back()
         self.check()
 
@@ -321,15 +324,17 @@ class Duel:
         self.token += len(found[0])
         for one in found[0]:
             self.judge(one)
-        for one in found[0]:
-            self.wishes.pop(one.consumer, None)
+        for consumer in {one.consumer for one in found[0]}:
+            size, _, _, is_kept = self.wishes[consumer]
+            if not is_kept or not size:
+                del self.wishes[consumer]
 
     def judge(self, one: Handed) -> None:
-        size, until, invisible = self.wishes[one.consumer]
-        assert one.messages.size <= min(size, groups.COUNT_MAX)
+        size, until, invisible, is_kept = self.wishes[one.consumer]
+        assert one.messages.size <= size
         assert until > self.now
         assert one.deadline == self.now + invisible
-        self.wishes[one.consumer] = (size - one.messages.size, until, invisible)
+        self.wishes[one.consumer] = (size - one.messages.size, until, invisible, is_kept)
         lease = [self.messages[one.queue, offset] for offset in one.messages.offsets()]
         for each in lease:
             assert each.word in {"fresh", "ready"}
@@ -495,7 +500,8 @@ def step(duel: Duel, draw: Random) -> None:
             duel.feed(queue, draw.randint(0, 30))
             duel.feed_elsewhere(queue, draw.choice([-5, -1, 1, 5]))
         case 2:
-            duel.ask(consumer, draw.randint(0, 30), draw.randint(0, 100), draw.randint(0, 60))
+            numbers = [draw.randint(0, most) for most in (30, 100, 60)]
+            duel.ask(consumer, *numbers, is_kept=draw.random() < 0.5)
         case 3 if recent:
             one = draw.choice(recent)
             bits = draw.randint(1, (1 << one.messages.stop - one.messages.base) - 1)

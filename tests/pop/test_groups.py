@@ -49,9 +49,10 @@ class Game(RuleBasedStateMachine):
         size=st.integers(0, 50),
         invisible=st.integers(0, 100),
         wait=st.integers(0, 60),
+        is_kept=st.booleans(),
     )
-    def ask(self, consumer: int, size: int, invisible: int, wait: int) -> None:
-        self.duel.ask(consumer, size, invisible, wait)
+    def ask(self, consumer: int, size: int, invisible: int, wait: int, is_kept: bool) -> None:
+        self.duel.ask(consumer, size, invisible, wait, is_kept=is_kept)
 
     @rule(consumer=st.sampled_from(CONSUMERS))
     def leave(self, consumer: int) -> None:
@@ -232,6 +233,21 @@ def test_wish_ends_with_the_first_hand_out_that_has_something() -> None:
     assert len(serve(group, 3)) == 1
     group.came(7)
     assert serve(group, 6) == []
+
+
+def test_wish_that_is_kept_stands_until_it_is_used_up_or_its_time_is_over() -> None:
+    group = PopGroup(Policy())
+    group.follow(7, 0)
+    group.ask(1, 5, invisible_ms=1000, until=10, is_kept=True)
+    for end, size in ((3, 3), (6, 2)):
+        group.came(7)
+        assert [one.messages.size for one in serve(group, end, start=end)] == [size]
+    assert group.wish_of(1) is None
+    group.ask(1, 5, invisible_ms=1000, until=10, is_kept=True)
+    group.came(7)
+    assert len(serve(group, 9, start=9)) == 1
+    group.came(7)
+    assert serve(group, 12, now=10) == []
 
 
 def test_one_hand_out_gives_a_consumer_several_leases_of_several_queues() -> None:

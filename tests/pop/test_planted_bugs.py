@@ -97,6 +97,11 @@ def load_wishes_sorted(self: Any, values: list[Any]) -> None:
     self._wishes = OrderedDict((each, wishes.Wish(*wish)) for each, *wish in sorted(rows))
 
 
+def end_all(self: Any, consumers: Any) -> None:
+    for consumer in consumers:
+        self.drop(consumer)
+
+
 def attempts_of_the_innocent_count(self: Any, queue: int, messages: Piece) -> None:
     self.backlogs[queue].put_back(messages)
 
@@ -276,7 +281,9 @@ BUGS: dict[str, tuple[str, Plant]] = {
         "filtered",
         after(backlog.Backlog, "ack", forget_a_passed_message),
     ),
-    "wish lasts after a hand-out": ("plain", instead(wishes.Wishes, "drop", nothing)),
+    "wish lasts after a hand-out": ("plain", instead(wishes.Wishes, "end_hand_out", nothing)),
+    "wish is never kept": ("plain", instead(wishes.Wishes, "end_hand_out", end_all)),
+    "wish of one who left lasts": ("plain", instead(wishes.Wishes, "drop", nothing)),
     "turns are forgotten by a snapshot": (
         "plain",
         instead(wishes.Wishes, "load", load_wishes_sorted),

@@ -366,7 +366,8 @@ def test_replica_from_a_snapshot_goes_on_like_the_others() -> None:
             case 0:
                 log.send(draw.randint(1, 9), queue=QUEUE | draw.randint(0, 3))
             case 1 | 2:
-                log.call(Ask(number, consumer, draw.randint(0, 9), draw.choice([0, 60]), 0))
+                count, wait_ms = draw.randint(0, 9), draw.choice([0, 60])
+                log.call(Ask(number, consumer, count, wait_ms, 0, draw.random() < 0.5))
             case _ if held:
                 sequence += 1
                 number, handed = held.pop(-draw.randint(1, min(9, len(held))))

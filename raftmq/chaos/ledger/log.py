@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from raftmq.batch import Batch, peek
 from raftmq.chaos.checkers.pop_calls import Delivery as Seen
-from raftmq.chaos.ledger.model import PopModel, PopQueue
+from raftmq.chaos.ledger.model import PopModel, PopQueue, WishModel
 from raftmq.log.record import Kind, Record
 from raftmq.pop.calls import (
     Ask,
@@ -234,8 +234,8 @@ class PopLog:
         group = self.groups[command.number]
         if command.count:
             invisible_ms = command.invisible_ms or group.policy.invisible_ms
-            wish = min(command.count, COUNT_MAX), invisible_ms, now + max(command.wait_ms, 1)
-            group.wishes[command.consumer] = wish
+            size, until = min(command.count, COUNT_MAX), now + max(command.wait_ms, 1)
+            group.wishes[command.consumer] = WishModel(size, invisible_ms, until, command.is_kept)
         if command.count and command.wait_ms:
             return []
         return [(command.number, command.consumer)]
@@ -318,7 +318,7 @@ class PopLog:
             queue, offsets = group.queues[one.queue], list(one.messages.offsets())
             for fact in group.why_not(queue, offsets):
                 self._breach(fact[:3].strip(), number, f"group {number}: {one}: {fact}")
-            until = now + min(group.wishes[one.consumer][1], INVISIBLE_MS_MAX)
+            until = now + min(group.wishes[one.consumer].invisible_ms, INVISIBLE_MS_MAX)
             for offset in offsets:
                 queue.lease(offset, token=one.token, consumer=one.consumer, until=until)
             attempts = {queue.entries[offset].attempt for offset in offsets}
@@ -330,9 +330,11 @@ class PopLog:
             self.handed[number, one.token] = [
                 (one.queue, offset, one.messages.attempt) for offset in offsets
             ]
-        for number, consumer in given:
-            if number in self.groups:
-                self.groups[number].wishes.pop(consumer, None)
+        for (number, consumer), size in given.items():
+            wishes = self.groups[number].wishes if number in self.groups else {}
+            wish = wishes.pop(consumer, None)
+            if wish is not None and wish.is_kept and size < wish.size:
+                wishes[consumer] = wish._replace(size=wish.size - size)
 
     def _why_not(
         self, number: int, token: int, consumer: int, given: dict[tuple[int, int], int], size: int
@@ -346,7 +348,7 @@ class PopLog:
         given[number, consumer] = given.get((number, consumer), 0) + size
         if wish is None:
             yield f"Q8 consumer {consumer} is handed {size} messages and had not asked"
-        elif given[number, consumer] > wish[0]:
+        elif given[number, consumer] > wish.size:
             yield f"Q8 consumer {consumer} is handed {given[number, consumer]} of {wish}"
 
     def _compare(self, machine: PartitionMachine) -> None:

@@ -24,6 +24,7 @@ Sources: RabbitMQ's property tests of rabbit_fifo against a list.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raftmq.pop.policy import Mode, Order, Policy
 
@@ -113,6 +114,19 @@ class PopQueue:
         self.by_token.setdefault(token, set()).add(offset)
 
 
+class WishModel(NamedTuple):
+    """What a consumer wants."""
+
+    size: int
+    """At most so many messages."""
+    invisible_ms: int
+    """How long they are its own."""
+    until: int
+    """When it wants nothing more."""
+    is_kept: bool
+    """False: it ends with the first record that hands something out for it."""
+
+
 class PopModel:
     """One attachment of a consumer group to a topic."""
 
@@ -123,8 +137,8 @@ class PopModel:
         self.queues: dict[int, PopQueue] = {}
         self.letters = 0
         """Dead letters so far, as the machine counted them."""
-        self.wishes: dict[int, tuple[int, int, int]] = {}
-        """Consumer → (count, how long its messages are its own, until when it wishes)."""
+        self.wishes: dict[int, WishModel] = {}
+        """By consumer."""
 
     # Time
 
@@ -137,7 +151,7 @@ class PopModel:
             for offset in sorted(queue.waiting):
                 if queue.entries[offset].until <= now:
                     queue.move(offset, "ready")
-        self.wishes = {who: wish for who, wish in self.wishes.items() if wish[2] > now}
+        self.wishes = {who: wish for who, wish in self.wishes.items() if wish.until > now}
 
     # Settling
 

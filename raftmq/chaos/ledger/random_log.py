@@ -181,7 +181,8 @@ class RandomLog:
         luck = rng.random()
         if luck < 0.3:
             wait = rng.choice([0, 5, 100])
-            return Ask(number, consumer, rng.choice([0, 1, 3, 20]), wait, rng.choice([0, 10, 60]))
+            count, invisible_ms = rng.choice([0, 1, 3, 20]), rng.choice([0, 10, 60])
+            return Ask(number, consumer, count, wait, invisible_ms, rng.random() < 0.5)
         if luck < 0.8:
             return self.settle(number, consumer)
         if luck < 0.85:
