@@ -6,7 +6,7 @@ comes for messages, and never by themselves:
 | what was asked for | is then |
 |---|---|
 | came, and went within `GROW_SECONDS` or did not last for a round | doubled, up to `prefetch` |
-| lay here for two thirds of its lease | given back, and halved |
+| lay here until a third of its lease was left | given back, and halved |
 
 Invariants:
 - A source is asked for more when half of what it may have ahead is gone.
@@ -119,6 +119,10 @@ class Intake:
     def take(self, count: int) -> list[Taken]:
         """Up to `count` messages that are here."""
         return self.shelf.take(count, anyio.current_time(), self._give_back)
+
+    def take_one(self) -> Taken | None:
+        """A message that is here."""
+        return self.shelf.take_one(anyio.current_time(), self._give_back)
 
     def check(self) -> None:
         """Raise why nothing can be had; once all is handed on that is here."""

@@ -23,6 +23,7 @@ Sources: RocketMQ's checkpoints with bitmaps; Kleppmann, "How to do distributed 
 """
 
 from collections.abc import Iterator
+from math import inf
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -31,9 +32,9 @@ from raftmq.wire.popping import Action
 if TYPE_CHECKING:
     from .settling import Item
 
-STALE_SHARE = 2 / 3
-"""Messages that lay on the shelf for this part of their lease are given back: who is handed one has
-the rest of it at least."""
+LEFT_SHARE = 1 / 3
+"""Who is handed a message has this part of its lease at least: what lies on the shelf for longer is
+given back."""
 
 
 class HeldLease:
@@ -100,8 +101,9 @@ class HeldLease:
         """Until when it is ours, by the event loop's clock."""
         self.clock_ms = 0.0
         """The leader's clock less the event loop's, in milliseconds."""
-        self.stale_at = 0.0
-        """From then on too little of it is left for a message that nobody has begun with."""
+        self.stale_at = inf
+        """From then on too little of it is left for a message that nobody has begun with; never
+        after the deadline."""
         self.invisible_ms = 0
         """What was asked for: how long it was to run."""
         self.grips: list[tuple[ref[Grip], int]] = []
@@ -137,13 +139,24 @@ class HeldLease:
         self.shelved |= new
         return new
 
-    def run_until(self, *, now: float, remaining_ms: int) -> None:
-        """It runs for so long from now on."""
-        self.deadline = now + remaining_ms / 1000
+    def run_until(self, deadline: float) -> None:
+        """It runs until a time of the event loop's clock."""
+        self.deadline = deadline
+        self.stale_at = min(self.stale_at, deadline)
+
+    def told(self, *, now: float, remaining_ms: int, deadline_ms: int) -> None:
+        """The leader said how long it runs, and until when by its own clock."""
+        deadline = now + remaining_ms / 1000
+        if deadline_ms == self.deadline_ms:
+            # It was told before, and what takes longer on its way does not make a lease longer.
+            deadline = min(deadline, self.deadline)
+        self.run_until(deadline)
+        self.clock_ms = deadline_ms - deadline * 1000
 
     def set_stale(self, now: float) -> None:
-        """What is on the shelf becomes stale when too much of the time left is over."""
-        self.stale_at = now + (self.deadline - now) * STALE_SHARE
+        """What is on the shelf becomes stale when too little is left of what was asked for."""
+        whole = max(self.deadline - now, self.invisible_ms / 1000)
+        self.stale_at = self.deadline - whole * LEFT_SHARE
 
     def lost(self, bits: int) -> int:
         """Those of these messages that are not ours any more, and that we did not settle."""

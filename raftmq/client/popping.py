@@ -262,7 +262,7 @@ class PopConsumer:
                 await anyio.lowlevel.checkpoint()
                 intake = self._opened()
                 intake.ask(1)
-            taken = intake.shelf.take_one()
+            taken = intake.take_one()
             if taken is not None:
                 return taken, self._grip(taken)
             intake.check()

@@ -512,7 +512,7 @@ class Settler:
             gone = lease.held
             lease.lose(gone)
         else:
-            lease.run_until(now=anyio.current_time(), remaining_ms=result)
+            lease.run_until(anyio.current_time() + result / 1000)
         for waiter, _ in item.waiters:
             if result == FENCED:
                 waiter.gone.append(Gone(lease.queue_number, lease.base, gone))

@@ -95,15 +95,14 @@ class Shelf:
             taken.append(Taken(Slice(batch, start, stop, lease.queue_number), lease, mask))
         return taken
 
-    def take_one(self) -> Taken | None:
-        """The next message, if there is one: what `take` does, for one message after the other.
-
-        What has lain here for too long is not looked for.
-        """
+    def take_one(self, now: float, give_back: Callable[[HeldLease], None]) -> Taken | None:
+        """The next message, if there is one: what `take` does, for one message after the other."""
         pieces = self._pieces
         while pieces:
             piece = pieces[0]
             lease, batch, start = piece.lease, piece.batch, piece.start
+            if lease.stale_at <= now and lease.shelved:
+                give_back(lease)
             bit = 1 << (batch.base_offset + start - lease.base)
             if not lease.shelved & bit:
                 self._pass_over(piece, piece.mask())

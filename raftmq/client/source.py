@@ -360,12 +360,11 @@ class Source:
                 is_serial=is_serial,
             )
             lease.invisible_ms = wish.invisible_ms
-            lease.run_until(now=now, remaining_ms=entry.remaining_ms)
-            lease.set_stale(now)
         elif lease.queue_number != entry.queue:
             raise ProtocolError(f"lease {entry.token} is of two queues")
-        lease.run_until(now=now, remaining_ms=entry.remaining_ms)
-        lease.clock_ms = entry.deadline_ms - lease.deadline * 1000
+        lease.told(now=now, remaining_ms=entry.remaining_ms, deadline_ms=entry.deadline_ms)
+        if not lease.seen:
+            lease.set_stale(now)
         bits = lease.place(entry.base, bits)
         if self._listed is not None:
             self._listed[entry.token] = self._listed.get(entry.token, 0) | bits
