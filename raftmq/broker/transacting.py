@@ -8,7 +8,7 @@ import msgspec
 from raftmq.log.record import Kind
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.transactions import Begin, End, Outcome
+from raftmq.pop.transactions import Begin, End, Input, Outcome
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
@@ -53,7 +53,8 @@ class Transacting:
 
     def _begin(self, connection: Connection, frame: Frame) -> None:
         request = unpack(BeginTransaction, frame.header)
-        command = Begin(request.transaction, request.producer_group, request.note)
+        inputs = [Input(x.number, x.consumer, x.token, x.base, x.bits) for x in request.inputs]
+        command = Begin(request.transaction, request.producer_group, request.note, inputs)
         group = self._group(connection, frame, request.partition_group)
         if group is not None:
             _propose(connection, frame, group, command, lambda _: Done())
@@ -111,6 +112,7 @@ def _page(machine: PartitionMachine, request: FindTransactions, latest: int) -> 
                     transaction.note,
                     transaction.opened_ms,
                     transaction.count,
+                    transaction.input_count,
                 )
             )
     return FoundTransactions(views)
@@ -130,4 +132,5 @@ def _propose(
 
 def _ended(value: tuple[int, int, bool]) -> TransactionEnded:
     outcome, messages, is_first = value
-    return TransactionEnded(outcome == Outcome.COMMITTED, messages, is_first)
+    is_fenced = outcome == Outcome.FENCED
+    return TransactionEnded(outcome == Outcome.COMMITTED, messages, is_first, is_fenced)

@@ -26,18 +26,26 @@ def tx() -> None:
 def list_(session: Session, group: str, output: str) -> int:
     """List transactions that are open, the oldest first.
 
-    A producer group that runs a check-back ends them by itself; what stays here for long needs
-    somebody who knows how it ended.
+    A producer group that runs a check-back ends them by itself, and one that acknowledges popped
+    messages (ACKS) ends with their leases; what stays here for long needs somebody who knows how
+    it ended.
     """
     found = session.run(lambda mq: mq.open_transactions(group))
     if output == "json":
         print_json([transaction._asdict() for transaction in found])
         return ExitCode.OK
     rows = [
-        [t.id, t.group, _time(t.opened_ms), str(t.messages), t.note.replace("\n", " ")]
+        [
+            t.id,
+            t.group or "-",
+            _time(t.opened_ms),
+            str(t.messages),
+            str(t.inputs),
+            t.note.replace("\n", " "),
+        ]
         for t in found
     ]
-    print_table(["ID", "GROUP", "SINCE", "MESSAGES", "NOTE"], rows)
+    print_table(["ID", "GROUP", "SINCE", "MESSAGES", "ACKS", "NOTE"], rows)
     return ExitCode.OK
 
 

@@ -33,6 +33,7 @@ from .descriptions import ConsumerGroup, OffsetChange, TopicDescription, TopicIn
 from .loop import Entered, Loop
 from .message import Message, Messages
 from .parcel import PendingSend
+from .popped import LeasedMessage
 from .popping import PopConsumer
 from .producer import Producer
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
@@ -116,10 +117,17 @@ class BlockingProducer(Entered):
         return BlockingPending(self._loop, pending)
 
     def transaction(
-        self, *, group: str, note: str = "", timeout: float | None = None
+        self,
+        *,
+        acks: Iterable[LeasedMessage] | None = None,
+        group: str = "",
+        note: str = "",
+        timeout: float | None = None,
     ) -> BlockingTransaction:
         """See `Producer.transaction`."""
-        make = partial(self._producer.transaction, group=group, note=note, timeout=timeout)
+        make = partial(
+            self._producer.transaction, acks=acks, group=group, note=note, timeout=timeout
+        )
         return BlockingTransaction(self._loop, self._loop.call(make))
 
     def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:

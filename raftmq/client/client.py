@@ -293,7 +293,8 @@ class Client:
         """Commit or roll back a transaction; how many messages it had, 0 if it had ended so before.
 
         Raises:
-            Rejected: `TRANSACTION_ENDED`, the other outcome holds; `UNKNOWN_TRANSACTION`, it never
+            Rejected: `TRANSACTION_ENDED`, the other outcome holds; `FENCED`, it was to commit and
+                is rolled back, as an input is not in hand any more; `UNKNOWN_TRANSACTION`, it never
                 was, or ended long ago; `BAD_ARGUMENT`, the id is none.
             Unavailable, OutcomeUnknown: as of any change; a repeat is safe.
         """

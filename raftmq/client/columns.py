@@ -19,6 +19,7 @@ from raftmq.errors import Reason, Rejected
 
 from .message import Message
 from .receipts import Outgoing
+from .starting import require
 
 T = TypeVar("T")
 Positions = range | list[int]
@@ -168,6 +169,26 @@ class Columns(NamedTuple):
             return list(map(len, _pick(self.bodies, positions)))
         except TypeError as error:
             raise Rejected(Reason.BAD_ARGUMENT, f"a body is bytes: {error}") from None
+
+
+def columns_of(
+    messages: Iterable[bytes | Outgoing | Message],
+    bodies: Sequence[bytes] | None,
+    keys: Sequence[str | bytes | None] | None,
+    tags: Sequence[str | None] | None,
+    props: Sequence[Mapping[str, Value | None] | None] | None,
+) -> Columns:
+    """The columns of what a call was given: messages, or columns.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, both were given.
+    """
+    if bodies is not None:
+        require(messages == (), "give either messages or bodies=, not both")
+        return Columns(bodies, keys, tags, props)
+    is_alone = keys is None and tags is None and props is None
+    require(is_alone, "keys=, tags= and props= go with bodies=")
+    return Columns.of(messages)
 
 
 def _pick(column: Sequence[T], positions: Positions) -> Sequence[T]:

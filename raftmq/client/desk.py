@@ -32,6 +32,12 @@ class Desk:
         self._topic = topic
         self._waiters: dict[Waiter, None] = {}
 
+    @property
+    def consumer(self) -> tuple[int, int]:
+        """The attachment's number, and the consumer's."""
+        holder = self._intake.holder
+        return holder.number, holder.consumer
+
     async def settle(
         self,
         parts: Sequence[Part],

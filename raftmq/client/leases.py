@@ -187,6 +187,11 @@ class HeldLease:
         if settled:
             self.done[action] = self.done.get(action, 0) | settled
 
+    def set_done(self, action: Action, bits: int) -> None:
+        """Messages are settled, by a request of another kind."""
+        self.lose(bits)
+        self.done[action] = self.done.get(action, 0) | bits & ~self.busy
+
     def in_hand(self) -> int:
         """Messages that the application still has: an object of it stands for them."""
         self.grips = [(grip, bits) for grip, bits in self.grips if grip() is not None]
@@ -243,6 +248,17 @@ def offsets_of(base: int, bits: int) -> Iterator[int]:
     """
     for start, stop in runs_of(bits):
         yield from range(base + start, base + stop)
+
+
+def packed(base: int, bits: int) -> tuple[int, bytes]:
+    """Some messages as they are sent: the offset of the first one, and the bits from there on.
+
+    >>> packed(100, 0b1100)
+    (102, b'\\x03')
+    """
+    skip = (bits & -bits).bit_length() - 1
+    bits >>= skip
+    return base + skip, bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
 def lowest(bits: int, count: int) -> int:

@@ -13,7 +13,8 @@ or else comes again when the lease runs out. To say the same of a message twice 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from copy import copy
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
 
@@ -93,6 +94,11 @@ class LeasedMessage(Message):
     def remaining(self) -> float:
         """How many seconds that is from now; negative if it is over."""
         return self._grip.lease.deadline - anyio.current_time()
+
+    @property
+    def desk(self) -> "Desk":
+        """Internal: where it is settled."""
+        return self._desk
 
     @property
     def part(self) -> Part:
@@ -191,6 +197,27 @@ class LeasedMessages(MessageColumns[L]):
         """When the first of the leases runs out, by the leaders' clocks, in milliseconds since
         1970; None: there are no messages."""
         return min((grip.lease.deadline_ms for grip in self._grips), default=None)
+
+    def by_partition_group(self) -> list[Self]:
+        """The same messages, those of each partition group by themselves, in order: a transaction
+        acknowledges messages of one."""
+        groups = [grip.lease.group for grip in self._grips]
+        return [
+            self._some([n for n, each in enumerate(groups) if each == group])
+            for group in sorted(set(groups))
+        ]
+
+    def _some(self, numbers: list[int]) -> Self:
+        """The messages of some slices."""
+        part = copy(self)
+        MessageColumns.__init__(part, [self._slices[n] for n in numbers], self.topic)
+        part._grips = [self._grips[n] for n in numbers]
+        return part
+
+    @property
+    def desk(self) -> "Desk":
+        """Internal: where they are settled."""
+        return self._desk
 
     @property
     def grips(self) -> list[Grip]:

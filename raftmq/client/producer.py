@@ -6,7 +6,7 @@ task watches all deadlines; it sleeps until the next one, so it costs nothing wh
 Sources: Nagle (RFC 896) for the gathering.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -17,15 +17,18 @@ import anyio.lowlevel
 from raftmq.batch import MESSAGES_MAX, Compression, Limits, Value
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
-from .columns import Columns, Positions
+from .columns import Columns, Positions, columns_of
 from .delays import Delay, cancel_delayed, due_ms, dues_of
+from .inputs import Inputs
 from .lane import Lane, LaneHost
 from .message import Message
 from .parcel import Arguments, Entry, PendingPart, PendingSend
+from .popped import LeasedMessage
 from .queues import Queues
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
 from .room import Room
 from .router import Router
+from .starting import require
 from .supervisor import Nest, Supervisor
 from .transactions import Transaction
 from .world import ClientWorld
@@ -51,13 +54,13 @@ class ProducerSettings:
 
     def validate(self) -> Self:
         """This object, or `Rejected`."""
-        _require(self.linger is None or self.linger >= 0, "linger must not be negative")
-        _require(self.batch_bytes > 0, "batch_bytes must be positive")
-        _require(
+        require(self.linger is None or self.linger >= 0, "linger must not be negative")
+        require(self.batch_bytes > 0, "batch_bytes must be positive")
+        require(
             0 < self.batch_messages <= MESSAGES_MAX, f"batch_messages must be 1 to {MESSAGES_MAX}"
         )
-        _require(self.buffer_bytes > 0, "buffer_bytes must be positive")
-        _require(self.buffer_messages > 0, "buffer_messages must be positive")
+        require(self.buffer_bytes > 0, "buffer_bytes must be positive")
+        require(self.buffer_messages > 0, "buffer_messages must be positive")
         return self
 
 
@@ -95,6 +98,8 @@ class Producer:
 
     *Bounds.* At most `buffer_bytes` and `buffer_messages` wait for their answer.
     """
+
+    _transaction_class: Callable[..., Transaction] = Transaction
 
     def __init__(
         self,
@@ -301,7 +306,7 @@ class Producer:
         """
         deadline = self._deadline(timeout)
         batches = []
-        columns = self._columns(_columns(messages, bodies, keys, tags, props), delay)
+        columns = self._columns(columns_of(messages, bodies, keys, tags, props), delay)
         for batch in self._batches(columns, queue, deadline):
             batches.append(batch)
             if len(batches) % _CHECKPOINT_BATCHES == 0:
@@ -333,7 +338,7 @@ class Producer:
             Unavailable: the buffer has no room for all of them; none was taken.
             Rejected: a message cannot be encoded; none was taken.
         """
-        columns = self._columns(_columns(messages, bodies, keys, tags, props), delay)
+        columns = self._columns(columns_of(messages, bodies, keys, tags, props), delay)
         batches = list(self._batches(columns, queue, self._deadline(timeout)))
         size = sum(batch.part.size for batch in batches)
         if not self._room.take_nowait(size, len(columns.bodies)):
@@ -343,11 +348,29 @@ class Producer:
         return PendingMany([(batch.part, batch.positions) for batch in batches])
 
     def transaction(
-        self, *, group: str, note: str = "", timeout: float | None = None
+        self,
+        *,
+        acks: Iterable[LeasedMessage] | None = None,
+        group: str = "",
+        note: str = "",
+        timeout: float | None = None,
     ) -> Transaction:
-        """`async with p.transaction(group="shop") as t:` sends all or nothing: see there."""
+        """`async with p.transaction(acks=[m]) as t:` sends all or nothing: see `Transaction`.
+
+        Args:
+            acks: popped messages, of one partition group, that the commit acknowledges.
+            group: without `acks`: whose processes can say how it ended.
+            note: what it is about; up to 1,000 characters.
+            timeout: seconds, for each of its calls; None: the client's default.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, there is neither acks nor group, or both.
+        """
         self._check()
-        return Transaction(self._router, self._world, self._queues, group, note, timeout)
+        require((acks is None) is bool(group), "give either acks= or group=")
+        inputs = None if acks is None else Inputs(acks)
+        parts = self._router, self._world, self._queues
+        return self._transaction_class(*parts, group, note, timeout, inputs)
 
     async def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
         """See `Client.cancel`."""
@@ -564,11 +587,8 @@ class Producer:
         return anyio.current_time() + self._seconds(timeout)
 
     def _full(self) -> str:
-        room = self._room
-        return (
-            f"the buffer is full ({room.messages_used} messages, {room.bytes_used} bytes): "
-            "await flush() first"
-        )
+        used = f"{self._room.messages_used} messages, {self._room.bytes_used} bytes"
+        return f"the buffer is full ({used}): await flush() first"
 
 
 class _Batch(NamedTuple):
@@ -577,23 +597,3 @@ class _Batch(NamedTuple):
     lane: Lane
     part: PendingPart
     positions: Positions
-
-
-def _columns(
-    messages: Iterable[bytes | Outgoing | Message],
-    bodies: Sequence[bytes] | None,
-    keys: Sequence[str | bytes | None] | None,
-    tags: Sequence[str | None] | None,
-    props: Sequence[Mapping[str, Value | None] | None] | None,
-) -> Columns:
-    if bodies is not None:
-        _require(messages == (), "give either messages or bodies=, not both")
-        return Columns(bodies, keys, tags, props)
-    is_alone = keys is None and tags is None and props is None
-    _require(is_alone, "keys=, tags= and props= go with bodies=")
-    return Columns.of(messages)
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise Rejected(Reason.BAD_ARGUMENT, message)

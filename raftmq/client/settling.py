@@ -51,7 +51,7 @@ from raftmq.wire.popping import (
 
 from .calls import ATTEMPT_SECONDS_MAX
 from .connection import Answer, Connection, Lost, Request
-from .leases import HeldLease, lowest
+from .leases import HeldLease, lowest, packed
 from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, refusal_of
 from .router import Router
 from .supervisor import Nest
@@ -186,12 +186,8 @@ class Item:
         lease, bits = self.lease, self.bits
         if self.action is Action.EXTEND:
             return SettleItem(Action.EXTEND, lease.token, delay_ms=self.delay_ms)
-        skip = (bits & -bits).bit_length() - 1
-        bits >>= skip
-        data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-        return SettleItem(
-            int(self.action), lease.token, lease.base + skip, data, self.delay_ms, self.reason
-        )
+        base, data = packed(lease.base, bits)
+        return SettleItem(int(self.action), lease.token, base, data, self.delay_ms, self.reason)
 
 
 @dataclass(slots=True, eq=False)

@@ -8,12 +8,23 @@ Leaving the block commits, an exception rolls back. If the process dies in betwe
 stays open; some other process of the producer group `shop`, which runs `Client.check_back`, is
 asked how it ended, and looks into the database.
 
-All messages of a transaction stand in one partition group, that of the first one. A key whose queue
-lies in another one is refused: give related messages one key, or the topic queues in one group.
+A *hand-off* makes messages of what was popped, and acknowledges that with them:
+
+    async for m in consumer:
+        async with p.transaction(acks=[m]) as t:
+            await t.send(work(m.body))
+
+If the process dies, or is too slow, the lease of `m` runs out: the transaction is rolled back, and
+`m` is handed out again. So no other process need be asked, and there is no producer group.
+
+All messages of a transaction stand in one partition group, that of the inputs, or of the first
+message. A key whose queue lies in another one is refused: give related messages one key, or the
+topic queues in one group.
 
 Invariants:
 - A transaction of which a message may be lost is not committed from here.
 - What `commit` returns without an exception is delivered, each message once.
+- If `commit` raises `FENCED`, none of its messages is ever delivered.
 
 Left out: sending several batches of a transaction at once; each waits for its answer.
 """
@@ -38,6 +49,7 @@ from raftmq.wire.transacting import (
     TransactionEnded,
 )
 
+from .inputs import Inputs
 from .message import QUEUE_BITS
 from .queues import Queues
 from .receipts import Outgoing
@@ -48,6 +60,8 @@ NEVER_MS = 2**62 - 1
 """The delivery time of messages whose transaction is open."""
 _ROLLBACK_SECONDS_MAX = 5.0
 """For rolling back when the block is left by an exception; then it is left to the check-back."""
+_NAMED_MAX = 5
+"""Queues that an error names."""
 
 
 class OpenTransaction(NamedTuple):
@@ -56,13 +70,15 @@ class OpenTransaction(NamedTuple):
     id: str
     """What names it, for `Client.end_transaction`."""
     group: str
-    """The producer group."""
+    """The producer group; empty for one with inputs."""
     note: str
     """What it is about."""
     opened_ms: int
     """Since when, milliseconds since 1970 by the leader's clock."""
     messages: int
     """How many it has."""
+    inputs: int = 0
+    """How many popped messages it acknowledges; it ends with their leases, if not before."""
 
 
 Check = Callable[[OpenTransaction], bool | Awaitable[bool | None] | None]
@@ -80,6 +96,7 @@ class Transaction:
         group: str,
         note: str,
         timeout: float | None,
+        inputs: Inputs | None = None,
     ) -> None:
         assert queues is not None
         self._router = router
@@ -90,17 +107,20 @@ class Transaction:
         self._group = group
         self._note = note
         self._timeout = timeout
+        self._inputs = inputs
         self._number = world.random.getrandbits(63) or 1
-        self._partition_group = -1
+        # Where its messages must stand; -1: that is not known yet.
+        self._partition_group = -1 if inputs is None else inputs.partition_group
         self._unkeyed = -1
         self._sequences: dict[int, int] = {}
+        self._is_begun = False
         self._is_ended = False
         self._is_broken = False
 
     @property
     def id(self) -> str | None:
         """What names it; None before its first message."""
-        if self._partition_group < 0:
+        if not self._is_begun:
             return None
         return format_transaction_id(self._partition_group, self._number)
 
@@ -117,7 +137,8 @@ class Transaction:
 
         Raises:
             Rejected: as `Producer.send`; `BAD_ARGUMENT`, its queue lies in another partition group
-                than those before; `TRANSACTION_ENDED`, somebody has ended the transaction.
+                than the inputs or the messages before; `TRANSACTION_ENDED`, somebody has ended the
+                transaction; `FENCED`, an input is not in hand any more.
             Unavailable, OutcomeUnknown: it is not known to be stored; the transaction can only be
                 rolled back.
         """
@@ -136,33 +157,48 @@ class Transaction:
         by_queue: dict[int, list[Outgoing]] = {}
         for row in rows:
             by_queue.setdefault(self._pick(row.key, queue), []).append(row)
-        groups = {queues.view.groups[at] for at in by_queue} - {-1}
+        groups = {queues.view.groups[at] for at in by_queue}
         home = self._partition_group if self._partition_group >= 0 else min(groups, default=-1)
         if groups - {home}:
-            message = (
-                f"the messages of a transaction stand in one partition group, here {home}; queues "
-                f"of {sorted(groups - {home})} lie elsewhere: give them the same key, or queue="
-            )
-            raise Rejected(Reason.BAD_ARGUMENT, message)
-        batches = [(at, self._encode(part)) for at, part in by_queue.items()]
-        if self._partition_group < 0 and batches:
+            raise Rejected(Reason.BAD_ARGUMENT, self._elsewhere(home, sorted(groups - {home})))
+        batches = [(at, part, self._encode(part)) for at, part in by_queue.items()]
+        if batches and not self._is_begun:
             await self._begin(home)
-        for at, sealed in batches:
-            number = queues.view.id << QUEUE_BITS | at
-            first = self._sequences.get(number, 0)
-            body = sealed.stamp(queue=number, producer=self._number, first_sequence=first)
-            self._is_broken = True
-            await self._router.call_leader(
-                home,
-                FrameKind.PRODUCE,
-                None,
-                body=body,
-                timeout=self._timeout,
-                is_change=True,
-                queue_number=number,
+        for at, part, sealed in batches:
+            await self._store(queues.view.id << QUEUE_BITS | at, part, sealed)
+
+    def _elsewhere(self, home: int, others: list[int]) -> str:
+        """Why messages cannot stand where their queues are, and where they could."""
+        view = self._queues.view
+        near = [at for at, group in enumerate(view.groups) if group == home]
+        what = "its inputs" if self._inputs is not None else "its first message"
+        if not near:
+            return (
+                f"a transaction stands in the partition group of {what}, here {home}, and topic "
+                f"{view.name!r} has no queue there: give it more queues, or send to another topic"
             )
-            self._is_broken = False
-            self._sequences[number] = first + sealed.count
+        return (
+            f"a transaction stands in the partition group of {what}, here {home}; partition group "
+            f"{', '.join(map(str, others))} is another one: send without a key, or to queue="
+            f"{' or '.join(map(str, near[:_NAMED_MAX]))}"
+        )
+
+    async def _store(self, queue_number: int, rows: list[Outgoing], sealed: Sealed) -> None:
+        """Store messages in one queue; `sealed` has them as a batch."""
+        first = self._sequences.get(queue_number, 0)
+        body = sealed.stamp(queue=queue_number, producer=self._number, first_sequence=first)
+        self._is_broken = True
+        await self._router.call_leader(
+            self._partition_group,
+            FrameKind.PRODUCE,
+            None,
+            body=body,
+            timeout=self._timeout,
+            is_change=True,
+            queue_number=queue_number,
+        )
+        self._is_broken = False
+        self._sequences[queue_number] = first + len(rows)
 
     def _pick(self, key: str | bytes | None, queue: int | None) -> int:
         if key is None and queue is None:
@@ -191,28 +227,37 @@ class Transaction:
         )
 
     async def _begin(self, partition_group: int) -> None:
-        request = BeginTransaction(partition_group, self._number, self._group, self._note)
+        inputs = [] if self._inputs is None else self._inputs.wire()
+        request = BeginTransaction(partition_group, self._number, self._group, self._note, inputs)
         await self._router.call_leader(
             partition_group, FrameKind.BEGIN, request, timeout=self._timeout, is_change=True
         )
         self._partition_group = partition_group
+        self._is_begun = True
 
     async def commit(self) -> None:
         """Let its messages be delivered. Leaving the block does it, if nobody did.
 
         Raises:
-            Rejected: `TRANSACTION_ENDED`, it was rolled back before, from elsewhere;
-                `BAD_ARGUMENT`, one of its messages may be lost.
+            Rejected: `FENCED`, an input was not in hand any more, so it was rolled back;
+                `TRANSACTION_ENDED`, it was rolled back before, from elsewhere; `BAD_ARGUMENT`, one
+                of its messages may be lost.
             OutcomeUnknown: no answer came; the check-back, or this call again, finds out.
         """
         self._check_open()
         if self._is_broken:
             message = "a message of this transaction may not be stored: it can only be rolled back"
             raise Rejected(Reason.BAD_ARGUMENT, message)
+        if self._inputs is not None and not self._is_begun:
+            # There is nothing to send, and still something to acknowledge.
+            await self._begin(self._partition_group)
         await self._end(is_commit=True)
+        if self._inputs is not None:
+            self._inputs.acked()
 
     async def rollback(self) -> None:
-        """Throw its messages away.
+        """Throw its messages away. Its inputs stay in hand: settle them in another way, or let
+        their leases run out.
 
         Raises:
             Rejected: `TRANSACTION_ENDED`, it was committed before, from elsewhere.
@@ -290,6 +335,12 @@ async def end_transaction(
         partition_group, FrameKind.END, request, timeout=timeout, is_change=True
     )
     ended = unpack(TransactionEnded, frame.header)
+    if is_commit and ended.is_fenced:
+        message = (
+            f"transaction {transaction_id} was rolled back: a message that it acknowledges is not "
+            "in hand any more, and is handed out again unless it was settled"
+        )
+        raise Rejected(Reason.FENCED, message)
     if ended.is_committed is not is_commit:
         how = "committed" if ended.is_committed else "rolled back"
         message = f"transaction {transaction_id} was {how} before"
@@ -313,7 +364,12 @@ async def open_transactions(
             for view in page.transactions:
                 name = format_transaction_id(partition_group, view.transaction)
                 found[name] = OpenTransaction(
-                    name, view.producer_group, view.note, view.opened_ms, view.messages
+                    name,
+                    view.producer_group,
+                    view.note,
+                    view.opened_ms,
+                    view.messages,
+                    view.inputs,
                 )
             if not page.is_cut:
                 break

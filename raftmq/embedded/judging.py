@@ -133,6 +133,7 @@ class _Telling:
         self._began_at: dict[int, int] = {}
         self._number_at: dict[tuple[int, int], int] = {}
         self._unplaced: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self._failed: dict[tuple[int, int], list[int]] = defaultdict(list)
         ended = set()
         for at, event in enumerate(case.events):
             if isinstance(event, Begun):
@@ -162,12 +163,14 @@ class _Telling:
     def _place(self, begun: Begun, ended: Ended | None) -> None:
         """Note where the messages of a send stand, or that nobody knows."""
         numbers = begun.messages
-        if ended is None or (ended.is_ok and ended.offset < 0):
-            for number in numbers:
-                self._unplaced[begun.queue_number, self._tape.digests[number]].append(number)
-        elif ended.is_ok:
+        if ended is not None and ended.is_ok and ended.offset >= 0:
             for at, number in enumerate(numbers, ended.offset):
                 self._number_at.setdefault((begun.queue_number, at), number)
+            return
+        # What failed is looked for last: it should be nowhere.
+        unplaced = self._unplaced if ended is None or ended.is_ok else self._failed
+        for number in numbers:
+            unplaced[begun.queue_number, self._tape.digests[number]].append(number)
 
     def _sort(self, at: int, event: Event) -> None:
         begun = self._began[event.operation]
@@ -200,7 +203,7 @@ class _Telling:
         """What stands at a place, by what was read there."""
         sent = self._number_at.get((number, offset))
         if sent is None:
-            line = self._unplaced.get((number, digest))
+            line = self._unplaced.get((number, digest)) or self._failed.get((number, digest))
             if line:
                 sent = self._number_at[number, offset] = line.pop(0)
         if sent is None or self._tape.digests[sent] != digest:

@@ -7,8 +7,10 @@ its end open, as nobody knows: that is always right.
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from raftmq.batch import Sealed
 from raftmq.client.admin import Admin
 from raftmq.client.columns import Columns
 from raftmq.client.consumer import Consumer
@@ -19,10 +21,11 @@ from raftmq.client.message import Message, Messages, Slice, format_id, parse_id
 from raftmq.client.popped import Part, Settlement
 from raftmq.client.popping import PopConsumer
 from raftmq.client.producer import Producer
-from raftmq.client.receipts import PendingMany, SentMany
+from raftmq.client.receipts import Outgoing, PendingMany, SentMany
 from raftmq.client.router import Router
 from raftmq.client.shelf import Taken
-from raftmq.errors import RaftmqError
+from raftmq.client.transactions import Transaction
+from raftmq.errors import RaftmqError, Reason, Rejected
 from raftmq.wire.popping import Action
 
 from .tape import Reader, Row, Tape, digest, shown
@@ -42,6 +45,7 @@ class RecordedProducer(Producer):
         self._tape = tape
         self._process = tape.process()
         self._taken: dict[PendingPart, tuple[list[int], Told, bool]] = {}
+        self._transaction_class = partial(RecordedTransaction, tape, self._process)
 
     async def send(self, *args: Any, **options: Any) -> Any:
         """See `Producer.send`."""
@@ -102,6 +106,44 @@ def _row(columns: Columns, position: int) -> tuple[bytes, str | bytes | None, st
     keys, tags = columns.keys, columns.tags
     key = None if keys is None else keys[position]
     return columns.bodies[position], key, None if tags is None else tags[position]
+
+
+class RecordedTransaction(Transaction):
+    """See `Transaction`."""
+
+    def __init__(self, tape: Tape, process: int, *args: Any) -> None:
+        super().__init__(*args)
+        self._tape = tape
+        self._process = process
+        self._sends: list[int] = []
+
+    async def _store(self, queue_number: int, rows: list[Outgoing], sealed: Sealed) -> None:
+        digests = [digest(row.body, row.key, row.tag) for row in rows]
+        told = [shown(row.body, row.key) for row in rows]
+        self._sends.append(self._tape.hidden(self._process, queue_number, digests, told))
+        await super()._store(queue_number, rows, sealed)
+
+    async def _end(self, *, is_commit: bool) -> None:
+        acks: list[tuple[int, int]] = []
+        if is_commit and self._inputs is not None:
+            for desk, parts in self._inputs.by_desk.items():
+                assert isinstance(desk, RecordedDesk)
+                acks.append(desk.begin_acks(parts))
+        try:
+            await super()._end(is_commit=is_commit)
+        except Rejected as error:
+            if error.reason is Reason.FENCED:
+                self._never()
+            raise
+        if not is_commit:
+            self._never()
+        for operation, count in acks:
+            self._tape.end(operation, [(1,)] * count)
+
+    def _never(self) -> None:
+        """What was sent is rolled back."""
+        for operation in filter(None, self._sends):
+            self._tape.end(operation, is_ok=False)
 
 
 class RecordedConsumer(Consumer):
@@ -259,6 +301,11 @@ class RecordedDesk(Desk):
         settlement = await super().extend(parts, seconds, timeout=timeout)
         self._tape.end(operation, _results(named, settlement, milliseconds))
         return settlement
+
+    def begin_acks(self, parts: Sequence[Part]) -> tuple[int, int]:
+        """A transaction is to acknowledge these: the operation, and how many messages that are."""
+        named = _named(parts)
+        return self._begin(Action.ACK, named, -1), len(named)
 
     def _begin(self, action: Action, named: Sequence[Row], argument: int | str) -> int:
         function = action.name.lower()

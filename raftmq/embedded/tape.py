@@ -20,7 +20,7 @@ Invariants:
 - At most `ROWS_MAX` rows are kept; then nothing is recorded any more, and `is_full`.
 
 Left out: properties are not in the digest; messages read by `get` and `find`; what became of a
-delayed message, whose send counts as open for ever.
+message that is delayed, or in a transaction that committed: its send counts as open for ever.
 """
 
 import time
@@ -160,22 +160,34 @@ class Tape:
     ) -> None:
         """Messages take their place in line for a queue; if `is_later`, when their time has come:
         whether they are there is not known before."""
+        operation = self.hidden(process, entry.queue_number, digests, shown)
+        if operation and not is_later:
+            line = self._open.setdefault(entry.queue_number, deque())
+            line.append((operation, entry))
+
+    def hidden(
+        self,
+        process: int,
+        queue_number: int,
+        digests: Sequence[int],
+        shown: Sequence[tuple[bytes, str | None]],
+    ) -> int:
+        """Messages are sent to a queue, and nobody will say where they are; the result names the
+        call, for `end` if they are never to be seen, and is 0 if it is not recorded."""
         self._operations += 1
         event = Begun(
             self._operations,
             process,
             "send",
             self._clock(),
-            queue_number=entry.queue_number,
+            queue_number=queue_number,
             messages=range(len(self.digests), len(self.digests) + len(digests)),
         )
-        if self._put(event, 1 + len(digests)):
-            self.digests += digests
-            self.shown += shown
-            if is_later:
-                return
-            line = self._open.setdefault(entry.queue_number, deque())
-            line.append((self._operations, entry))
+        if not self._put(event, 1 + len(digests)):
+            return 0
+        self.digests += digests
+        self.shown += shown
+        return event.operation
 
     def sweep(self) -> None:
         """Write down the sends that are over. They end in order, but for those taken back."""

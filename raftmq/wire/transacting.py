@@ -8,9 +8,30 @@
 
 The messages of a transaction are sent with PRODUCE: its number is their producer id, and their
 delivery time 2^62 - 1. Each of these requests may be repeated.
+
+A transaction with inputs is a *hand-off*: its commit acknowledges messages that consumers have in
+hand, or is a rollback if one is not there any more. It has no producer group, and is rolled back by
+itself when a lease of its inputs ends.
 """
 
+import msgspec
+
 from .messages import _Wire
+
+
+class TransactionInput(_Wire, frozen=True):
+    """Messages of one lease that a commit acknowledges."""
+
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """Who has them."""
+    token: int
+    """The lease."""
+    base: int
+    """Offset of the first message."""
+    bits: bytes
+    """Which: little-endian, bit n is the message at `base + n`."""
 
 
 class BeginTransaction(_Wire, frozen=True):
@@ -21,9 +42,11 @@ class BeginTransaction(_Wire, frozen=True):
     transaction: int
     """Its number: random, 1 to 2^63 - 1."""
     producer_group: str
-    """Whose producers can say how it ended; 1 to 127 characters."""
+    """Whose producers can say how it ended; 1 to 127 characters, or none with inputs."""
     note: str
     """What it is about, for them; up to 1,000 characters."""
+    inputs: list[TransactionInput] = msgspec.field(default_factory=list)
+    """What its commit acknowledges, up to 10,000 messages; all must be in hand."""
 
 
 class EndTransaction(_Wire, frozen=True):
@@ -46,6 +69,8 @@ class TransactionEnded(_Wire, frozen=True):
     """How many it had; 0 if it had ended before."""
     is_first: bool
     """True if this request decided."""
+    is_fenced: bool = False
+    """True if it was rolled back because an input was not in hand any more."""
 
 
 class FindTransactions(_Wire, frozen=True):
@@ -74,6 +99,8 @@ class TransactionView(_Wire, frozen=True):
     """Since when, milliseconds since 1970."""
     messages: int
     """How many it has so far."""
+    inputs: int = 0
+    """How many messages its commit acknowledges."""
 
 
 class FoundTransactions(_Wire, frozen=True):

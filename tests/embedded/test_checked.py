@@ -12,6 +12,8 @@ from raftmq.client.leases import HeldLease
 from raftmq.client.message import Slice
 from raftmq.embedded.checked import Checked
 from raftmq.errors import Inconsistent, Reason, Rejected
+from raftmq.pop.delays import Delays, Half
+from raftmq.pop.serving import Serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
 
@@ -235,6 +237,85 @@ async def test_delayed_message_may_be_there_or_not(tmp_path: Path) -> None:
             assert [(await anext(consumer)).body for _ in range(2)] == [b"now", b"soon"]
         checked = await mq.check()
     assert checked.verdict == "valid", str(checked)
+
+
+async def test_transactions_and_hand_offs_are_valid(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        for name in ("orders", "bills"):
+            await mq.admin.create_topic(name, queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"plain")
+            async with producer.transaction(group="shop") as transaction:
+                await transaction.send_many([b"a", b"b", b"c"])
+            gone = producer.transaction(group="shop")
+            await gone.send(b"never seen")
+            await gone.rollback()
+        async with (
+            mq.producer("bills") as producer,
+            mq.consumer("orders", group="p", mode="pop") as popper,
+        ):
+            for _ in range(4):
+                message = await anext(popper)
+                async with producer.transaction(acks=[message]) as transaction:
+                    await transaction.send(message.body, key="k")
+        await wait_stored(mq, "bills", 4)
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+    assert checked.counts["acked"] == 4
+    assert checked.counts["recovered"] == 7
+
+
+async def test_message_that_was_rolled_back_and_is_there_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(self: Delays, halves: list[Half]) -> None:
+        self.commit(halves, self._committed[0] + 1000)
+
+    monkeypatch.setattr(Delays, "roll_back", late)
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"plain")
+            transaction = producer.transaction(group="shop")
+            await transaction.send(b"never")
+            await transaction.rollback()
+        await wait_stored(mq, "orders", 2)
+        with pytest.raises(Inconsistent) as caught:
+            await mq.check()
+    assert "aborted-read" in caught.value.anomalies
+
+
+async def test_hand_off_that_did_not_acknowledge_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Serving, "ack", lambda *_: None)
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_consumer_group("p", "pop", schedule=[0.1])
+        for name in ("orders", "bills"):
+            await mq.admin.create_topic(name, queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"a")
+        options: dict[str, Any] = {"group": "p", "mode": "pop", "invisible": 0.3}
+        async with (
+            mq.producer("bills") as producer,
+            mq.consumer("orders", **options) as popper,
+        ):
+            async with producer.transaction(acks=[await anext(popper)]) as transaction:
+                await transaction.send(b"a")
+            with anyio.fail_after(30):
+                await anext(popper)
+        with pytest.raises(Inconsistent) as caught:
+            await mq.check()
+    assert "redelivered-after-ack" in str(caught.value)
+
+
+async def wait_stored(mq: raftmq.Embedded, topic: str, count: int) -> None:
+    """Wait until so many messages can be read."""
+    got = 0
+    async with mq.consumer(topic) as consumer:
+        with anyio.fail_after(30):
+            while got < count:
+                got += len(await consumer.fetch(count))
 
 
 async def test_dead_letters_that_are_redriven_are_valid(tmp_path: Path) -> None:

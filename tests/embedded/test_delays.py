@@ -76,3 +76,31 @@ def test_plain_code_has_transactions_and_a_check_back(tmp_path: Path) -> None:
             assert mq.end_transaction(found.id, commit=True) == 0
             with pytest.raises(Rejected):
                 failed.commit()
+
+
+def test_plain_code_hands_off(tmp_path: Path) -> None:
+    with raftmq.blocking.open(tmp_path) as mq:
+        for name in ("orders", "bills"):
+            mq.admin.create_topic(name, queues=1)
+        with mq.producer("orders") as p:
+            p.send_many([b"a", b"b", b"c"])
+        with (
+            mq.consumer("orders", group="billing", mode="pop") as c,
+            mq.producer("bills") as p,
+            mq.consumer("bills") as bills,
+        ):
+            one = next(iter(c))
+            with p.transaction(acks=[one]) as t:
+                t.send(b"bill " + one.body)
+            rest = c.pop(5)
+            (part,) = rest.by_partition_group()
+            with p.transaction(acks=part) as t:
+                t.send_many([b"bill " + m.body for m in part])
+            got: list[bytes] = []
+            while len(got) < 3:
+                got += bills.fetch(3, wait=10.0).bodies
+            assert got == [b"bill a", b"bill b", b"bill c"]
+            assert rest.ack().is_complete
+            with pytest.raises(Rejected) as refused, p.transaction(acks=part) as t:
+                t.send(b"again")
+            assert refused.value.reason is Reason.FENCED

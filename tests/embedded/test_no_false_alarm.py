@@ -27,7 +27,7 @@ async def send(mq: raftmq.Embedded, random: Random) -> None:
         async with mq.producer("orders") as producer:
             for _ in range(random.randrange(1, 20)):
                 body, key = random.choice(BODIES), random.choice(KEYS)
-                match random.randrange(5):
+                match random.randrange(6):
                     case 0:
                         await producer.send(body, key=key, tag=random.choice(["t", None]))
                     case 1:
@@ -38,6 +38,10 @@ async def send(mq: raftmq.Embedded, random: Random) -> None:
                     case 3:
                         with anyio.move_on_after(random.random() * 0.002):
                             await producer.send(body, key=key)
+                    case 4:
+                        transaction = producer.transaction(group="shop")
+                        await transaction.send_many([body] * 3)
+                        await random.choice([transaction.commit, transaction.rollback])()
                     case _:
                         await producer.send(body, delay=random.random() * 2)
                 await anyio.sleep(random.random() * 0.02)
@@ -57,19 +61,22 @@ async def read(mq: raftmq.Embedded, random: Random) -> None:
 async def pop(mq: raftmq.Embedded, random: Random, mode: str) -> None:
     options = {"group": f"{mode}-group", "mode": mode, "invisible": 0.6}
     while True:
-        async with mq.consumer("orders", **options) as popper:  # type: ignore[call-overload]
+        async with (
+            mq.consumer("orders", **options) as popper,  # type: ignore[call-overload]
+            mq.producer("orders") as producer,
+        ):
             for _ in range(random.randrange(1, 30)):
                 batch = await popper.pop(random.randrange(1, 40), wait=0.2)
                 try:
-                    await settle(batch, random)
+                    await settle(batch, producer, random)
                 except Rejected:
                     continue  # its time ran out
                 if random.random() < 0.1:
                     await popper.flush()
 
 
-async def settle(batch: raftmq.PoppedMessages, random: Random) -> None:
-    match random.randrange(8):
+async def settle(batch: raftmq.PoppedMessages, producer: raftmq.Producer, random: Random) -> None:
+    match random.randrange(9):
         case 0:
             await batch.nack(0.05)
         case 1:
@@ -82,6 +89,10 @@ async def settle(batch: raftmq.PoppedMessages, random: Random) -> None:
             await batch.ack()
         case 4 if len(batch):
             await batch[0].reject("by chance")
+        case 5 if len(batch):
+            async with producer.transaction(acks=batch) as transaction:
+                await transaction.send(b"made of another", key=batch[0].key)
+                await anyio.sleep(random.choice([0, 0, 1.0]))
         case _:
             await batch.ack()
 

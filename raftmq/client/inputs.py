@@ -1,0 +1,69 @@
+"""The inputs of a transaction: messages in hand that its commit acknowledges.
+
+They are all of one partition group, as a transaction is. It keeps the application's objects, so
+that leases which are renewed go on as long as the transaction is open.
+"""
+
+from collections.abc import Iterable
+
+from raftmq.errors import Reason, Rejected
+from raftmq.wire.popping import Action
+from raftmq.wire.transacting import TransactionInput
+
+from .desk import Desk
+from .leases import HeldLease, packed
+from .popped import LeasedMessage, LeasedMessages, Part
+
+
+class Inputs:
+    """Messages that a transaction acknowledges."""
+
+    def __init__(self, messages: Iterable[LeasedMessage]) -> None:
+        """Take messages, of any consumers, that lie in one partition group.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, there are none, or they lie in several partition groups.
+        """
+        self._kept = messages if isinstance(messages, LeasedMessages) else list(messages)
+        self.by_desk = _by_desk(self._kept)
+        """Internal: what is settled at which desk."""
+        parts = [(desk, *part) for desk, some in self.by_desk.items() for part in some]
+        groups = sorted({lease.group for _, lease, _ in parts})
+        if len(groups) != 1:
+            message = (
+                f"acks= are messages of one partition group, not of {groups}: take those of each "
+                "with `by_partition_group`, in a transaction of its own"
+                if groups
+                else "acks= has no messages: there is nothing to acknowledge"
+            )
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        self.partition_group = groups[0]
+        """Where they are, and where the messages of the transaction must be."""
+        # A lease's base may move down; bits count from what it is now.
+        self._held = [(lease, lease.base, bits) for _, lease, bits in parts]
+        self._wire = [
+            TransactionInput(*desk.consumer, lease.token, *packed(lease.base, bits))
+            for desk, lease, bits in parts
+        ]
+
+    def wire(self) -> list[TransactionInput]:
+        """As they are sent."""
+        return self._wire
+
+    def acked(self) -> None:
+        """The transaction has committed: they are done with."""
+        for lease, base, bits in self._held:
+            lease.set_done(Action.ACK, lease.place(base, bits))
+
+
+def _by_desk(
+    messages: "LeasedMessages[LeasedMessage] | list[LeasedMessage]",
+) -> dict[Desk, list[Part]]:
+    if isinstance(messages, LeasedMessages):
+        return {messages.desk: messages.parts} if len(messages) else {}
+    found: dict[Desk, dict[HeldLease, int]] = {}
+    for message in messages:
+        lease, bit = message.part
+        leases = found.setdefault(message.desk, {})
+        leases[lease] = leases.get(lease, 0) | bit
+    return {desk: list(leases.items()) for desk, leases in found.items()}
