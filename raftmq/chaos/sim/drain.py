@@ -15,6 +15,7 @@ Sources: VOPR's liveness mode; Jepsen's final generators.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -47,8 +48,17 @@ LEVEL_SECONDS = 30.0
 """Until all replicas have applied the same."""
 
 
+class _Wrecked(Exception):
+    """Half of the nodes broke on bugs: nothing will come back to life, and enough is known."""
+
+
 async def drain(stage: Stage, workload: Workload, *, is_liveness: bool = False) -> None:
     """Bring a healed cluster to rest; what does not happen in time becomes a violation."""
+    with suppress(_Wrecked):
+        await _drain(stage, workload, is_liveness=is_liveness)
+
+
+async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None:
     if is_liveness:
         _leave_dead(stage)
     await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), "groups without a leader")
@@ -88,7 +98,9 @@ async def _require(
     """Wait until something is so; it is a violation if that takes too long."""
     with trio.move_on_after(seconds):
         # In made-up time, looking again and again costs little.
-        while not holds():  # noqa: ASYNC110
+        while not holds():
+            if 2 * len(stage.cluster.broken) >= len(stage.members()):
+                raise _Wrecked
             await trio.sleep(0.05)
         return
     text = f"{otherwise}, {seconds:g} s later"

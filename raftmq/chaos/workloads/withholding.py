@@ -374,9 +374,7 @@ class Withholding:
         self.is_read = True
 
 
-def judge_withheld(
-    history: History, *, clock_ms_max: int | None, is_drained: bool
-) -> list[Report]:
+def judge_withheld(history: History, *, clock_ms_max: int | None, is_drained: bool) -> list[Report]:
     """Judge what this workload did.
 
     Args:
