@@ -171,6 +171,21 @@ INVARIANTS: Mapping[str, Invariant] = {
     "Q19": Invariant(
         "order", "of a key, or a queue, one message after the other is handed out", "log"
     ),
+    "Q20": Invariant(
+        "not early",
+        "a delayed message is in its queue when its time has come, in the order of the times",
+        "log",
+    ),
+    "Q21": Invariant(
+        "released once",
+        "a delayed message comes once, unless it was taken back before its time",
+        "log",
+    ),
+    "Q22": Invariant(
+        "all or nothing",
+        "the messages of a transaction come if it commits; its first outcome holds",
+        "log",
+    ),
 }
 
 

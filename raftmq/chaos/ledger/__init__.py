@@ -1,12 +1,14 @@
-"""Consumer groups that pop, judged from the committed log by a second, slower machine.
+"""Consumer groups that pop, delayed messages and transactions, judged from the committed log by a
+second, slower machine.
 
-Start reading at `log` (what is compared, record by record), then `model` (the second machine).
+Start reading at `log` (what is compared, record by record), then `model` (the second machine), and
+`withheld` (its part for what is stored before it may be seen).
 `random_log` writes logs by chance: what clients might say, at random, and nobody's broker; `play`
 makes a run of one.
 
 | what | from |
 |---|---|
-| `raftmq.chaos.checkers.check_pop` | clients' histories alone |
+| `raftmq.chaos.checkers.check_pop`, `check_withheld` | clients' histories alone |
 | `PopLog` here | the servers' log alone |
 | `PopLog.why_strange` | both: what a client saw must be in the log |
 

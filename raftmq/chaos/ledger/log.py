@@ -17,6 +17,7 @@ Each record is read a second time, by `model`, and compared with what the machin
 | Q16 | what waits is not handed out; what could be handed out is, if anybody wants it |
 | Q18 | a batch that a producer sends twice has one place |
 | Q19 | order by key and by queue |
+| Q20 to Q22 | delayed messages and transactions: see `withheld` |
 
 `PopLog.why_strange` asks whether what a client saw is in the log at all.
 
@@ -29,13 +30,14 @@ forgotten because there are too many of them.
 Sources: the invariants Q8 to Q19 of this project; TigerBeetle's state checker.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from raftmq.batch import Batch, peek
 from raftmq.chaos.checkers.pop_calls import Delivery as Seen
 from raftmq.chaos.ledger.model import PopModel, PopQueue, WishModel
+from raftmq.chaos.ledger.withheld import Fact, Input, WithheldModel
 from raftmq.log.record import Kind, Record
 from raftmq.pop.calls import (
     Ask,
@@ -52,7 +54,7 @@ from raftmq.pop.calls import (
     Tick,
 )
 from raftmq.pop.commands import decode_commands
-from raftmq.pop.delays import RESERVED
+from raftmq.pop.delays import RESERVED, Cancel, Carry
 from raftmq.pop.groups import COUNT_MAX, PopGroup
 from raftmq.pop.leases import SLOT_BITS
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine
@@ -60,6 +62,7 @@ from raftmq.pop.policy import INVISIBLE_MS_MAX
 from raftmq.pop.results import Appended, Changed, Refused, Result
 from raftmq.pop.serving import IDLE_MS_MAX, NACK_MS_MAX, OVER_LIMIT, QUEUE_BITS, Delivery
 from raftmq.pop.spans import span
+from raftmq.pop.transactions import Begin, End
 
 _WORDS = {Deed.ACK: "ack", Deed.NACK: "nack", Deed.REJECT: "reject", Deed.GIVE_BACK: "give_back"}
 
@@ -87,6 +90,8 @@ class PopLog:
         """By number of the attachment."""
         self.handed: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         """(number, token) → (queue, offset, attempt) of each message handed out with it."""
+        self.withheld = WithheldModel()
+        """Delayed messages, and those of transactions."""
         self.records = 0
         """So many were followed."""
         self._topics: dict[int, int] = {}
@@ -96,6 +101,7 @@ class PopLog:
         self._keys: dict[int, dict[int, str | None]] = {}
         self._sent: dict[tuple[int, int, int, int], int] = {}
         self._broken: set[int] = set()
+        self._is_withheld_broken = False
         # The number of a consumer's last settlement, its results, and since when.
         self._sessions: dict[tuple[int, int], tuple[int, list[int], int]] = {}
         # Groups whose dead letters were redriven or purged by the record.
@@ -115,11 +121,14 @@ class PopLog:
         self.records += 1
         for group in self.groups.values():
             group.pass_time(now)
+        self.withheld.pass_time(now, self._held_until)
         momentary: list[tuple[int, int]] = []
         if record.kind == Kind.BATCH:
             for result in results:
+                payload = bytes(record.payload)
+                self._note_withheld(self.withheld.follow_batch(payload, record.index, result))
                 if isinstance(result, Appended) and not result.duplicate:
-                    self._append(result, bytes(record.payload))
+                    self._append(result, payload)
         elif record.kind == Kind.COMMANDS:
             commands = decode_commands(bytes(record.payload), list[Command])
             if not isinstance(commands, Refused):
@@ -193,9 +202,45 @@ class PopLog:
                 self._reset(command)
             case DropQueues(queues=queues):
                 self._drop(set(queues))
+                self.withheld.drop_queues(set(queues))
+            case Cancel():
+                self._note_withheld(self.withheld.follow_cancel(command, result))
+            case Carry():
+                self._note_withheld(self.withheld.follow_carry(command, result))
+            case Begin():
+                self._note_withheld(self.withheld.follow_begin(command, result, self._held_until))
+            case End():
+                self._end(command, result, now)
             case Ask() | Feed() | Tick() | _:
                 pass
         return []
+
+    # What is withheld
+
+    def _note_withheld(self, facts: Iterable[Fact]) -> None:
+        """Breaches of the other model, up to the first one."""
+        if self._is_withheld_broken:
+            return
+        for number, fact in facts:
+            self._is_withheld_broken = True
+            self._breach(number, 0, fact)
+            return
+
+    def _held_until(self, held: Input) -> int | None:
+        group = self.groups.get(held.number)
+        return None if group is None else group.held_until(held.consumer, held.token, held.offsets)
+
+    def _end(self, command: End, result: Result, now: int) -> None:
+        """What a hand-off acknowledges is acked by its commit."""
+        found = self.withheld.follow_end(command, result, self._index, self._held_until)
+        facts = []
+        for each in found:
+            if isinstance(each, Input):
+                group = self.groups[each.number]
+                group.settle(each.consumer, each.token, list(each.offsets), now, "ack", -1)
+            else:
+                facts.append(each)
+        self._note_withheld(facts)
 
     def _open(self, command: OpenGroup) -> None:
         group = self.groups.get(command.number)
@@ -352,6 +397,8 @@ class PopLog:
             yield f"Q8 consumer {consumer} is handed {given[number, consumer]} of {wish}"
 
     def _compare(self, machine: PartitionMachine) -> None:
+        opened = {number: one.count for number, one in machine.transactions.open.items()}
+        self._note_withheld(self.withheld.compare(machine.delays.count, opened))
         if set(machine.serving.attached) != set(self.groups):
             attached, known = sorted(machine.serving.attached), sorted(self.groups)
             self._breach("Q8", 0, f"the machine serves {attached}, and should serve {known}")

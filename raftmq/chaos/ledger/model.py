@@ -22,7 +22,7 @@ Sources: RabbitMQ's property tests of rabbit_fifo against a list.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -194,6 +194,14 @@ class PopModel:
         for entry in held:
             entry.until = now + length
         return length
+
+    def held_until(self, consumer: int, token: int, offsets: Iterable[int]) -> int | None:
+        """Until when a consumer has all these messages in hand; None: it has not."""
+        queue = self._queue_of(token)
+        if queue is None or not queue.by_token[token].issuperset(offsets):
+            return None
+        first = queue.entries[min(queue.by_token[token])]
+        return first.until if first.consumer == consumer else None
 
     def _queue_of(self, token: int) -> PopQueue | None:
         return next((one for one in self.queues.values() if token in one.by_token), None)

@@ -4,8 +4,8 @@
     assert not log.play(300).breaches
 
 One group may have a filter. Consumers ask and settle at random, repeat what they said, name tokens
-that are not theirs; time passes by leaps; now and then another replica takes over, restored from a
-snapshot.
+that are not theirs; messages are delayed, and transactions opened (`random_withheld`); time passes
+by leaps; now and then another replica takes over, restored from a snapshot.
 
 Invariants:
 - Equal seeds give equal logs.
@@ -15,8 +15,9 @@ import random
 import struct
 from collections.abc import Iterable
 
-from raftmq.batch import encode, key_hash
+from raftmq.batch import Batch, encode, key_hash
 from raftmq.chaos.ledger.log import PopLog
+from raftmq.chaos.ledger.random_withheld import RandomWithheld
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
 from raftmq.pop.calls import (
@@ -36,7 +37,7 @@ from raftmq.pop.calls import (
 )
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.groups import Handed
-from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.machine import Command, PartitionMachine
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.results import Appended, Result
 from raftmq.pop.spans import run
@@ -65,6 +66,8 @@ class RandomLog:
         """By number of the group: all that was handed out."""
         self.last: dict[tuple[int, int], list[Settle]] = {}
         """By number of the group and consumer: its settlements."""
+        self.withheld = RandomWithheld(rng, self, QUEUES)
+        """What is done with delayed messages and transactions."""
         self._records: list[Record] = []
         self._snapshot = self.machine.snapshot()
         self._sent: dict[int, int] = {}
@@ -81,16 +84,23 @@ class RandomLog:
         for _ in range(steps):
             self.now += self.rng.choice(LEAPS_MS)
             luck = self.rng.random()
-            if luck < 0.25:
+            if luck < 0.2:
                 self.send()
+            elif luck < 0.4:
+                self.withheld.step()
             elif luck < 0.97:
                 self.commands(self.call() for _ in range(self.rng.randint(1, 3)))
             elif luck < 0.99:
                 self.rebuild()
             else:
                 self.reopen()
+            self.withheld.release()
             self.feed()
         return self.ledger
+
+    def records_at(self, indexes: Iterable[int]) -> dict[int, Record]:
+        """Records of the log, by index."""
+        return {index: self._records[index - 1] for index in indexes}
 
     def add(self, kind: Kind, payload: bytes) -> list[Result]:
         """One more record, applied and followed."""
@@ -110,6 +120,10 @@ class RandomLog:
         self.machine.serving.take_traced()
         for number, one in handed:
             self.held[number].append(one)
+        for result in results:
+            if isinstance(result, Appended) and not result.duplicate:
+                keys = Batch.decode(payload).keys
+                self._hashes[result.queue] += [key_hash(key) if key else 0 for key in keys]
         self.ledger.follow(record, results, handed, self.machine)
         return results
 
@@ -124,9 +138,7 @@ class RandomLog:
         keys = [rng.choice(["a", "b", "c", None]) for _ in range(count)]
         batch = encode([b"x"] * count, keys=keys)
         payload = batch.to_bytes(queue=queue, producer=1, epoch=0, first_sequence=first)
-        (result,) = self.add(Kind.BATCH, payload)
-        if isinstance(result, Appended) and not result.duplicate:
-            self._hashes[queue] += [key_hash(key) if key else 0 for key in keys]
+        self.add(Kind.BATCH, payload)
 
     def feed(self) -> None:
         """As the leader does, sooner or later."""
@@ -141,7 +153,7 @@ class RandomLog:
                 if self.rng.random() < 0.7:
                     self.commands([Feed(number, queue, base, len(hashes), mask, keys)])
 
-    def commands(self, calls: Iterable[Call | Resubscribe]) -> list[Result]:
+    def commands(self, calls: Iterable[Command]) -> list[Result]:
         """A record of commands."""
         return self.add(Kind.COMMANDS, encode_commands(list(calls)))
 

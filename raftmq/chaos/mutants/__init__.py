@@ -1,13 +1,20 @@
 """The test of the tests: known ways to get it wrong, each planted and hunted down.
 
 Start reading at `mutant` (what one is), then `campaign` (how it is hunted); the lists stand in
-`election`, `replication`, `membership`, `storage` and `popping`. `python -m raftmq.chaos.mutants`
-hunts all of them and writes docs/chaos/mutants.md.
+`election`, `replication`, `membership`, `storage`, `popping` and `withholding`.
+`python -m raftmq.chaos.mutants` hunts all of them and writes docs/chaos/mutants.md.
 
 Nothing of this is in the path of production code: a mutant patches functions from outside.
 """
 
-from raftmq.chaos.mutants import election, membership, popping, replication, storage
+from raftmq.chaos.mutants import (
+    election,
+    membership,
+    popping,
+    replication,
+    storage,
+    withholding,
+)
 from raftmq.chaos.mutants.campaign import Hunt, hunt, hunt_all, play, schedule_of
 from raftmq.chaos.mutants.mutant import Mutant, planted
 
@@ -19,6 +26,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *membership.MUTANTS,
             *storage.MUTANTS,
             *popping.MUTANTS,
+            *withholding.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

@@ -99,9 +99,10 @@ def page(rows: Rows) -> str:
     lines = [
         "# Mutants",
         "",
-        "Known ways to get Raft, its log and popping consumer groups wrong, each planted into the",
-        "real code from outside, and hunted until a promise breaks: with the core simulator, those",
-        "from 54 to 66 on random logs of one machine, by the ledger that reads along.",
+        "Known ways to get Raft, its log, popping consumer groups, delayed messages and",
+        "transactions wrong, each planted into the real code from outside, and hunted until a",
+        "promise breaks: with the core simulator; those from 54 to 66 and from 110 on with random",
+        "logs of one machine, by the ledger that reads along.",
         "The numbers up to 66 are those of the list that this project was planned with;",
         "from 101 on they are our own.",
         "",

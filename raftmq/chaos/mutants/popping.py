@@ -309,7 +309,10 @@ MUTANTS = (
         number=63,
         name="stored-again",
         what="A batch that is sent again to a new leader is stored again.",
-        killers=("Q18",),
+        killers=(
+            "Q18",
+            "error",
+        ),
         plant=stores_what_is_sent_again,
         is_popping=True,
     ),

@@ -44,8 +44,8 @@ class PopEvidence:
             for record in records:
                 known.setdefault(record.index, record)
 
-    def judge(self, stage: Stage, history: History) -> list[PopBreach]:
-        """What the machines did wrong."""
+    def judge(self, stage: Stage, history: History, *, is_drained: bool) -> list[PopBreach]:
+        """What the machines did wrong; if the run is drained, nothing is due any more."""
         breaches: list[PopBreach] = []
         ledgers = []
         for number, records in sorted(self._records.items()):
@@ -56,6 +56,9 @@ class PopEvidence:
                 breaches.append(PopBreach("assert", machine.applied, f"group {number}: {error}"))
             self.records += ledger.records
             breaches += ledger.breaches[:3]
+            if is_drained:
+                late = ledger.withheld.overdue()
+                breaches += [PopBreach(name, machine.applied, fact) for name, fact in late]
             if not breaches:
                 breaches += self._compare(number, machine)
             ledgers.append(ledger)

@@ -11,7 +11,7 @@ What is judged, and by whom:
 | commits, and reads of what was committed | `check_linearizability` |
 | who owns which queue, and what is committed by whom | `MembersWorkload` |
 | pops and what is settled | `check_pop`, from the history; `PopLog`, from the committed log |
-| delayed messages and transactions | `check_withheld`, from the history |
+| delayed messages and transactions | `check_withheld`, from the history; `PopLog` |
 | logs, time line, progress of every partition group | `check_evidence` |
 | that it comes to rest in time | `drain` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
@@ -147,7 +147,7 @@ class _Run:
         reports = [(None, report) for report in self._judge_clients(history)]
         violations += [v for _, report in reports for v in _violations(report, at_ms)]
         if self._popped is not None:
-            found = self._popped.judge(stage, history)
+            found = self._popped.judge(stage, history, is_drained=self._workload.is_drained)
             violations += [Violation(one.number, at_ms, str(one)) for one in found]
         of_servers = judge_servers(gather(stage, watch))
         for group, report in of_servers:

@@ -26,6 +26,7 @@ def log(seed: int, modes: tuple[tuple[Mode, Policy], ...] = PLAIN) -> RandomLog:
 @pytest.mark.parametrize("modes", [PLAIN, ORDERED], ids=["plain", "ordered"])
 def test_machine_agrees_with_the_ledger(modes: tuple[tuple[Mode, Policy], ...]) -> None:
     words: set[str] = set()
+    withheld: set[str] = set()
     for seed in range(SEEDS):
         one = log(seed, modes)
         ledger = one.play(300)
@@ -34,9 +35,11 @@ def test_machine_agrees_with_the_ledger(modes: tuple[tuple[Mode, Policy], ...]) 
         for group in ledger.groups.values():
             for queue in group.queues.values():
                 words |= {word for word, count in queue.counts.items() if count}
+        withheld |= set(ledger.withheld.counts)
     assert words == {
         "leased", "waiting", "ready", "dead", "acked", "purged", "lost", "passed", "skipped"
     }  # fmt: skip
+    assert withheld == {"released", "taken back", "committed", "rolled back", "fenced", "copied"}
 
 
 def test_nothing_that_was_handed_out_or_traced_piles_up() -> None:

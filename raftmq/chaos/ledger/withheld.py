@@ -1,0 +1,372 @@
+"""Delayed messages and transactions, written down a second time: a row for each message that waits.
+
+The machine keeps sorted chunks of numbers and reads messages where they stand; this keeps a
+dictionary from number to `Waiting`, with the message's own text, and sorts it whenever it is asked
+what is due. What the machine did it is told with each record, and says what is wrong with that.
+
+| number | at each index |
+|---|---|
+| Q3 | a message is released as it was sent |
+| Q18 | a batch that a producer sends twice waits once |
+| Q20 | nothing is released before its time by the log, nor out of the order of times |
+| Q21 | what waits is released once, or taken back; who takes it back is told the truth |
+| Q22 | halves are released if their transaction committed; its first outcome holds, and when a |
+| | hand-off commits all its inputs are in hand |
+
+Invariants:
+- After a breach nothing more is judged here: `follow_batch` and the others find no second one.
+
+Left out: bounds of what may wait and be open, which refuse before anything is kept.
+
+Sources: the invariants Q3, Q18 and Q20 of this project.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raftmq.batch import Batch, peek
+from raftmq.errors import CorruptRecord, Reason
+from raftmq.pop.delays import (
+    CANCELLED,
+    FELL_DUE,
+    NEVER,
+    NOT_WAITING,
+    POSITION_BITS,
+    RELEASER,
+    RESERVED,
+    Cancel,
+    Carry,
+)
+from raftmq.pop.results import Appended, Changed, Delayed, Refused, Result
+from raftmq.pop.spans import span
+from raftmq.pop.transactions import ENDED_MS_MAX, Begin, End, Outcome
+
+Fact = tuple[str, str]
+"""Which promise was broken, and how."""
+LATE_MS_MAX = 10_000
+"""Whoever leads has released what is due so soon."""
+
+
+class Input(NamedTuple):
+    """Messages of one lease that a hand-off acknowledges."""
+
+    number: int
+    """Of the consumer group's attachment."""
+    consumer: int
+    token: int
+    offsets: tuple[int, ...]
+
+
+HeldUntil = Callable[[Input], int | None]
+"""Until when all messages of an input are in hand; None: they are not."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A message that is stored, and in no queue yet."""
+
+    queue: int
+    due: int
+    text: tuple[bytes, str | None, str | None]
+    """Body, key and tag."""
+
+
+@dataclass(slots=True)
+class Open:
+    """A transaction that nobody has ended."""
+
+    inputs: tuple[Input, ...] = ()
+    until: int = 0
+    """When it is looked again whether the inputs are in hand."""
+    halves: list[int] = field(default_factory=list)
+    """Numbers of its messages, in the order of their sending."""
+
+
+class WithheldModel:
+    """What is withheld in a data group."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Waiting] = {}
+        """By number."""
+        self.open: dict[int, Open] = {}
+        """By transaction."""
+        self.counts: Counter[str] = Counter()
+        """Messages by what became of them: released, taken back, committed and so on."""
+        self._ended: dict[int, tuple[int, int]] = {}
+        # What became of numbers that wait no more.
+        self._gone: dict[int, str] = {}
+        # (queue, producer, epoch, sequence) → number.
+        self._sent: dict[tuple[int, int, int, int], int] = {}
+        # The record of the last commit, and the numbers that it gave.
+        self._committed = (0, 0)
+        self._now = 0
+
+    # Time
+
+    def pass_time(self, now: int, held_until: HeldUntil) -> None:
+        """A record of this time comes; the leases of groups know it already."""
+        self._now = now
+        for number, transaction in list(self.open.items()):
+            if transaction.inputs and transaction.until <= now:
+                until = _first(transaction.inputs, held_until)
+                if until is None:
+                    self._roll_back(number, Outcome.FENCED)
+                else:
+                    transaction.until = until
+
+    def due(self, queue: int) -> list[int]:
+        """Numbers of a queue's messages that are due, in the order of their release."""
+        found = [
+            (one.due, number)
+            for number, one in self.waiting.items()
+            if one.queue == queue and one.due <= self._now
+        ]
+        return [number for _, number in sorted(found)]
+
+    def overdue(self) -> Iterator[Fact]:
+        """What should have been released long ago, if anybody led since."""
+        for number, one in self.waiting.items():
+            if one.due < self._now - LATE_MS_MAX:
+                yield (
+                    "Q21",
+                    f"message {number} of queue {one.queue} fell due at {one.due} and waits",
+                )
+                return
+
+    # Batches
+
+    def follow_batch(self, payload: bytes, index: int, result: Result) -> Iterator[Fact]:
+        """A batch, and what the machine said of it."""
+        try:
+            head = peek(payload)
+            if head.producer < RESERVED and not Batch.decode(payload).delivery_times:
+                return
+            batch = Batch.decode(payload)
+        except CorruptRecord:
+            return
+        if head.producer >= RESERVED:
+            yield from self._release(batch, result)
+        else:
+            yield from self._send(batch, index, result)
+
+    def _send(self, batch: Batch, index: int, result: Result) -> Iterator[Fact]:
+        head, times = batch.head, batch.delivery_times
+        half = self.open.get(head.producer) if max(times) >= NEVER else None
+        match result:
+            case Appended(duplicate=False) if max(times) > self._now:
+                yield "Q20", f"a batch is in its queue at {self._now} that is due at {max(times)}"
+            case Delayed(duplicate=True):
+                name = head.queue, head.producer, head.epoch, head.first_sequence
+                before = self._sent.get(name)
+                if before is not None and before != result.number:
+                    yield (
+                        "Q18",
+                        f"batch {name} waits as {before}, and its repeat as {result.number}",
+                    )
+            case Delayed() if max(times) <= self._now:
+                yield "Q21", f"a batch waits at {self._now} that was due at {max(times)}"
+            case Delayed() if max(times) >= NEVER and half is None:
+                yield "Q22", f"a half message was taken of transaction {head.producer}, not open"
+            case Delayed():
+                yield from self._keep(batch, index, result, half)
+            case Refused(reason=Reason.TRANSACTION_ENDED | Reason.UNKNOWN_TRANSACTION) if half:
+                yield "Q22", f"a half message of {head.producer}, which is open: {result.message}"
+
+    def _keep(self, batch: Batch, index: int, result: Delayed, half: Open | None) -> Iterator[Fact]:
+        head, first = batch.head, index << POSITION_BITS
+        if (result.queue, result.number, result.count) != (head.queue, first, len(batch)):
+            yield "Q21", f"{result} should be {len(batch)} messages of {head.queue} from {first} on"
+        for place, (due, text) in enumerate(zip(batch.delivery_times, _texts(batch), strict=True)):
+            number = first + place
+            self.waiting[number] = Waiting(head.queue, max(due, self._now), text)
+            if half is not None:
+                half.halves.append(number)
+            name = head.queue, head.producer, head.epoch, head.first_sequence + place
+            before = self._sent.setdefault(name, number)
+            if before != number:
+                yield "Q18", f"message {name} waits as {before} and as {number}"
+
+    def _release(self, batch: Batch, result: Result) -> Iterator[Fact]:
+        head, count = batch.head, len(batch)
+        due = self.due(head.queue)
+        is_right = (
+            head.producer == RELEASER and due[:1] == [head.first_sequence] and count <= len(due)
+        )
+        if not isinstance(result, Appended):
+            if is_right:
+                yield (
+                    "Q21",
+                    f"{count} messages from {due[0]} on are due, and not released: {result}",
+                )
+            return
+        if not is_right:
+            yield self._why_wrong(head.queue, head.first_sequence, count, due)
+            return
+        for number, text in zip(due[:count], _texts(batch), strict=True):
+            one = self.waiting.pop(number)
+            self._note(number, "released")
+            if one.text != text:
+                yield "Q3", f"message {number} was sent as {one.text} and is released as {text}"
+
+    def _why_wrong(self, queue: int, number: int, count: int, due: list[int]) -> Fact:
+        what = f"{count} messages of queue {queue} from {number} on are released at {self._now}"
+        one = self.waiting.get(number)
+        if one is None:
+            return "Q21", f"{what}, and it is {self._gone.get(number, 'unknown')}"
+        if one.due >= NEVER:
+            return "Q22", f"{what}, and its transaction has not committed"
+        if number not in due or len(due) < count:
+            return "Q20", f"{what}, and it is due at {one.due}; of the queue {len(due)} are due"
+        return "Q20", f"{what}, and {due[0]} comes first"
+
+    # Commands
+
+    def follow_cancel(self, command: Cancel, result: Result) -> Iterator[Fact]:
+        """Delayed messages are taken back."""
+        if not isinstance(result, Changed):
+            return
+        items = zip(command.queues, command.dues, command.numbers, strict=True)
+        outcomes = [self._cancel(*item) for item in items]
+        if outcomes != list(result.value):
+            yield "Q21", f"{command} gave {result.value} and should give {outcomes}"
+
+    def _cancel(self, queue: int, due: int, number: int) -> int:
+        if due <= self._now:
+            return FELL_DUE
+        one = self.waiting.get(number)
+        if one is None or (one.queue, one.due) != (queue, due) or due >= NEVER:
+            return NOT_WAITING
+        self._drop([number], "taken back")
+        return CANCELLED
+
+    def follow_carry(self, command: Carry, result: Result) -> Iterator[Fact]:
+        """Delayed messages have other copies from now on."""
+        if not isinstance(result, Changed):
+            return
+        batch = Batch.decode(command.batch)
+        numbers = memoryview(command.numbers).cast("q").tolist()
+        moved = 0
+        for number, due, text in zip(numbers, batch.delivery_times, _texts(batch), strict=True):
+            one = self.waiting.get(number)
+            if one is not None and (one.queue, one.due) == (batch.head.queue, due):
+                moved += 1
+                self.counts["copied"] += 1
+                if one.text != text:
+                    yield "Q3", f"message {number} was sent as {one.text} and is copied as {text}"
+        if moved != result.value:
+            yield "Q21", f"{result.value} messages have moved, and {moved} should have"
+
+    def follow_begin(self, command: Begin, result: Result, held_until: HeldUntil) -> Iterator[Fact]:
+        """A transaction is opened."""
+        number = command.transaction
+        if number in self._ended:
+            if isinstance(result, Changed):
+                yield "Q22", f"transaction {number} has ended and is open again"
+            return
+        if number in self.open or not isinstance(result, Changed):
+            return
+        inputs = tuple(_inputs(command))
+        until = _first(inputs, held_until) if inputs else 0
+        if until is None:
+            yield "Q22", f"transaction {number} is open, and not all of {inputs} are in hand"
+        self.open[number] = Open(inputs, until or 0)
+
+    def follow_end(
+        self, command: End, result: Result, index: int, held_until: HeldUntil
+    ) -> Iterator[Fact | Input]:
+        """A transaction is ended. Of a hand-off that commits, what is acknowledged comes too."""
+        number, outcome = command.transaction, command.outcome
+        if isinstance(result, Refused):
+            is_outcome = outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK)
+            if is_outcome and (number in self._ended or number in self.open):
+                yield "Q22", f"transaction {number} is known, and its end is refused: {result}"
+            return
+        transaction = self.open.get(number)
+        if number in self._ended:
+            should = [self._ended[number][0], 0, False]
+        elif transaction is None:
+            self._remember(number, outcome)
+            should = [int(Outcome.ROLLED_BACK), 0, True]
+        else:
+            count = len(transaction.halves)
+            is_held = _first(transaction.inputs, held_until) is not None
+            if outcome == Outcome.COMMITTED and not is_held and transaction.inputs:
+                outcome = Outcome.FENCED
+            should = [int(outcome), count, True]
+            if outcome == Outcome.COMMITTED:
+                self._commit(number, index)
+                yield from transaction.inputs
+            else:
+                self._roll_back(number, outcome)
+        if not isinstance(result, Changed) or list(result.value) != should:
+            yield "Q22", f"{command} gave {result} and should give {should}"
+
+    def _commit(self, number: int, index: int) -> None:
+        """Its messages fall due now, under numbers of this record."""
+        at, given = self._committed
+        given = given if at == index else 0
+        for half in self.open[number].halves:
+            one = self.waiting.pop(half, None)
+            if one is not None:
+                self._note(half, "committed")
+                one.due = self._now
+                self.waiting[index << POSITION_BITS | given] = one
+                given += 1
+        self._committed = index, given
+        del self.open[number]
+        self._remember(number, Outcome.COMMITTED)
+
+    def _roll_back(self, number: int, outcome: int) -> None:
+        word = "fenced" if outcome == Outcome.FENCED else "rolled back"
+        self._drop(self.open.pop(number).halves, word)
+        self._remember(number, outcome)
+
+    def _remember(self, number: int, outcome: int) -> None:
+        self._ended[number] = (int(outcome), self._now)
+        while self._ended[next(iter(self._ended))][1] < self._now - ENDED_MS_MAX:
+            del self._ended[next(iter(self._ended))]
+
+    def drop_queues(self, queues: set[int]) -> None:
+        """Their topic is gone."""
+        self._drop([n for n, one in self.waiting.items() if one.queue in queues], "dropped")
+        self._sent = {name: at for name, at in self._sent.items() if name[0] not in queues}
+
+    def _drop(self, numbers: Sequence[int], word: str) -> None:
+        for number in numbers:
+            if self.waiting.pop(number, None) is not None:
+                self._note(number, word)
+
+    def _note(self, number: int, word: str) -> None:
+        self._gone[number] = word
+        self.counts[word] += 1
+
+    # What the machine looks like
+
+    def compare(self, count: int, transactions: dict[int, int]) -> Iterator[Fact]:
+        """How many messages wait, and how many each open transaction has, by the machine."""
+        if count != len(self.waiting):
+            yield "Q21", f"{count} messages wait, and {len(self.waiting)} should"
+        known = {number: len(one.halves) for number, one in self.open.items()}
+        if transactions != known:
+            yield "Q22", f"transactions {transactions} are open, and {known} should be"
+
+
+def _texts(batch: Batch) -> Iterator[tuple[bytes, str | None, str | None]]:
+    for place, (body, key) in enumerate(zip(batch.bodies, batch.keys, strict=True)):
+        yield bytes(body), key, batch.tag(place)
+
+
+def _inputs(command: Begin) -> Iterator[Input]:
+    for each in command.inputs:
+        messages = span(each.base, int.from_bytes(each.bits, "little"))
+        if messages is not None:
+            yield Input(each.number, each.consumer, each.token, tuple(messages.offsets()))
+
+
+def _first(inputs: Sequence[Input], held_until: HeldUntil) -> int | None:
+    """The first time that a lease of these runs out; None: not all are in hand."""
+    times = [held_until(each) for each in inputs]
+    held = [until for until in times if until is not None]
+    return min(held) if held and len(held) == len(times) else None
