@@ -111,7 +111,7 @@ async def _ack(messages: PoppedMessages) -> set[str]:
     """Acknowledge, through a change of leader too; the ids of those that were not ours any more."""
     while True:
         try:
-            return set((await messages.ack()).fenced)
+            return {message.id for message in (await messages.ack()).fenced}
         except (Unavailable, OutcomeUnknown):
             # The same call again settles the rest, and repeats nothing.
             await anyio.sleep(0.1)

@@ -197,7 +197,7 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
                 with anyio.CancelScope(shield=True):
                     settlement = await consumer.ack(messages)
                 for message in settlement.fenced:
-                    note(f"too late: {message} is not ours any more, and comes again")
+                    note(f"too late: {message.id} is not ours any more, and comes again")
                 meter.advance(len(messages))
         tasks.cancel_scope.cancel()
 

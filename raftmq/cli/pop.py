@@ -145,7 +145,7 @@ async def _pop(mq: "Client", popping: _Popping, show: Callable[[list[Taken]], No
                 show(taken)
                 settlement = await consumer.ack(messages)
                 for message in settlement.fenced:
-                    note(f"too late: {message} is not ours any more, and comes again")
+                    note(f"too late: {message.id} is not ours any more, and comes again")
             wait = min(wait, MORE_SECONDS)
 
 

@@ -21,7 +21,14 @@ from .descriptions import (
 )
 from .message import Message, MessageColumns, Messages, format_id, parse_id
 from .parcel import PendingSend
-from .popped import LeasedMessage, LeasedMessages, PoppedMessage, PoppedMessages, Settlement
+from .popped import (
+    Fenced,
+    LeasedMessage,
+    LeasedMessages,
+    PoppedMessage,
+    PoppedMessages,
+    Settlement,
+)
 from .popping import PopConsumer
 from .producer import Producer
 from .receipts import Outgoing, PendingMany, Receipt, SentMany, SentRange, SomeUnsent
@@ -36,6 +43,7 @@ __all__ = [
     "Consumer",
     "ConsumerGroup",
     "DeadLetter",
+    "Fenced",
     "GroupAttachment",
     "GroupOffset",
     "GroupSettings",

@@ -14,7 +14,7 @@ or else comes again when the lease runs out. To say the same of a message twice 
 
 from collections.abc import Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import anyio
 
@@ -34,6 +34,15 @@ Part = tuple[HeldLease, int]
 """Some messages of a lease, as bits."""
 
 
+class Fenced(NamedTuple):
+    """A message that was not ours any more."""
+
+    id: str
+    """Its id."""
+    token: int
+    """Under which it was settled: the same message may be here under a newer one."""
+
+
 class Settlement:
     """What came of settling many messages: on the disks of a majority."""
 
@@ -50,11 +59,11 @@ class Settlement:
         return not self._gone
 
     @property
-    def fenced(self) -> list[str]:
-        """The ids of those that were not ours any more: their time ran out, they were settled in
-        another way, or retention took them. Nothing was done with them."""
+    def fenced(self) -> list[Fenced]:
+        """Those that were not ours any more: their time ran out, they were settled in another way,
+        or retention took them. Nothing was done with them."""
         return [
-            format_id(each.queue_number, offset)
+            Fenced(format_id(each.queue_number, offset), each.token)
             for each in self._gone
             for offset in offsets_of(each.base, each.bits)
         ]

@@ -71,6 +71,8 @@ class Gone(NamedTuple):
 
     queue_number: int
     """The cluster-wide number of the queue."""
+    token: int
+    """The lease's."""
     base: int
     """The offset of bit 0."""
     bits: int
@@ -511,7 +513,7 @@ class Settler:
             lease.run_until(anyio.current_time() + result / 1000)
         for waiter, _ in item.waiters:
             if result == FENCED:
-                waiter.gone.append(Gone(lease.queue_number, lease.base, gone))
+                waiter.gone.append(Gone(lease.queue_number, lease.token, lease.base, gone))
             waiter.close_one()
 
     def _fail(self, item: Item, error: RaftmqError) -> None:
@@ -528,10 +530,10 @@ class Settler:
         untold = lost
         for waiter, wanted in waiters:
             if wanted & lost:
-                waiter.gone.append(Gone(lease.queue_number, lease.base, wanted & lost))
+                waiter.gone.append(Gone(lease.queue_number, lease.token, lease.base, wanted & lost))
                 untold &= ~wanted
         if untold and len(self._tally.gone) < GONE_MAX:
-            self._tally.gone.append(Gone(lease.queue_number, lease.base, untold))
+            self._tally.gone.append(Gone(lease.queue_number, lease.token, lease.base, untold))
 
 
 def _join_busy(lease: HeldLease, action: Action, bits: int, waiter: Waiter | None) -> int:

@@ -325,7 +325,9 @@ def _named(parts: Sequence[Part]) -> list[tuple[int, int, int]]:
 
 def _results(named: Iterable[tuple[int, int, int]], settlement: Settlement, done: int) -> list[Row]:
     lost = set(settlement.fenced)
-    return [(-1 if format_id(number, at) in lost else done,) for number, at, _ in named]
+    return [
+        (-1 if (format_id(number, at), token) in lost else done,) for number, at, token in named
+    ]
 
 
 class RecordedAdmin(Admin):

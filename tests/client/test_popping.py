@@ -193,7 +193,7 @@ async def test_ack_after_the_lease_is_fenced_and_somebody_else_has_it(
         assert caught.value.reason is Reason.FENCED
         settlement = await batch.ack()
         assert (settlement.settled, settlement.is_complete) == (0, False)
-        assert settlement.fenced == [m.id for m in batch]
+        assert settlement.fenced == [(m.id, m.token) for m in batch]
         with fenced():
             await batch[1].extend(5.0)
         assert (await again.ack()).is_complete
@@ -229,7 +229,7 @@ async def test_flush_tells_what_was_fenced(cluster: FakeCluster) -> None:
         batch.ack_nowait()
         settlement = await c.flush()
         assert settlement.settled == 0
-        assert settlement.fenced == [m.id for m in batch]
+        assert settlement.fenced == [(m.id, m.token) for m in batch]
 
 
 async def test_leaving_settles_what_gathered(cluster: FakeCluster) -> None:

@@ -247,7 +247,7 @@ async def test_retention_takes_the_lowest_of_what_is_acked(cluster: FakeCluster)
         attached.group.trim(QUEUE, 4)
         settlement = await batch.ack()
         assert settlement.settled == 6
-        assert settlement.fenced == [m.id for m in batch[:4]]
+        assert settlement.fenced == [(m.id, m.token) for m in batch[:4]]
 
 
 @pytest.mark.parametrize("header", [b"\x00", pack(Popped([], [])) + b"x"])

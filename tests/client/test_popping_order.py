@@ -14,7 +14,7 @@ from raftmq.wire.messages import FrameKind
 
 from .fake_cluster import FakeCluster, Fate
 from .popping_cluster import audit, opened, pop_all
-from .test_consumer import QUEUE, fill
+from .test_consumer import QUEUE, add, fill
 
 pytestmark = pytest.mark.anyio
 # Waiting costs nothing on trio's mock clock.
@@ -162,6 +162,24 @@ async def test_lease_of_which_an_ack_is_refused_is_not_handed_on(
         with pytest.raises(Rejected, match="not yours any more"):
             await first.ack()
         assert await pop_all(c, 10) == BODIES
+
+
+async def test_message_that_was_handed_on_twice_is_refused_under_the_older_token(
+    ordered: FakeCluster,
+) -> None:
+    async with opened(ordered) as mq, mq.consumer("orders", group="g", mode="ordered") as c:
+        (first,) = await c.pop(1, wait=5.0)
+        # The consumer is not told that what it took ahead is nobody's any more.
+        group_of(ordered).reset(QUEUE, 8)
+        add(ordered, QUEUE, 1)
+        await anyio.sleep(0.05)
+        both = await c.pop(12, wait=5.0)
+        assert both.bodies == [*BODIES[1:], *BODIES[8:], b"0:10"]
+        old, new = both.tokens[0], both.tokens[-1]
+        assert old == first.token < new
+        settlement = await both.ack()
+        assert settlement.settled == 3
+        assert settlement.fenced == [(m.id, old) for m in both[:9]]
 
 
 async def test_acks_alone_cost_nothing_of_what_was_taken_ahead(ordered: FakeCluster) -> None:

@@ -72,7 +72,7 @@ class Run:
             match self.random.randrange(7):
                 case 0:
                     settlement = await batch.ack(timeout=timeout)
-                    self.acked |= set(ids) - set(settlement.fenced)
+                    self.acked |= set(ids) - {m.id for m in settlement.fenced}
                 case 1:
                     for m in batch:
                         await m.ack(timeout=timeout)
@@ -87,7 +87,7 @@ class Run:
                 case 4:
                     await c.nack(list(batch)[::2], 0.0, timeout=timeout)
                     settlement = await c.ack(list(batch)[1::2], timeout=timeout)
-                    self.acked |= set(ids[1::2]) - set(settlement.fenced)
+                    self.acked |= set(ids[1::2]) - {m.id for m in settlement.fenced}
                 case 5:
                     await batch.give_back(timeout=timeout)
                 case 6:

@@ -36,7 +36,7 @@ async def test_leaders_that_fall_cost_no_message_and_repeat_no_ack() -> None:
                 tokens.add((m.id, m.token))
             settlement = await batch.ack()
             fenced = set(settlement.fenced)
-            acked.extend(m.body for m in batch if m.id not in fenced)
+            acked.extend(m.body for m in batch if (m.id, m.token) not in fenced)
 
     async with in_process(settings=QUICK) as nodes, nodes.connect() as mq:
         await mq.admin.create_topic("orders", queues=6)

@@ -299,17 +299,6 @@ class _Consuming:
             await self._ack_all(messages)
 
     async def _ack_all(self, messages: PoppedMessages) -> None:
-        by_token: dict[int, list[PoppedMessage]] = defaultdict(list)
-        for each in messages:
-            by_token[each.token].append(each)
-        if len({each.id for each in messages}) == len(messages):
-            await self._ack(list(messages))
-            return
-        # The rest of a stale lease came together with the next one: an id says not which is meant.
-        for some in by_token.values():
-            await self._ack(some)
-
-    async def _ack(self, messages: Sequence[PoppedMessage]) -> None:
         named = [self._named(each) for each in messages]
         operation = begin_settling(self._recorder, self._process, "ack", self._group, named)
         try:
@@ -319,7 +308,7 @@ class _Consuming:
             self._counts["unknown"] += 1
             self._recorder.unknown(operation)
             return
-        self._end(operation, named, [each.id for each in messages], settlement)
+        self._end(operation, named, messages, settlement)
 
     async def _settle_one(self, message: PoppedMessage) -> None:
         random = self._random
@@ -368,11 +357,16 @@ class _Consuming:
             end_settling(self._recorder, operation, self._group, [(named[0], milliseconds)])
 
     def _end(
-        self, operation: int, named: Sequence[Named], ids: Sequence[str], settlement: Settlement
+        self,
+        operation: int,
+        named: Sequence[Named],
+        messages: PoppedMessages,
+        settlement: Settlement,
     ) -> None:
         fenced = set(settlement.fenced)
         results = [
-            (one, FENCED if name in fenced else 1) for one, name in zip(named, ids, strict=True)
+            (one, FENCED if (each.id, each.token) in fenced else 1)
+            for one, each in zip(named, messages, strict=True)
         ]
         self._counts["fenced"] += len(fenced)
         self._counts["ack done"] += len(named) - len(fenced)
