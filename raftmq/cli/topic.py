@@ -24,9 +24,16 @@ topic.add_command(replay)
 @topic.command()
 @click.argument("name")
 @click.option("-q", "--queues", type=click.IntRange(1, 65_535), default=8, show_default=True)
+@click.option(
+    "--beside",
+    default="",
+    metavar="TOPIC",
+    help="Queue n of both lies in the same partition group: for transactions that pop there and "
+    "send here.",
+)
 @output_option()
 @with_session
-def create(session: Session, name: str, queues: int, output: str) -> None:
+def create(session: Session, name: str, queues: int, beside: str, output: str) -> None:
     """Create a topic; done already if it exists with as many queues.
 
     Messages of one key stay in order because they share a queue; more queues let more consumers
@@ -34,7 +41,7 @@ def create(session: Session, name: str, queues: int, output: str) -> None:
     """
 
     async def call(mq: "Client") -> "TopicInfo":
-        return await mq.admin.create_topic(name, queues)
+        return await mq.admin.create_topic(name, queues, beside=beside)
 
     _print([session.run(call)], output)
 

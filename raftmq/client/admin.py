@@ -70,14 +70,22 @@ class Admin:
         self._router = router
 
     async def create_topic(
-        self, name: str, queues: int = 8, *, timeout: float | None = None
+        self, name: str, queues: int = 8, *, beside: str = "", timeout: float | None = None
     ) -> TopicInfo:
         """Create a topic; done already if it exists with as many queues.
 
+        Args:
+            name: 1 to 127 of `A-Z a-z 0-9 . _ -`.
+            queues: how many, 1 to 65,536.
+            beside: a topic; queue n of both is in the same partition group. With as many queues,
+                messages of one key are, too: what is popped there can be handed off to here.
+            timeout: seconds; None: the client's default.
+
         Raises:
-            Rejected: `TOPIC_EXISTS` with another number of queues, `BAD_NAME`, `BAD_ARGUMENT`.
+            Rejected: `TOPIC_EXISTS` with another number of queues, or not beside that topic;
+                `UNKNOWN_TOPIC` of that name, `BAD_NAME`, `BAD_ARGUMENT`.
         """
-        await self._change(CreateTopic(name, queues), timeout)
+        await self._change(CreateTopic(name, queues, beside), timeout)
         return _info(await self._topic(name, timeout))
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicInfo]:

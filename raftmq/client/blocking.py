@@ -235,10 +235,11 @@ class BlockingAdmin:
         self._admin = admin
 
     def create_topic(
-        self, name: str, queues: int = 8, *, timeout: float | None = None
+        self, name: str, queues: int = 8, *, beside: str = "", timeout: float | None = None
     ) -> TopicInfo:
         """See `Admin.create_topic`."""
-        return self._loop.wait(partial(self._admin.create_topic, name, queues, timeout=timeout))
+        create = partial(self._admin.create_topic, name, queues, beside=beside, timeout=timeout)
+        return self._loop.wait(create)
 
     def list_topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """See `Admin.list_topics`."""

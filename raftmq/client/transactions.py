@@ -175,12 +175,14 @@ class Transaction:
         if not near:
             return (
                 f"a transaction stands in the partition group of {what}, here {home}, and topic "
-                f"{view.name!r} has no queue there: give it more queues, or send to another topic"
+                f"{view.name!r} has no queue there: give it more queues, or create a topic that "
+                "lies beside the one popped from (`beside=`)"
             )
         return (
             f"a transaction stands in the partition group of {what}, here {home}; partition group "
             f"{', '.join(map(str, others))} is another one: send without a key, or to queue="
-            f"{' or '.join(map(str, near[:_NAMED_MAX]))}"
+            f"{' or '.join(map(str, near[:_NAMED_MAX]))}; topics with as many queues that were "
+            "created beside each other (`beside=`) have the messages of a key in one"
         )
 
     async def _store(self, queue_number: int, rows: list[Outgoing], sealed: Sealed) -> None:

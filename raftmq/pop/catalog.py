@@ -193,6 +193,9 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="create_topi
     """1 to 127 of `A-Z a-z 0-9 . _ -`, starting with a letter, digit or underscore."""
     queues: int
     """How many queues, 1 to 65,536."""
+    beside: str = ""
+    """A topic: queue n of both lies in the same data group, as long as both have one; empty: the
+    topic begins where its turn is."""
 
 
 class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="alter_topic"):
@@ -422,8 +425,14 @@ class Catalog:
     def _create_topic(self, command: CreateTopic, now: int) -> Result:
         if not _NAME.fullmatch(command.name):
             return Refused(Reason.BAD_NAME, _name_rule(command.name))
+        beside = self.topics.get(command.beside)
+        if command.beside and beside is None:
+            return _unknown_topic(command.beside)
         existing = self.topics.get(command.name)
         if existing is not None:
+            if beside is not None and existing.groups[0] != beside.groups[0]:
+                message = f"topic {command.name!r} exists, and not beside {command.beside!r}"
+                return Refused(Reason.TOPIC_EXISTS, message)
             if len(existing.groups) == command.queues:
                 return Changed(existing.id)
             message = f"topic {command.name!r} exists with {len(existing.groups)} queues"
@@ -434,7 +443,7 @@ class Catalog:
             message = f"the cluster is not founded, or has {TOPICS_MAX} topics already"
             return Refused(Reason.BAD_ARGUMENT, message)
         self.topic_last += 1
-        groups = self._spread(self.topic_last, 0, command.queues)
+        groups = self._spread(beside, 0, command.queues)
         self.topics[command.name] = Topic(command.name, self.topic_last, groups, now)
         self._names[self.topic_last] = command.name
         return Changed(self.topic_last)
@@ -509,17 +518,19 @@ class Catalog:
         if not have <= command.queues <= QUEUES_MAX:
             message = f"{command.name!r} has {have} queues; it can grow up to {QUEUES_MAX}"
             return Refused(Reason.BAD_ARGUMENT, message)
-        more = self._spread(topic.id, have, command.queues)
+        more = self._spread(topic, have, command.queues)
         self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + more)
         self.subscribers.topic_changed(topic.id, self.applied + 1)
         self.consumer_groups.topic_changed(topic.id, self.applied + 1)
         self.memberships.topic_changed(topic.id, command.queues, self.applied + 1)
         return Changed(topic.id)
 
-    def _spread(self, topic: int, first: int, end: int) -> list[int]:
-        """Groups for the queues from `first` up to `end`, in turn."""
+    def _spread(self, beside: Topic | None, first: int, end: int) -> list[int]:
+        """Groups for the queues from `first` up to `end`, in turn: from that of a topic's first
+        queue on, or from the one whose turn it is."""
         groups = [number for number in sorted(self.groups) if number != SYSTEM_GROUP]
-        return [groups[(topic - 1 + n) % len(groups)] for n in range(first, end)]
+        at = self.topic_last - 1 if beside is None else groups.index(beside.groups[0])
+        return [groups[(at + n) % len(groups)] for n in range(first, end)]
 
     def snapshot(self) -> bytes:
         """The whole state after `applied`, as bytes that every replica writes alike."""

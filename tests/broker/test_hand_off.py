@@ -26,7 +26,8 @@ def hand_off_with(job: Job, *, inputs: int = 3) -> None:
     async def begin(cluster: Cluster, mq: Client) -> None:
         await mq.admin.create_topic("bills", queues=QUEUES)
         async with mq.producer("orders") as p:
-            await p.send_many([b"%d" % n for n in range(inputs)], queue=0)
+            if inputs:
+                await p.send_many([b"%d" % n for n in range(inputs)], queue=0)
         async with mq.producer("bills") as p:
             await job(cluster, mq, p)
 
@@ -235,6 +236,30 @@ def test_queue_elsewhere_is_refused_with_what_would_be_right() -> None:
             await send(p, message, None)
 
     hand_off_with(job, inputs=1)
+
+
+def test_messages_of_a_key_are_handed_off_to_a_topic_beside_theirs() -> None:
+    async def job(_: Cluster, mq: Client, p: Producer) -> None:
+        keys = [f"k{n}" for n in range(20)]
+        await mq.admin.create_topic("beside", queues=QUEUES, beside="orders")
+        async with mq.producer("orders") as orders:
+            for key in keys:
+                await orders.send(key.encode(), key=key)
+        async with (
+            mq.consumer("orders", group="billing", mode="ordered", invisible=60) as c,
+            mq.producer("beside") as beside,
+        ):
+            for _key in keys:
+                message = await anext(c)
+                async with beside.transaction(acks=[message]) as t:
+                    await t.send(message.body, key=message.key)
+        await trio.sleep(1)
+        async with mq.consumer("beside") as reader:
+            found = await reader.fetch(100, wait=3.0)
+        assert sorted(found.bodies) == sorted(key.encode() for key in keys)
+        assert len({*found.queues}) > 1
+
+    hand_off_with(job, inputs=0)
 
 
 def test_transaction_has_inputs_or_a_group() -> None:

@@ -45,3 +45,17 @@ def test_open_transactions_are_listed_and_resolved(url: str, raftmq: CommandLine
     assert refused.code == 1
     assert "was rolled back before" in refused.stderr
     assert raftmq.ok("tx", "list", "-o", "json").json == []
+
+
+def test_topic_is_created_beside_another_one(url: str, raftmq: CommandLine) -> None:
+    raftmq.ok("topic", "create", "first", "-q", "3")
+    raftmq.ok("topic", "create", "turn", "-q", "1")
+    raftmq.ok("topic", "create", "second", "-q", "2", "--beside", "first")
+    places = {}
+    for name in ("first", "second"):
+        found = raftmq.ok("topic", "describe", name, "-o", "json").json
+        places[name] = [queue["partition_group"] for queue in found["queues"]]
+    assert places["second"] == places["first"][:2]
+    refused = raftmq("topic", "create", "third", "--beside", "nope")
+    assert refused.code == 1
+    assert "nope" in refused.stderr

@@ -87,6 +87,26 @@ def test_create_may_be_repeated_but_not_with_other_settings(catalog: Catalog) ->
     assert reason(run(catalog, CreateTopic("orders", 9))) is Reason.TOPIC_EXISTS
 
 
+def test_topic_beside_another_one_has_its_queues_in_the_same_groups(catalog: Catalog) -> None:
+    for name in ("orders", "other"):
+        run(catalog, CreateTopic(name, 4))
+    assert run(catalog, CreateTopic("bills", 2, "orders")) == Changed(3)
+    orders, bills = (catalog.topics[name] for name in ("orders", "bills"))
+    assert bills.groups == orders.groups[:2]
+    for name in ("orders", "bills"):
+        run(catalog, AlterTopic(name, 9))
+    orders, bills = (catalog.topics[name] for name in ("orders", "bills"))
+    assert bills.groups == orders.groups
+    # The turn goes on as if nothing had been.
+    run(catalog, CreateTopic("next", 1))
+    assert catalog.topics["next"].groups == [orders.groups[0]]
+    # A repeat is one.
+    assert run(catalog, CreateTopic("bills", 9, "orders")) == Changed(3)
+    assert reason(run(catalog, CreateTopic("bills", 9, "other"))) is Reason.TOPIC_EXISTS
+    assert reason(run(catalog, CreateTopic("new", 9, "nope"))) is Reason.UNKNOWN_TOPIC
+    assert "new" not in catalog.topics
+
+
 @pytest.mark.parametrize("bad", ["", ".hidden", "-x", "a b", "a/b", "ü", "x" * 128])
 def test_topic_name_outside_the_rule_is_refused(catalog: Catalog, bad: str) -> None:
     assert reason(run(catalog, CreateTopic(bad, 1))) is Reason.BAD_NAME
