@@ -26,6 +26,7 @@ When an atom holds, by the type of the property's value (a *family* is number, t
 | `IS NULL` `IS NOT NULL` | none | absent (present, of any type) |
 | `=` `<>` | `Other` | of the other property's family, and equal (different) |
 | `<` `<=` `>` `>=` | `Other` | of the other property's family, number or text, and compares so |
+| | `Other` with a minus | a number as the other one, and compares so with it negated |
 
 Numbers compare exactly, integers with floats too; texts by their code points, in no locale.
 
@@ -88,8 +89,9 @@ class Other(NamedTuple):
 
     other: str
     """Its name."""
-    is_negated: bool
-    """Whether a minus stands before it."""
+    minuses: int
+    """1: it has a minus before it. 2: so has the property on the left, and what is told is what
+    that says without: `-a < -b` is `>`. With any, only numbers compare."""
 
 
 Constant = Scalar | Values | Pattern | Other | None

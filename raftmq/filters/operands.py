@@ -7,7 +7,7 @@ is false. Whatever stands left, the atom has its property on the left, without a
 |---|---|
 | `5 < a` | `a > 5` |
 | `-a < 5` | `a > -5` |
-| `-a < -b` | `a > b` |
+| `-a < -b` | `a > b`, of numbers only |
 | `1 < 2` | `TRUE` |
 
 Sources: RocketMQ's ComparisonExpression for what is refused.
@@ -58,10 +58,12 @@ def compare(left: Operand, operator: Operator, right: Operand, wanted: bool) -> 
             return compare_literals(left, operator, right, wanted)
         left, operator, right = right, MIRRORED[operator], left
     if left.is_negated:
-        operator, right = MIRRORED[operator], _negated(right)
+        operator = MIRRORED[operator]
     if isinstance(right, Property):
         operator = operator if wanted else OPPOSITES[operator]
-        return Atom(operator, left.name, Other(right.name, right.is_negated))
+        return Atom(operator, left.name, Other(right.name, left.is_negated + right.is_negated))
+    if left.is_negated:
+        right = _negated(right)
     if right is None or isinstance(right, bool):
         _check(right, operator)
         is_true = ((right is True) is (operator == "=")) is wanted
@@ -89,13 +91,11 @@ def family(value: Literal) -> str:
     return "a text" if isinstance(value, str) else "a number"
 
 
-def _negated(operand: Operand) -> Operand:
-    if isinstance(operand, Property):
-        return Property(operand.name, not operand.is_negated)
-    if isinstance(operand, (bool, str, NoneType)):
+def _negated(literal: Literal) -> Literal:
+    if isinstance(literal, (bool, str, NoneType)):
         raise ValueError("a minus stands before numbers, and this is compared with none")
     # As a float 2^63 is exact.
-    return -operand if operand != INTEGER_MIN else -float(operand)
+    return -literal if literal != INTEGER_MIN else -float(literal)
 
 
 def _check(value: Literal, operator: str) -> None:

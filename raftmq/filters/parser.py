@@ -402,6 +402,10 @@ class _Parser:
             self._refuse("the comment is not closed: a */ is missing", self._at)
         if token[0] in "'`" and token.count(token[0]) % 2:
             self._quoted()
+        if not token[0].isascii():
+            self._refuse(
+                f"{token} stands in quotes only: '...' in a text, `...` in a name", self._at
+            )
         token = token[:_SHOWN_CHARACTERS]
         hint = did_you_mean(token, KEYWORDS) if token.upper() not in KEYWORDS else ""
         if token in _HINTS and (token != "=" or self._tokens[self._at - 1] == "="):

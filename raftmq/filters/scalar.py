@@ -164,7 +164,7 @@ def _text_test(operator: Operator, constant: Constant) -> ValueTest:
 
 def _pair_test(name: str, operator: Operator, right: Other) -> RowTest:
     compare = _COMPARE[operator]
-    other, is_negated = right
+    other, minuses = right
     has_order = operator not in ("=", "<>")
 
     def test(row: Row) -> bool:
@@ -173,9 +173,9 @@ def _pair_test(name: str, operator: Operator, right: Other) -> RowTest:
             # Of the comparisons, only `<>` holds for a NaN.
             assert isinstance(a, int | float)
             assert isinstance(b, int | float)
-            return a == a and b == b and compare(a, -b if is_negated else b)
+            return a == a and b == b and compare(a, -b if minuses == 1 else b)
         is_comparable = type(a) is str or (type(a) is bool and not has_order)
-        return is_comparable and type(a) is type(b) and not is_negated and compare(a, b)
+        return is_comparable and type(a) is type(b) and not minuses and compare(a, b)
 
     return test
 

@@ -8,7 +8,7 @@
 import re
 from typing import Final
 
-from .formula import Atom, Formula, Group, Other, Pattern, Scalar, Values
+from .formula import MIRRORED, Atom, Formula, Group, Other, Pattern, Scalar, Values
 
 KEYWORDS: Final = frozenset(
     (
@@ -41,8 +41,10 @@ def atom_text(atom: Atom) -> str:
             return f"{name} {atom.operator}"
         case Pattern():
             return f"{name} {atom.operator} {pattern_text(atom.constant)}"
-        case Other(other, is_negated):
-            return f"{name} {atom.operator} {'-' if is_negated else ''}{name_text(other)}"
+        case Other(other, 2):
+            return f"-{name} {MIRRORED[atom.operator]} -{name_text(other)}"
+        case Other(other, minuses):
+            return f"{name} {atom.operator} {'-' * minuses}{name_text(other)}"
         case Values(values):
             return f"{name} {atom.operator} ({', '.join(map(scalar_text, values))})"
         case _:

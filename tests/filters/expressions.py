@@ -149,6 +149,8 @@ class Writer:
             case 0 | 1 | 2:
                 return f"{name} = {self.literal()}"
             case 3:
+                if not self.clean and self.random.random() < 0.2:
+                    return f"-{self.name()} {self.random.choice(COMPARE)} -{self.name()}"
                 return f"{name} {self.random.choice(COMPARE)} {self.operand()}"
             case 4:
                 low, high = self.bounds()

@@ -48,6 +48,10 @@ def mirrored_operator_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operands, "MIRRORED", {each: each for each in formula.MIRRORED})
 
 
+def minuses_of_texts_cancel(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(operands, "Other", lambda name, minuses: formula.Other(name, minuses % 2))
+
+
 def leading_zeros_are_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(literals, "_integer", int)
 
@@ -60,6 +64,7 @@ def leading_zeros_are_read(patch: pytest.MonkeyPatch) -> None:
         nan_is_different,
         booleans_are_numbers,
         mirrored_operator_is_forgotten,
+        minuses_of_texts_cancel,
         leading_zeros_are_read,
     ],
 )

@@ -40,7 +40,9 @@ def test_random_filters_mean_what_the_oracle_says() -> None:
         ("a NOT BETWEEN 1 AND 5", "a < 1 OR a > 5"),
         ("5 < a", "a > 5"),
         ("-a < 5", "a > -5"),
-        ("-a < -b", "a > b"),
+        ("-a < -b", "-a < -b"),
+        ("-a <= b", "a >= -b"),
+        ("NOT (- -a > -(-b))", "a <= b"),
         ("a = TRUE AND (b) AND NOT (c)", "a = TRUE AND b = TRUE AND c = FALSE"),
         ("a <> FALSE", "a = TRUE"),
         ("a IN ('x', 'y', 'x')", "a IN ('x', 'y')"),
@@ -127,6 +129,8 @@ def test_text_is_refused_with_a_reason(text: str, problem: str) -> None:
         ("a == 1", "single ="),
         ("a = 1 && b = 2", "write AND"),
         ("a = 1 || b = 2", "write OR"),
+        ("支付 = 1", "in quotes"),
+        ("city = Malmö", "in quotes"),
         ('a = "Paris"', "single quotes"),
         ("a + 1 = 2", "arithmetic"),
     ],
@@ -191,6 +195,18 @@ def test_sql_sees_the_tag_as_tags() -> None:
     found = compile_filter("TAGS IN ('paid', 'lost') AND amount > 5")
     assert found.matches({"amount": 6}, tag="paid")
     assert not found.matches({"amount": 6, "TAGS": "paid"}, tag=None)
+
+
+@pytest.mark.parametrize("operator", ["=", "<>", "<", "<=", ">", ">="])
+@pytest.mark.parametrize("signs", ["-a {} b", "a {} -b", "-a {} -b"])
+def test_a_minus_makes_nothing_but_numbers_compare(signs: str, operator: str) -> None:
+    found = compile_filter(signs.format(operator))
+    negated = compile_filter(f"NOT ({signs.format(operator)})")
+    for left, right in [("a", "it's"), ("a", "a"), (True, True), (True, False), ("5", 5), (b"", 5)]:
+        for props in ({"a": left, "b": right}, {"a": right, "b": left}):
+            assert not found.matches(props)
+            assert not negated.matches(props)
+    assert found.matches({"a": 1, "b": 2}) is not negated.matches({"a": 1, "b": 2})
 
 
 def test_printed_filter_is_read_as_the_same_filter() -> None:
