@@ -35,7 +35,7 @@ Pair = tuple[str, Key]
 Weight = Callable[[str], float]
 """The share of messages that has any one value of this property, as a guess."""
 
-WORK_MAX: Final = 10_000
+WORK_MAX: Final = 2_000
 """Pairs times atoms of a formula that is covered: bounds the time that adding one may take."""
 
 

@@ -45,7 +45,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from .cover import Key, Pair, cover, keys
-from .formula import FALSE, TRUE, Formula
+from .formula import FALSE, TRUE, Formula, size
 from .parser import parse
 from .ranges import Guard, Thresholds, guard
 from .scalar import Row, RowTest, assuming, plain_row, row_test
@@ -63,6 +63,11 @@ REST_MAX: Final = 8
 """Residuals that a child evaluates one by one; more become tables."""
 SPREAD_MAX: Final = 8
 """Pairs of a cover below the root: a residual with more stays where it is."""
+SPREAD_ATOMS_MAX: Final = 64
+"""Comparisons of a residual below the root: a longer one stays where it is, for at each level all
+of it would be written anew."""
+SPLITS_MAX: Final = 64
+"""Nodes that are split while one formula is added. The others are split with later ones."""
 PLACES_MAX: Final = 128
 """Places of a formula from which on it spreads no further: lists within lists would multiply."""
 LEVELS_MAX: Final = 8
@@ -155,6 +160,7 @@ class Index(Generic[Id]):
         # Property -> its constants and how many formulas have each.
         self._constants: dict[str, Counter[Key]] = {}
         self._changes = 0
+        self._splits_left = 0
 
     def __len__(self) -> int:
         """Subscriptions."""
@@ -180,6 +186,7 @@ class Index(Generic[Id]):
         if entry is None:
             entry = self._entries[formula] = _Entry(formula)
             self._count(formula, 1)
+            self._splits_left = SPLITS_MAX
             self._place(self._root, entry, formula)
         entry.ids[subscriber] = None
         self._by_id[subscriber] = entry
@@ -273,7 +280,7 @@ class Index(Generic[Id]):
                 residual = residuals[formula] = _Residual(formula)
             residual.entries[entry] = None
             entry.places[node, formula] = None
-            if not node.is_split and len(node.rest) > REST_MAX and node.level < LEVELS_MAX:
+            if self._must_split(node):
                 self._split(node)
             return
         residual_of = {name: assuming(formula, name) for name in dict(pairs)}
@@ -292,12 +299,17 @@ class Index(Generic[Id]):
             return None
         if node.parent is None:
             return cover(formula, self._weight)
-        if len(entry.places) >= PLACES_MAX:
+        if len(entry.places) >= PLACES_MAX or size(formula) > SPREAD_ATOMS_MAX:
             return None
         return cover(formula, self._weight, pairs_max=SPREAD_MAX)
 
+    def _must_split(self, node: _Node[Id]) -> bool:
+        is_full = not node.is_split and len(node.rest) > REST_MAX
+        return is_full and node.level < LEVELS_MAX and self._splits_left > 0
+
     def _split(self, node: _Node[Id]) -> None:
         """Make tables and ranges of all that was evaluated one by one."""
+        self._splits_left -= 1
         node.is_split = True
         residuals = list(node.rest.values())
         node.rest.clear()

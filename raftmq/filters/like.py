@@ -121,7 +121,10 @@ class _Segment:
 
     def __init__(self, runs: tuple[str | None, ...]) -> None:
         self.length = sum(1 if run is None else len(run) for run in runs)
-        self._plain = "".join(run or "" for run in runs) if None not in runs else None
+        self._plain: str | None = None
+        if None not in runs:
+            self._plain = "".join(run or "" for run in runs)
+            return
         compiled = re.compile(
             "".join("." if run is None else re.escape(run) for run in runs), re.DOTALL
         )

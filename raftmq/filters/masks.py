@@ -42,6 +42,8 @@ ROWS_MAX: Final = 12
 """Batches of at most so many messages are evaluated row by row: that is faster there."""
 PART_MESSAGES: Final = 4096
 """Messages that the index goes through at once: a longer batch would hold up whoever waits."""
+CONSTANTS_FEW: Final = 16
+"""So many constants of an IN are compared one by one; of more, all at once."""
 ABSENT: Final = 0
 """The code of messages without the property."""
 OTHER: Final = 1
@@ -312,13 +314,22 @@ def _values(column: PropertyColumn) -> np.ndarray | list[str] | list[bytes] | No
 def _numbers(values: np.ndarray, atom: Atom) -> np.ndarray:
     if not isinstance(atom.constant, Values):
         return _compare(values, atom.operator, cast("int | float", atom.constant))
-    is_in = np.zeros(len(values), np.bool_)
-    for constant in atom.constant.values:
-        is_in |= _compare(values, "=", cast("int | float", constant))
+    is_in = _is_in(values, cast("tuple[int | float, ...]", atom.constant.values))
     if atom.operator == "IN":
         return is_in
     not_in: np.ndarray = ~is_in & (values == values)
     return not_in
+
+
+def _is_in(values: np.ndarray, constants: tuple[int | float, ...]) -> np.ndarray:
+    if len(constants) > CONSTANTS_FEW:
+        move = _for_integers if values.dtype.kind == "i" else _for_floats
+        moved = [move("=", constant) for constant in constants]
+        return np.isin(values, np.array([each[1] for each in moved if each], values.dtype))
+    is_in = np.zeros(len(values), np.bool_)
+    for constant in constants:
+        is_in |= _compare(values, "=", constant)
+    return is_in
 
 
 def _compare(values: np.ndarray, operator: Operator, constant: int | float) -> np.ndarray:

@@ -10,7 +10,7 @@ from raftmq.batch import Batch, PropertyKind, encode
 from raftmq.errors import CorruptRecord
 from raftmq.filters import Index, masks
 from raftmq.filters import compile as compile_filter
-from raftmq.filters.masks import ROWS_MAX, BatchView
+from raftmq.filters.masks import CONSTANTS_FEW, ROWS_MAX, BatchView
 from raftmq.filters.scalar import row_test
 from tests.filters.batches import TAGS, batch_of, random_batch
 from tests.filters.expressions import Writer, quoted
@@ -81,6 +81,23 @@ def test_numbers_compare_exactly_across_types(operator: str) -> None:
         for value, holds in zip(EDGES, expected, strict=False):
             law = value == value and eval(f"value {python} constant")
             assert holds == law, (value, operator, constant)
+
+
+@pytest.mark.parametrize("name", ["whole", "real", "mixed"])
+def test_long_lists_of_numbers_compare_exactly(name: str) -> None:
+    whole = [value for value in EDGES if type(value) is int]
+    real = [value for value in EDGES if type(value) is float]
+    rows: list[dict[str, Any]] = [
+        {"whole": w, "real": r, "mixed": m}
+        for w, r, m in zip(whole * 9, real * 9, EDGES * 9, strict=False)
+    ]
+    batch = batch_of(rows)
+    listed = [value for value in EDGES if value == value and abs(value) != float("inf")]
+    for constants in (listed, [*listed[::2], *range(-20, 0)], [2.0**70 * n for n in range(1, 20)]):
+        assert len(set(constants)) > CONSTANTS_FEW
+        for word in ("IN", "NOT IN"):
+            found = compile_filter(f"{name} {word} ({', '.join(map(repr, constants))})")
+            assert found.mask(batch).tolist() == [found.matches(each) for each in rows]
 
 
 def test_negated_property_is_exact_at_the_end_of_64_bits() -> None:
