@@ -66,8 +66,8 @@ SPARE_FILTERS = 16
 READ_BYTES = 256 * 1024
 """Of records that have left the cache, read at once."""
 RECENT_MAX = 32
-RECENT_BYTES_MAX = 256 * 1024
-"""So many batches of at most so many bytes stay decoded, for the masks of all groups."""
+RECENT_BYTES_MAX = 8 * 1024 * 1024
+"""So many batches, of so many bytes together, stay decoded, for the masks of all groups."""
 COUNTS_MAX = 100_000
 """Queues of consumer groups of which it is counted what was passed over."""
 
@@ -156,7 +156,9 @@ class Matching:
         self._shared: dict[bytes, tuple[bytes, int]] = {}
         self._topics: dict[int, _Topic] = {}
         self._wanted: dict[tuple[int, int], Placement] = {}
-        self._recent: OrderedDict[tuple[int, int], Matches[int]] = OrderedDict()
+        # The matches of a batch, and its bytes.
+        self._recent: OrderedDict[tuple[int, int], tuple[Matches[int], int]] = OrderedDict()
+        self._recent_bytes = 0
         self._passed: dict[tuple[int, str], int] = {}
         self._wake = trio.Event()
         # How often a batch was matched in vain, one time after the other.
@@ -201,7 +203,7 @@ class Matching:
             return np.ones(1, np.bool_)
         recent = self._recent.get((group.number, placement.index))
         if recent is not None:
-            return recent.mask(wish.number)
+            return recent[0].mask(wish.number)
         try:
             batch = Batch.decode(record.payload, check=False)
         except CorruptRecord:
@@ -322,15 +324,15 @@ class Matching:
         vector = np.fromiter(ids, np.uint32, len(ids))
         vector.sort()
         self._keep(known, record.index, vector.tobytes())
-        if len(record.encoded) <= RECENT_BYTES_MAX:
-            self._recent[group.number, record.index] = matches
-            if len(self._recent) > RECENT_MAX:
-                self._recent.popitem(last=False)
+        self._remember((group.number, record.index), matches, len(record.encoded))
         return ids
 
     async def _prepare(self, group: Group, number: int) -> _Topic:
         """The index of a topic with all filters that this partition group's log has."""
-        topic = self._topics.setdefault(number, _Topic())
+        if number not in self._topics:
+            self._topics = {each: t for each, t in self._topics.items() if self._is_used(each, t)}
+            self._topics[number] = _Topic()
+        topic = self._topics[number]
         turn = Turn()
         while True:
             subscriptions = _subscriptions(group)
@@ -344,6 +346,11 @@ class Matching:
                 await turn.pause_if_over()
             topic.seen[group.number] = now
             await self._tidy(topic, number, turn)
+
+    def _is_used(self, number: int, topic: _Topic) -> bool:
+        """Whether there is still a filter of the topic; it may have been deleted."""
+        groups = [self._group(each) for each in topic.seen]
+        return any(group is not None and _subscriptions(group).has(number) for group in groups)
 
     async def _tidy(self, topic: _Topic, number: int, turn: Turn) -> None:
         """Once half of an index is of no use, take that out."""
@@ -369,7 +376,7 @@ class Matching:
                     self._drop(known, index)
                 self._order = deque(entry for entry in self._order if entry[0] is not known)
                 for key in [key for key in self._recent if key[0] == group.number]:
-                    del self._recent[key]
+                    self._forget(key)
             known = self._known[group.number] = _Known(subscriptions)
         return known
 
@@ -387,6 +394,16 @@ class Matching:
         self.bytes += _ENTRY_BYTES
         while self.bytes > self._bytes_max and len(self._order) > 1:
             self._drop(*self._order.popleft())
+
+    def _remember(self, key: tuple[int, int], matches: Matches[int], size: int) -> None:
+        self._forget(key)
+        self._recent[key] = (matches, size)
+        self._recent_bytes += size
+        while len(self._recent) > RECENT_MAX or self._recent_bytes > RECENT_BYTES_MAX:
+            self._forget(next(iter(self._recent)))
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        self._recent_bytes -= self._recent.pop(key, (None, 0))[1]
 
     def _drop(self, known: _Known, index: int) -> None:
         vector = known.sets.pop(index, None)

@@ -123,6 +123,10 @@ class Subscriptions:
         """A group's filters, oldest first; none: it gets everything."""
         return self._of_topic.get(topic, {}).get(consumer_group, ())
 
+    def has(self, topic: int) -> bool:
+        """Whether any group has a filter of this topic."""
+        return topic in self._of_topic
+
     def filters(self, topic: int) -> dict[int, str]:
         """Number → text of all filters that hold for anything that is kept of a topic."""
         of_topic = self._of_topic.get(topic, {})

@@ -362,11 +362,8 @@ def test_many_popping_groups_are_fed_bit_by_bit(monkeypatch: pytest.MonkeyPatch)
     with_client(job)
 
 
-@pytest.mark.parametrize("is_cold", [False, True])
-def test_answers_with_few_masks_miss_nothing(
-    is_cold: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "MASKS_WORK_MAX", 2 * turns.MASK_WORK)
+def batches_answered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many batches each answer brings, from now on."""
     answers: list[int] = []
     real = Fetches._describe
 
@@ -375,6 +372,27 @@ def test_answers_with_few_masks_miss_nothing(
         return real(fetches, pending, item, records)
 
     monkeypatch.setattr(Fetches, "_describe", counted)
+    return answers
+
+
+def test_group_that_wants_one_of_many_is_sent_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = batches_answered(monkeypatch)
+
+    async def job(_: Cluster, mq: Client) -> list[int]:
+        await send(mq, numbers(*range(300)))
+        async with mq.consumer("orders", group="g", filter="n = 200") as c:
+            return await drain(c)
+
+    assert with_client(job) == [200]
+    assert sum(answers) == 1
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_answers_with_few_masks_miss_nothing(
+    is_cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "MASKS_WORK_MAX", 2 * turns.MASK_WORK)
+    answers = batches_answered(monkeypatch)
 
     async def job(cluster: Cluster, mq: Client) -> list[int]:
         await send(mq, numbers(*range(90)))

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from raftmq.batch import encode
-from raftmq.broker.matching import SCAN_MAX, Matching
+from raftmq.broker.matching import RECENT_MAX, SCAN_MAX, Matching
 from raftmq.broker.turns import TURN_SECONDS, MaskBudget, Turn
 from raftmq.log.builder import Placement
 from raftmq.log.record import Kind
@@ -229,8 +229,41 @@ def test_mask_is_the_same_from_memory_and_anew() -> None:
     record = replica.log.records[found.found[0].index - 1]
     given = (replica, found.found[0], found.wanted[0], record)
     assert matching.mask(*given).tolist() == [False, True, True, False]  # type: ignore[arg-type]
-    matching._recent.clear()
+    for key in list(matching._recent):
+        matching._forget(key)
+    assert matching._recent_bytes == 0
     assert matching.mask(*given).tolist() == [False, True, True, False]  # type: ignore[arg-type]
+
+
+def test_batches_that_stay_decoded_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Replica()
+    replica.subscribe("n >= 0")
+    for n in range(100):
+        replica.send(n)
+    matching, _ = matched(replica)
+    assert len(matching._recent) == RECENT_MAX
+    each = len(replica.log.records[-1].encoded)
+    monkeypatch.setattr("raftmq.broker.matching.RECENT_BYTES_MAX", 3 * each)
+    matching, _ = matched(replica)
+    assert len(matching._recent) == 3
+    assert matching._recent_bytes == 3 * each
+    monkeypatch.setattr("raftmq.broker.matching.RECENT_BYTES_MAX", each - 1)
+    matching, _ = matched(replica)
+    assert (len(matching._recent), matching._recent_bytes) == (0, 0)
+
+
+def test_filters_of_a_topic_that_is_gone_are_forgotten() -> None:
+    replica = Replica()
+    replica.subscribe("n = 1")
+    replica.send(0)
+    matching, _ = matched(replica)
+    known = replica.machine.subscriptions
+    changes = [Change(TOPIC, "g1", 0), Change(TOPIC + 1, "g1", 2, "n = 2")]
+    command = Resubscribe(known.version, known.version + 1, changes)
+    replica.log.add(Kind.COMMANDS, encode_commands([command]))
+    trio.run(matching._prepare, replica, TOPIC + 1)  # type: ignore[arg-type]
+    assert list(matching._topics) == [TOPIC + 1]
+    assert list(matching._topics[TOPIC + 1].numbers) == [2]
 
 
 def test_more_filters_than_a_step_takes_all_enter_the_index() -> None:
