@@ -108,9 +108,9 @@ class PartitionMachine:
         """Consumer groups that pop."""
         self.delays = Delays(self._limits.delayed_max)
         """Messages whose time has not come."""
-        self.transactions = Transactions(self.delays, self.serving)
-        """Those that are open, and how others ended."""
         self._producers = Producers(self._limits.sessions_max)
+        self.transactions = Transactions(self.delays, self.serving, self._producers)
+        """Those that are open, and how others ended."""
 
     @property
     def committed(self) -> dict[str, dict[int, tuple[int, int]]]:
@@ -199,7 +199,7 @@ class PartitionMachine:
             if is_new and not self.delays.has_room(head.count):
                 message = f"{self._limits.delayed_max} delayed messages are kept at most"
                 return Refused(Reason.TOO_MANY_DELAYED, message)
-            if is_new and is_half(runs[0].due):
+            if is_half(runs[0].due) and (is_new or producer not in self.transactions.open):
                 refusal = self.transactions.refusal(producer, head.count)
                 if refusal is not None:
                     return refusal

@@ -133,6 +133,11 @@ class Producers:
                 return
             del self._sessions[key]
 
+    def forget(self, producer: int, queues: set[int]) -> None:
+        """A producer sends nothing more to these queues."""
+        for queue in sorted(queues):
+            self._sessions.pop((producer, queue), None)
+
     def drop_queues(self, queues: set[int]) -> None:
         """Forget all sessions of these queues."""
         for key in [key for key in self._sessions if key[1] in queues]:

@@ -49,6 +49,7 @@ import msgspec
 from raftmq.errors import Reason
 
 from .delays import NEVER, Delays, Half
+from .producers import Producers
 from .results import Changed, Delayed, Refused
 from .serving import InHand, Serving
 from .spans import Span, span
@@ -152,9 +153,10 @@ class Open:
 class Transactions:
     """All transactions of a data group's machine."""
 
-    def __init__(self, delays: Delays, serving: Serving) -> None:
+    def __init__(self, delays: Delays, serving: Serving, producers: Producers) -> None:
         self._delays = delays
         self._serving = serving
+        self._producers = producers
         self.open: dict[int, Open] = {}
         """By number, the oldest first."""
         # Number → outcome and when, the oldest first.
@@ -288,7 +290,10 @@ class Transactions:
         return transaction.count
 
     def _close(self, number: int, outcome: int, now: int) -> None:
-        self._input_bytes -= _size(self.open.pop(number).inputs)
+        transaction = self.open.pop(number)
+        # Else a transaction a message would crowd out the sessions of producers.
+        self._producers.forget(number, {half.queue for half in transaction.halves})
+        self._input_bytes -= _size(transaction.inputs)
         self._remember(number, outcome, now)
 
     def _remember(self, number: int, outcome: int, now: int) -> None:

@@ -21,6 +21,7 @@ from raftmq.pop.calls import (
 from raftmq.pop.groups import Handed
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine
 from raftmq.pop.policy import Mode, Policy
+from raftmq.pop.producers import Producers
 from raftmq.pop.results import Changed, Delayed, Result
 from raftmq.pop.spans import Span, span
 from raftmq.pop.transactions import FENCED_MAX, MESSAGES_MAX, Begin, Input, Outcome, Transactions
@@ -303,7 +304,7 @@ def test_state_of_before_there_were_hand_offs_is_read() -> None:
     opened, ended = log.machine.transactions.dump()
     old = [[row[:5] for row in opened], ended]
     other = PartitionMachine()
-    loaded = Transactions(other.delays, other.serving)
+    loaded = Transactions(other.delays, other.serving, Producers(1))
     loaded.load(old)
     assert loaded.dump() == [opened, ended]
 

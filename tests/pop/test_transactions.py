@@ -9,7 +9,7 @@ from raftmq.batch import encode
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
 from raftmq.pop.delays import NEVER, NOT_WAITING
-from raftmq.pop.machine import DropQueues, Trim
+from raftmq.pop.machine import DropQueues, Limits, Trim
 from raftmq.pop.results import Appended, Changed, Delayed, Refused, Result
 from raftmq.pop.transactions import ENDED_MS_MAX, MESSAGES_MAX, Begin, End, Outcome
 
@@ -26,8 +26,8 @@ def reason(result: Result) -> Reason:
 class Log(DelayLog):
     """A log in which transactions send."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(limits)
         self.sequences: dict[tuple[int, int], int] = {}
 
     def begin(self, number: int, note: str = "") -> Result:
@@ -98,6 +98,29 @@ def test_half_message_of_a_transaction_that_is_not_open_is_refused() -> None:
     assert log.end(6, ROLLBACK) == Changed([ROLLBACK, 0, True])
     assert reason(log.begin(6)) is Reason.TRANSACTION_ENDED
     assert reason(log.end(7)) is Reason.UNKNOWN_TRANSACTION
+
+
+def test_transactions_do_not_crowd_out_the_sessions_of_producers() -> None:
+    log = Log(Limits(sessions_max=3))
+    log.add(Kind.BATCH, encode([b"first"]).to_bytes(queue=7, producer=99, first_sequence=0))
+    for number in range(1, 9):
+        log.begin(number)
+        assert isinstance(log.half(number, [b"%d" % number]), Delayed)
+        log.end(number, COMMIT if number % 2 else ROLLBACK)
+    payload = encode([b"second"]).to_bytes(queue=7, producer=99, first_sequence=1)
+    assert isinstance(log.add(Kind.BATCH, payload)[0], Appended)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_half_batch_that_comes_again_after_the_end_is_told_so(is_first: bool) -> None:
+    log = Log()
+    log.begin(5)
+    log.half(5, [b"a"])
+    if not is_first:
+        log.half(5, [b"b"])
+    log.end(5)
+    log.sequences[5, 7] = 0 if is_first else 1
+    assert reason(log.half(5, [b"a" if is_first else b"b"])) is Reason.TRANSACTION_ENDED
 
 
 def test_half_batch_that_is_sent_twice_is_stored_once() -> None:
