@@ -380,6 +380,7 @@ class RecordedAdmin(Admin):
                 rows=[(*parse_id(each), letter.letter) for each in letter.ids],
             )
             for letter in letters
+            if letter.ids
         ]
         yield
         for operation in operations:

@@ -318,6 +318,26 @@ async def wait_stored(mq: raftmq.Embedded, topic: str, count: int) -> None:
                 got += len(await consumer.fetch(count))
 
 
+async def test_messages_of_one_dead_letter_that_are_redriven_by_themselves_are_valid(
+    tmp_path: Path,
+) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"bad", b"worse", b"worst"])
+        async with mq.consumer("orders", group="p", mode="pop") as popper:
+            await (await popper.pop(3, wait=5.0)).reject("no")
+            (letter,) = await mq.admin.dead_letters("orders", "p")
+            part = letter.part(letter.ids[1:2])
+            assert await mq.admin.redrive([part, letter.part([])]) == 1
+            again = await anext(popper)
+            assert again.body == b"worse"
+            await again.ack()
+            assert await mq.admin.purge([letter]) == 2
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+
+
 async def test_dead_letters_that_are_redriven_are_valid(tmp_path: Path) -> None:
     async with raftmq.open(tmp_path, check=True) as mq:
         await mq.admin.create_topic("orders", queues=1)

@@ -8,13 +8,15 @@ import pytest
 
 from raftmq.chaos.ledger.play import ORDERED, PLAIN, play
 from raftmq.chaos.ledger.random_log import RandomLog
-from raftmq.pop import groups, serving
+from raftmq.pop import groups, letters, serving
 from raftmq.pop.backlog import Backlog
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.leases import Leases
+from raftmq.pop.pieces import Piece, divided
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.retries import Retries
 from raftmq.pop.serving import Serving
+from raftmq.pop.spans import Span
 
 SEEDS = 15
 
@@ -153,6 +155,20 @@ def _keeps_letters_of_what_comes_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(groups, "keep_before", keep_all)
 
 
+def _takes_others_out_of_letters(patch: pytest.MonkeyPatch) -> None:
+    """As many as were named."""
+
+    def from_the_front(messages: Piece, chosen: Span) -> tuple[Piece | None, Piece | None]:
+        taken, _ = divided(messages, chosen)
+        return (None, messages) if taken is None else messages.split(taken.size)
+
+    patch.setattr(letters, "divided", from_the_front)
+
+
+def _takes_whole_letters(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(letters, "divided", lambda messages, chosen: (messages, None))
+
+
 def _forgets_nothing_at_a_reset(patch: pytest.MonkeyPatch) -> None:
     drop = Leases.drop_before
 
@@ -171,6 +187,7 @@ BUGS = {
     ],
     "R21": [_forgets_retries, _forgets_leases],
     "Q12": [_counts_what_is_given_back],
+    "Q13": [_takes_others_out_of_letters, _takes_whole_letters],
     "Q14": [_acks_any_token, _repeats_settlements, _reuses_tokens],
     "Q16": [_loses_a_wake_up, _passes_over_fresh_ones],
     "early": [_wakes_at_once],
