@@ -21,12 +21,13 @@ Invariants:
 - A vector names each subscription of the topic that wants something of the batch and holds for it.
   It may name others, which hold for later batches only: nobody asks for those.
 - A batch that cannot be read is wanted by everybody: it is for them to find out.
-- At most `SETS_BYTES_MAX` are kept, oldest batches out first.
+- At most `SETS_BYTES_MAX` are kept, oldest batches out first, also of those that hold no more.
 - Only the task changes an index, and never while a batch is matched with it.
 
 Left out: steps within one message, one filter, or the reading of one column. A message that
 thousands of filters must be evaluated on one by one, a filter of hundreds of comparisons on texts,
-or 65,536 long texts hold the loop for longer.
+or 65,536 long texts hold the loop for longer. So does a change of one of 100,000 filters of a
+topic, which are compared with those in the index: for 20 ms.
 """
 
 from bisect import bisect_left
@@ -371,13 +372,10 @@ class Matching:
         subscriptions = _subscriptions(group)
         known = self._known.get(group.number)
         if known is None or not known.is_of(subscriptions):
-            if known is not None:
-                for index in list(known.sets):
-                    self._drop(known, index)
-                self._order = deque(entry for entry in self._order if entry[0] is not known)
-                for key in [key for key in self._recent if key[0] == group.number]:
-                    self._forget(key)
+            # Its vectors are many, perhaps: they go one by one, as the oldest do.
             known = self._known[group.number] = _Known(subscriptions)
+            for key in [key for key in self._recent if key[0] == group.number]:
+                self._forget(key)
         return known
 
     def _sets(self, group: Group) -> dict[int, bytes]:

@@ -203,7 +203,24 @@ def test_group_that_subscribes_for_the_first_time_has_old_batches_matched_again(
     assert not scan(matching, replica, "g1").unknown
     replica.subscribe("n = 1", "n = 2")
     assert scan(matching, replica, "g2").unknown == replica.placements
-    assert matching.bytes == 0
+    assert scan(matching, replica, "g1").unknown == replica.placements
+
+
+def test_vectors_that_hold_no_more_are_bounded_with_the_others() -> None:
+    replica = Replica()
+    for n in range(10):
+        replica.send(n * MESSAGES)
+    matching, _ = matching_of(replica, bytes_max=4_000)
+    texts: list[str] = []
+    for _ in range(5):
+        texts.append("n >= 0")
+        replica.subscribe(*texts)
+        matching.batches = 0
+        run_beside(matching, replica, lambda: None)
+        assert 2_000 < matching.bytes <= 4_000
+        for group in ("g1", f"g{len(texts)}"):
+            assert scan(matching, replica, group).found == replica.placements
+    assert len(matching._order) < 20
 
 
 def test_batch_that_cannot_be_read_is_for_everybody() -> None:
