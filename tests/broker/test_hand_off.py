@@ -65,6 +65,8 @@ def test_what_is_made_is_seen_and_what_it_was_made_of_is_acknowledged() -> None:
             await trio.sleep(10)
             assert not await c.pop(3)
             assert await acked(mq) == 3
+            touched = [touch.what for touch in await mq.why(batch[0].id)]
+            assert touched == ["stored", "handed out", "acked"]
 
     hand_off_with(job)
 
@@ -174,6 +176,7 @@ def test_lease_is_renewed_while_the_hand_off_is_open() -> None:
 
 def test_leader_may_die_between_half_and_commit() -> None:
     async def job(cluster: Cluster, mq: Client, p: Producer) -> None:
+        ended: list[str | None] = []
         async with mq.consumer("orders", group="billing", mode="pop", invisible=60) as c:
             for n in range(4):
                 message = await anext(c)
@@ -181,8 +184,13 @@ def test_leader_may_die_between_half_and_commit() -> None:
                 async with p.transaction(acks=[message]) as t:
                     await t.send(message.body)
                     cluster.kill(leader, power=n % 2 == 1)
+                ended.append(t.id)
                 await cluster.start(leader)
                 await cluster.wait_led(1)
+            for each in ended:
+                # As after an answer that was lost, to whoever leads now.
+                assert each is not None
+                assert await mq.end_transaction(each, commit=True) == 0
             await trio.sleep(70)
             assert not await c.pop(4)
             assert await bills(mq) == [b"0", b"1", b"2", b"3"]

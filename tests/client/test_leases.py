@@ -9,7 +9,7 @@ from raftmq.wire.popping import Action
 
 FIRST, LAST = 100, 116
 OFFSETS = st.sets(st.integers(FIRST, LAST - 1), max_size=8)
-WORDS = ["listed", "take", "settle", "done", "undo", "lose"]
+WORDS = ["listed", "take", "settle", "done", "undo", "lose", "hand off"]
 STEPS = st.lists(st.tuples(st.sampled_from(WORDS), OFFSETS))
 
 
@@ -57,6 +57,8 @@ class Model:
             "done": (["busy"], "done"),
             "undo": (["busy"], "in hand"),
             "lose": (["shelved", "in hand"], "lost"),
+            # A list of what is ours may come between the commit and its answer.
+            "hand off": (["in hand", "lost"], "done"),
         }[what]
         chosen = {n for n in offsets if states[n] in before}
         bits = bits_of(lease, chosen)
@@ -74,6 +76,10 @@ class Model:
                 self.item.bits &= ~bits
             case "lose":
                 lease.lose(bits)
+            case "hand off":
+                # Those that are being settled stay so: their own answer tells.
+                busy = {n for n in offsets if states[n] == "busy"}
+                lease.set_done(Action.ACK, bits | bits_of(lease, busy))
         states |= dict.fromkeys(chosen, after)
 
     def check(self) -> None:
