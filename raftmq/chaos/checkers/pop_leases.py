@@ -131,12 +131,13 @@ def _delay(one: Delivery, nack: Settlement | None, rules: PopRules) -> int | Non
 def surely_until(one: Delivery, extensions: Iterable[Settlement]) -> float:
     """The earliest time that a lease may end, as far as anybody was told."""
     done = [each for each in extensions if each.is_done]
+    last = max((each.call.begin for each in done), default=-1)
     until = []
     # The hand-out, and each extension that no other one surely followed, may have set the deadline.
     if not done:
         until.append(one.call.end_ms + one.remaining_ms)
     for each in extensions:
-        if each.is_refused or any(later.call.begin > each.call.end for later in done):
+        if each.is_refused or last > each.call.end:
             continue
         length = each.result if each.result is not None else each.argument
         assert isinstance(length, int)

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from typing import Literal, TypeAlias
 
 from raftmq.chaos.checkers.pop_calls import (
@@ -165,10 +166,7 @@ def returned(message: Message, delivery: Delivery, rules: PopRules, lease: "Leas
     if any(message.settled_by(token, "nack", "give_back")):
         return True
     # The rest of a lease comes back with a message that failed.
-    return rules.order == "queue" and any(
-        one.offset < message.offset and one.function != "ack" and not one.is_refused
-        for one in lease.settlements
-    )
+    return rules.order == "queue" and lease.failed_from < message.offset
 
 
 @dataclass(slots=True)
@@ -179,16 +177,30 @@ class Lease:
     deliveries: list[Delivery] = field(default_factory=list)
     settlements: list[Settlement] = field(default_factory=list)
     extensions: list[Settlement] = field(default_factory=list)
+    """Each once, of whichever message it was said."""
+    holders: dict[int, Delivery] = field(default_factory=dict)
+    """By process: what it was handed last."""
+    first_offset: float = inf
+    """The lowest that was handed out."""
+    failed_from: float = inf
+    """The lowest offset that somebody settled otherwise than by an ack, or may have."""
 
 
 def leases_of(traffic: QueueTraffic) -> dict[int, Lease]:
     """By token."""
     leases: dict[int, Lease] = defaultdict(lambda: Lease(0))
     for delivery in traffic.deliveries:
-        leases[delivery.token].deliveries.append(delivery)
+        lease = leases[delivery.token]
+        lease.deliveries.append(delivery)
+        lease.holders[delivery.call.process] = delivery
+        lease.first_offset = min(lease.first_offset, delivery.offset)
     for settlement in traffic.settlements:
-        leases[settlement.token].settlements.append(settlement)
-    for extension in traffic.extensions:
+        lease = leases[settlement.token]
+        lease.settlements.append(settlement)
+        if settlement.function != "ack" and not settlement.is_refused:
+            lease.failed_from = min(lease.failed_from, settlement.offset)
+    extensions = {(one.token, one.call.operation, one.result): one for one in traffic.extensions}
+    for extension in extensions.values():
         leases[extension.token].extensions.append(extension)
     for token, lease in leases.items():
         lease.token = token

@@ -19,9 +19,10 @@ Left out: messages that were redriven, which may come late.
 Sources: the invariant Q19 of this project; SQS FIFO's message groups.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from raftmq.chaos.checkers.pop_calls import Delivery, Settlement
 from raftmq.chaos.checkers.pop_messages import Findings, Lease, Message, PopRules
@@ -54,28 +55,39 @@ def judge_rest(leases: Mapping[int, Lease], rules: PopRules, found: Findings) ->
     """In the order of a queue the rest of a lease goes back with the first message that failed, or
     that was not its consumer's any more."""
     for lease in leases.values() if rules.order == "queue" else ():
-        failures = list(_failures(lease))
+        failures = sorted(_failures(lease), key=_end)
+        # Of those up to each one: that of the lowest offset.
+        lowest = list(accumulate(failures, _lower))
         for one in lease.deliveries:
-            for failure in failures:
-                is_earlier = failure.offset < one.offset and failure.call.end < one.call.begin
-                if is_earlier and failure.call.process == one.call.process:
-                    how = "was refused for" if failure.is_fenced else "was done to"
-                    fact = (
-                        f"offset {one.offset} came, {one}, after {failure.function} {how} offset "
-                        f"{failure.offset} of the same lease"
-                    )
-                    found.add("rest-delivered", fact, (failure, one))
-                    break
+            known = bisect_left(failures, one.call.begin, key=_end)
+            failure = lowest[known - 1] if known else None
+            if failure is not None and failure.offset < one.offset:
+                how = "was refused for" if failure.is_fenced else "was done to"
+                fact = (
+                    f"offset {one.offset} came, {one}, after {failure.function} {how} offset "
+                    f"{failure.offset} of the same lease"
+                )
+                found.add("rest-delivered", fact, (failure, one))
 
 
 def _failures(lease: Lease) -> Iterator[Settlement]:
-    """Calls that ended messages of a lease, but for acks; or told that it had ended."""
+    """Calls of its holders that ended messages of a lease, but for acks; or told that it had
+    ended."""
     settled = {one.offset for one in lease.settlements if not one.is_refused}
     for one in lease.settlements:
         # What is said of a message that was settled already is refused, and says nothing new.
         is_news = one.is_fenced and one.offset not in settled
-        if is_news or (one.is_done and one.function != "ack"):
+        is_failure = is_news or (one.is_done and one.function != "ack")
+        if is_failure and one.call.process in lease.holders:
             yield one
+
+
+def _end(one: Settlement) -> int:
+    return one.call.end
+
+
+def _lower(one: Settlement, other: Settlement) -> Settlement:
+    return one if one.offset <= other.offset else other
 
 
 def _key(message: Message, rules: PopRules) -> Value:

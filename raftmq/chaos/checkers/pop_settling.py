@@ -110,7 +110,7 @@ def _stale(message: Message, found: Findings) -> None:
 
 def _foreign(message: Message, leases: dict[int, Lease], found: Findings) -> None:
     for one in message.surely(*SETTLING):
-        holders = {each.call.process: each for each in leases[one.token].deliveries}
+        holders = leases[one.token].holders
         if holders and one.call.process not in holders:
             fact = (
                 f"{message.name}: process {one.call.process} settled token {one.token} by "
@@ -168,9 +168,8 @@ def _next_attempts(
 
 def _may_be_rest(message: Message, one: Delivery, lease: Lease) -> bool:
     """Whether a message may have come back uncounted, because an earlier one had failed."""
-    return any(other.offset < one.offset for other in lease.deliveries) or returned(
-        message, one, PopRules(order="queue"), lease
-    )
+    is_first = lease.first_offset >= one.offset
+    return not is_first or returned(message, one, PopRules(order="queue"), lease)
 
 
 def _burials(message: Message, rules: PopRules, found: Findings) -> None:

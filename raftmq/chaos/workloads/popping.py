@@ -19,7 +19,7 @@ Invariants:
 Sources: Jepsen's queue workloads; RocketMQ's POP issues, for what consumers do wrong.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Literal, NamedTuple, Protocol
