@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -330,6 +330,39 @@ def test_popping_group_gets_what_its_filter_asks_for_from_the_first_message_on()
             await send(mq, numbers(1, 70))
             (message,) = await c.pop(10, wait=5.0)
             assert message.props["n"] == 70
+
+    with_client(job)
+
+
+async def pop_all(c: Any) -> list[int]:
+    """The property `n` of all messages that come before it is quiet, each acknowledged."""
+    got: list[int] = []
+    while popped := await c.pop(10, wait=6.0):
+        got += [message.props["n"] for message in popped]
+        await popped.ack()
+    return sorted(got)
+
+
+@pytest.mark.parametrize("mode", ["pop", "ordered"])
+def test_leased_messages_follow_the_filter_of_their_place_in_the_log(
+    mode: Literal["pop", "ordered"],
+) -> None:
+    async def job(_: Cluster, mq: Client) -> None:
+        async with mq.consumer("orders", group="g", mode=mode, filter="n < 3") as c:
+            await send(mq, numbers(*range(6)))
+            # Nobody popped yet: the boundary is not where they come, but where they are stored.
+            await mq.admin.subscribe("orders", "g", "n >= 4")
+            await trio.sleep(2)
+            await send(mq, numbers(*range(6)))
+            assert await pop_all(c) == [0, 1, 2, 4, 5]
+            await mq.admin.unsubscribe("orders", "g")
+            await trio.sleep(2)
+            await send(mq, numbers(*range(6)))
+            assert await pop_all(c) == [0, 1, 2, 3, 4, 5]
+        backlogs = await mq.admin.backlogs(topic="orders", group="g")
+        assert sum(each.passed for each in backlogs) == 3 + 4
+        assert sum(each.acked for each in backlogs) == 11
+        assert sum(each.lag for each in backlogs) == sum(each.lost for each in backlogs) == 0
 
     with_client(job)
 
