@@ -1,6 +1,7 @@
 """Running a scenario against three made-up nodes, and reading a queue as a whole."""
 
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import trio
@@ -67,3 +68,14 @@ async def bodies(cluster: Cluster, queue: int, offset: int = 0) -> list[bytes]:
                 found += batch.bodies[max(0, offset - base) :]
                 offset = base + len(batch)
     return found
+
+
+async def kill_some(cluster: Cluster, random: Random, seconds: float) -> None:
+    """For so long one node after the other dies, some by a power loss, and comes back."""
+    until = trio.current_time() + seconds
+    while trio.current_time() < until:
+        await trio.sleep(random.uniform(0.3, 3))
+        node = random.choice(sorted(cluster.nodes))
+        cluster.kill(node, power=random.random() < 0.5)
+        await trio.sleep(random.uniform(0.1, 3))
+        await cluster.start(node)

@@ -12,7 +12,7 @@ from raftmq.chaos.sim.clients import Clients
 from raftmq.client import Client, PopConsumer, PoppedMessage, Producer
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 from tests.broker.cluster import Cluster
-from tests.broker.scenario import in_cluster, with_client
+from tests.broker.scenario import in_cluster, kill_some, with_client
 
 QUEUES = 4
 SECONDS = 20
@@ -351,7 +351,7 @@ def test_one_bill_for_each_order_while_nodes_die(seed: int) -> None:
         await cluster.found("orders", QUEUES)
         async with trio.open_nursery() as nursery:
             clients = Clients(cluster, nursery, seed=seed)
-            nursery.start_soon(kill_some, cluster, random)
+            nursery.start_soon(kill_some, cluster, random, SECONDS)
             await clients.once(job)
             assert not clients.failures, clients.failures
             nursery.cancel_scope.cancel()
@@ -362,14 +362,3 @@ def test_one_bill_for_each_order_while_nodes_die(seed: int) -> None:
 async def consume(workers: Workers, c: PopConsumer, p: Producer, until: float) -> None:
     async with c:
         await workers.work(c, p, until)
-
-
-async def kill_some(cluster: Cluster, random: Random) -> None:
-    """One node after the other dies and comes back."""
-    until = trio.current_time() + SECONDS
-    while trio.current_time() < until:
-        await trio.sleep(random.uniform(1, 4))
-        node = random.choice(sorted(cluster.nodes))
-        cluster.kill(node, power=random.random() < 0.5)
-        await trio.sleep(random.uniform(0.1, 3))
-        await cluster.start(node)

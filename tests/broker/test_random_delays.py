@@ -10,7 +10,7 @@ from raftmq.chaos.sim.clients import Clients
 from raftmq.client import Client, Producer
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 from tests.broker.cluster import Cluster
-from tests.broker.scenario import QUEUE, in_cluster
+from tests.broker.scenario import QUEUE, in_cluster, kill_some
 
 SECONDS = 25
 QUEUES = 2
@@ -94,17 +94,6 @@ async def transact(p: Producer, books: Books, random: Random) -> None:
                 books.gone.update(bodies)
 
 
-async def kill_some(cluster: Cluster, random: Random) -> None:
-    """One node after the other dies and comes back."""
-    until = trio.current_time() + SECONDS
-    while trio.current_time() < until:
-        await trio.sleep(random.uniform(0.3, 3))
-        node = random.choice(sorted(cluster.nodes))
-        cluster.kill(node, power=random.random() < 0.5)
-        await trio.sleep(random.uniform(0.1, 3))
-        await cluster.start(node)
-
-
 async def read(mq: Client) -> list[tuple[bytes, int]]:
     """All messages, and when they were placed."""
     found = []
@@ -147,7 +136,7 @@ def test_promises_are_kept_while_nodes_die(seed: int) -> None:
         assert cluster.leader_of(QUEUE)
         async with trio.open_nursery() as nursery:
             clients = Clients(cluster, nursery, seed=seed)
-            nursery.start_soon(kill_some, cluster, random)
+            nursery.start_soon(kill_some, cluster, random, SECONDS)
             await clients.once(job)
             assert not clients.failures, clients.failures
             nursery.cancel_scope.cancel()
