@@ -13,6 +13,7 @@ from raftmq.wire.transacting import TransactionInput
 from .desk import Desk
 from .leases import HeldLease, packed
 from .popped import LeasedMessage, LeasedMessages, Part
+from .starting import require
 
 
 class Inputs:
@@ -22,7 +23,8 @@ class Inputs:
         """Take messages, of any consumers, that lie in one partition group.
 
         Raises:
-            Rejected: `BAD_ARGUMENT`, there are none, or they lie in several partition groups.
+            Rejected: `BAD_ARGUMENT`, there are none, or they were not popped, or they lie in
+                several partition groups.
         """
         self._kept = messages if isinstance(messages, LeasedMessages) else list(messages)
         self.by_desk = _by_desk(self._kept)
@@ -63,6 +65,7 @@ def _by_desk(
         return {messages.desk: messages.parts} if len(messages) else {}
     found: dict[Desk, dict[HeldLease, int]] = {}
     for message in messages:
+        require(isinstance(message, LeasedMessage), "acks= are messages of a consumer that pops")
         lease, bit = message.part
         leases = found.setdefault(message.desk, {})
         leases[lease] = leases.get(lease, 0) | bit
