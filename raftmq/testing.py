@@ -47,6 +47,7 @@ import anyio
 from .client import connect
 from .errors import RaftmqError, Unavailable
 from .inprocess import InProcessCluster, in_process
+from .inprocess.leaders import are_led, wait_leader
 
 __all__ = ["Cluster", "InProcessCluster", "cluster", "in_process"]
 
@@ -232,13 +233,7 @@ class Cluster:
         Raises:
             Unavailable: nobody leads it in time.
         """
-        with anyio.move_on_after(timeout):
-            while True:
-                leaders = _leaders(await self.statuses())
-                if group in leaders:
-                    return leaders[group]
-                await anyio.sleep(LOOK_SECONDS)
-        raise Unavailable(f"nobody leads group {group} for {timeout:g} s")
+        return await wait_leader(self.statuses, group, timeout=timeout, pace=LOOK_SECONDS)
 
     async def statuses(self) -> dict[int, dict[str, Any]]:
         """What each running node that answers says of itself; see `raftmq.broker.status`."""
@@ -295,11 +290,8 @@ class Cluster:
             words = "\n".join(self.log(ended[0]).splitlines()[-10:])
             raise Unavailable(f"node {ended[0]} ended; its last words:\n{words}")
         statuses = await self.statuses()
-        if not all(node in statuses for node in filter(self.is_running, self._nodes)):
-            return False
-        known = {group["group"] for status in statuses.values() for group in status["groups"]}
-        # Group 0 makes the others; until then there are no data groups to speak of.
-        return len(known) > 1 and known == set(_leaders(statuses))
+        is_whole = all(node in statuses for node in filter(self.is_running, self._nodes))
+        return is_whole and are_led(statuses)
 
     def _signal(self, node: int, number: signal.Signals) -> None:
         assert self.pid(node), f"node {node} is down"
@@ -370,17 +362,6 @@ async def cluster(
         made.close()
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)
-
-
-def _leaders(statuses: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-    """Partition group → the node that leads it, by the highest term."""
-    terms: dict[int, tuple[int, int]] = {}
-    for node, status in statuses.items():
-        for group in status["groups"]:
-            if group["group"] in status["leads"]:
-                known = terms.get(group["group"], (0, 0))
-                terms[group["group"]] = max(known, (group["term"], node))
-    return {group: node for group, (_, node) in terms.items()}
 
 
 def free_ports(count: int) -> Sequence[int]:

@@ -37,6 +37,7 @@ from raftmq.broker.settings import Settings
 from raftmq.client.client import Client, connect
 from raftmq.errors import RaftmqError, Unavailable
 
+from .leaders import are_led, wait_leader
 from .node_thread import NodeThread
 from .wiring import ClientWorld, NodeWorld, Switchboard
 
@@ -107,10 +108,7 @@ class InProcessCluster:
         """
         with anyio.move_on_after(timeout):
             while True:
-                statuses = await self.statuses()
-                groups = {each["group"] for one in statuses.values() for each in one["groups"]}
-                # Group 0 makes the others; until then there are no data groups to speak of.
-                if len(groups) > 1 and groups == set(_leaders(statuses)):
+                if are_led(await self.statuses()):
                     return
                 await anyio.sleep(LOOK_SECONDS)
         raise Unavailable(f"no leaders for every group within {timeout:g} s")
@@ -121,13 +119,7 @@ class InProcessCluster:
         Raises:
             Unavailable: nobody leads it in time.
         """
-        with anyio.move_on_after(timeout):
-            while True:
-                leaders = _leaders(await self.statuses())
-                if group in leaders:
-                    return leaders[group]
-                await anyio.sleep(LOOK_SECONDS)
-        raise Unavailable(f"nobody leads group {group} for {timeout:g} s")
+        return await wait_leader(self.statuses, group, timeout=timeout, pace=LOOK_SECONDS)
 
     async def statuses(self) -> dict[int, dict[str, Any]]:
         """What each running node says of itself; see `raftmq.broker.status`."""
@@ -211,14 +203,3 @@ async def in_process(
         await made.close()
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)
-
-
-def _leaders(statuses: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-    """Partition group → the node that leads it, by the highest term."""
-    terms: dict[int, tuple[int, int]] = {}
-    for node, status in statuses.items():
-        for group in status["groups"]:
-            if group["group"] in status["leads"]:
-                known = terms.get(group["group"], (0, 0))
-                terms[group["group"]] = max(known, (group["term"], node))
-    return {group: node for group, (_, node) in terms.items()}

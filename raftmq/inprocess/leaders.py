@@ -1,0 +1,52 @@
+"""Who leads what, by what the nodes of a test's cluster say of themselves."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+
+from raftmq.errors import Unavailable
+
+Statuses = Mapping[int, Mapping[str, Any]]
+"""By node: what it says of itself; see `raftmq.broker.status`."""
+
+
+def leaders_of(statuses: Statuses) -> dict[int, int]:
+    """Partition group → the node that leads it, by the highest term."""
+    terms: dict[int, tuple[int, int]] = {}
+    for node, status in statuses.items():
+        for group in status["groups"]:
+            if group["group"] in status["leads"]:
+                known = terms.get(group["group"], (0, 0))
+                terms[group["group"]] = max(known, (group["term"], node))
+    return {group: node for group, (_, node) in terms.items()}
+
+
+def are_led(statuses: Statuses) -> bool:
+    """Whether there are data groups, and each partition group has a leader."""
+    known = {group["group"] for status in statuses.values() for group in status["groups"]}
+    # Group 0 makes the others; until then there are no data groups to speak of.
+    return len(known) > 1 and known == set(leaders_of(statuses))
+
+
+async def wait_leader(
+    statuses: Callable[[], Awaitable[Statuses]], group: int, *, timeout: float, pace: float
+) -> int:
+    """The node that leads a partition group, waiting for one to.
+
+    Args:
+        statuses: asks all nodes that run.
+        group: the partition group; 0: the system group.
+        timeout: seconds.
+        pace: seconds between two questions.
+
+    Raises:
+        Unavailable: nobody leads it in time.
+    """
+    with anyio.move_on_after(timeout):
+        while True:
+            leaders = leaders_of(await statuses())
+            if group in leaders:
+                return leaders[group]
+            await anyio.sleep(pace)
+    raise Unavailable(f"nobody leads group {group} for {timeout:g} s")
