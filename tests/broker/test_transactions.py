@@ -54,6 +54,28 @@ def test_exception_rolls_back() -> None:
     with_client(job)
 
 
+def test_transactions_of_a_leader_whose_clock_was_ahead_are_listed() -> None:
+    """By a clock that is right again they are opened tomorrow."""
+
+    async def job(cluster: Cluster, mq: Client) -> None:
+        clocks = [machine.clock for machine in cluster.machines.values()]
+        async with mq.producer("orders") as p:
+            for clock in clocks:
+                clock.skew_ms = 86_400_000
+            await p.send(b"other")
+            for clock in clocks:
+                clock.skew_ms = 0
+            t = p.transaction(group="shop", note="order 17")
+            await t.send(b"a", key="k")
+            assert [one.note for one in await mq.open_transactions()] == ["order 17"]
+            decided: list[str] = []
+            async with mq.check_back("shop", lambda one: decided.append(one.note), after=2):
+                await trio.sleep(15)
+            assert decided
+
+    with_client(job)
+
+
 def test_transaction_is_used_up_once_it_ended() -> None:
     async def job(_: Cluster, mq: Client) -> None:
         async with mq.producer("orders") as p:
