@@ -108,8 +108,8 @@ class LaneHost:
     """Called once for each entry that takes no memory any more."""
     failed: Callable[[Entry], None]
     """Called for each entry that failed."""
-    sealed: Callable[["Lane"], None]
-    """Called when a draft went out."""
+    sealed: Callable[["Lane", int], None]
+    """Called when a batch goes out for the first time, with its bytes."""
 
 
 class _Recovery:
@@ -227,7 +227,6 @@ class Lane:
             self._launch(parcel, connection)
 
     def _launch(self, parcel: Parcel, connection: Connection) -> None:
-        self._host.sealed(self)
         if parcel.sealed is None:
             parcel.is_closed = True
             try:
@@ -235,6 +234,7 @@ class Lane:
             except Rejected as error:
                 self._fail(parcel, error)
                 return
+        self._host.sealed(self, parcel.size)
         parcel.first_sequence = self._next_sequence
         self._next_sequence += parcel.count
         self._flights.append(parcel)

@@ -152,7 +152,7 @@ class Producer:
             is_lingering=self._settings.linger is not None,
             give_back=lambda entry: self._room.give(entry.size, entry.count),
             failed=self._take_failed,
-            sealed=self._queues.take_turn,
+            sealed=self._queues.count_bytes,
         )
         router.watch(self._follow_topic)
         self._nest.start(self._watch_deadlines)

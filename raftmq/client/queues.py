@@ -6,10 +6,14 @@
 | with a key | the one of the key's hash |
 | else | the queue whose turn it is |
 
-The turn stays with a queue until its batch goes out, so that what is sent meanwhile shares that
-batch. It passes over queues that wait for a leader while another one does not.
+The turn stays with a queue while something is on its way there, until `TURN_BYTES` went out: what
+is sent meanwhile shares a batch. So under a steady flow one queue is busy at a time: small batches
+to all of them at once cost every node an entry each, and each takes longer than all of them in one.
+What is sent one by one goes to each queue in turn. Queues that wait for a leader are passed over
+while another one does not.
 
-Sources: Kafka's sticky partitioner (KIP-480), and why it must look at what is stuck (KIP-794).
+Sources: Kafka's sticky partitioner (KIP-480), bytes as the measure of a turn, and why it must look
+at what is stuck (KIP-794).
 """
 
 from collections.abc import Callable
@@ -21,6 +25,9 @@ from raftmq.wire.messages import TopicView
 from .lane import Lane
 from .message import QUEUE_BITS
 
+TURN_BYTES = 64 * 1024
+"""A turn's batches: more do not cost less each."""
+
 
 class Queues:
     """The queues of a topic, for one producer."""
@@ -31,6 +38,8 @@ class Queues:
         self.lanes: dict[int, Lane] = {}
         """The lanes in use, by queue."""
         self._turn = first
+        # That went out since the turn began.
+        self._turn_bytes = 0
         # From a queue's cluster-wide number and its partition group.
         self._make_lane = make_lane
 
@@ -60,15 +69,25 @@ class Queues:
         """The queue whose turn it is; for the n-th more batch of a call, the n-th after it."""
         for _ in range(len(self)):
             lane = self.lanes.get(self._turn % len(self))
-            if lane is None or not lane.is_recovering:
+            if lane is None:
                 break
-            self._turn += 1
+            is_over = self._turn_bytes > 0 and lane.is_idle
+            if not is_over and not lane.is_recovering:
+                break
+            self._pass_turn()
         return (self._turn + n) % len(self)
 
     def take_turn(self, lane: Lane) -> None:
-        """A lane's batch is full or goes out: if the turn was its own, it is the next one's."""
-        if lane.queue_number & ((1 << QUEUE_BITS) - 1) == self._turn % len(self):
-            self._turn += 1
+        """A lane's batch is full: if the turn was its own, it is the next one's."""
+        if self._has_turn(lane):
+            self._pass_turn()
+
+    def count_bytes(self, lane: Lane, size: int) -> None:
+        """A lane's batch goes out: that may be the end of its turn."""
+        if self._has_turn(lane):
+            self._turn_bytes += size
+            if self._turn_bytes >= TURN_BYTES:
+                self._pass_turn()
 
     def lane(self, queue: int) -> Lane:
         """The lane to a queue."""
@@ -77,3 +96,10 @@ class Queues:
             number = self.view.id << QUEUE_BITS | queue
             lane = self.lanes[queue] = self._make_lane(number, self.view.groups[queue])
         return lane
+
+    def _has_turn(self, lane: Lane) -> bool:
+        return lane.queue_number & ((1 << QUEUE_BITS) - 1) == self._turn % len(self)
+
+    def _pass_turn(self) -> None:
+        self._turn += 1
+        self._turn_bytes = 0

@@ -1,7 +1,8 @@
 """Settling: acks and their like on the way to one partition group, each told to its leader once.
 
 One request is under way at a time; what comes meanwhile gathers, and what is alike is merged: the
-acks of a lease are one item, however many calls they came from.
+acks of a lease are one item, however many calls they came from. What no call waits for gathers for
+`GATHER_SECONDS` at least, since a request is an entry of the log.
 
     settle(lease, ACK, bits) ──> gathered: (token, action) → Item ──> flight: SETTLE, sequence 7
                                                                   <── Settled: how many of each
@@ -58,6 +59,8 @@ from .supervisor import Nest
 
 HEADER_BYTES = 512 * 1024
 """A request's header stays about below this; a broker refuses more than 1 MiB."""
+GATHER_SECONDS = 0.01
+"""Acks that nobody waits for: short beside a lease, and long beside what a hand-out takes."""
 GONE_MAX = 10_000
 """Fenced parts of leases that are kept for a `flush`: who never flushes must not fill memory."""
 
@@ -234,6 +237,9 @@ class Settler:
         self._gathered: dict[tuple[object, ...], Item] = {}
         self._flight: _Flight | None = None
         self._sequence = 0
+        # True if some of what has gathered is waited for; and if a task will send it anyway.
+        self._is_urgent = False
+        self._is_timed = False
 
     @property
     def is_idle(self) -> bool:
@@ -260,13 +266,14 @@ class Settler:
             item.bits |= fresh
             if waiter is not None:
                 item.join(waiter, fresh)
+                self._is_urgent = True
             else:
                 item.quiet |= fresh
             if action is not Action.ACK and lease.is_serial:
                 self._stop(lease)
         if fresh != bits:
             self._settle_rest(lease, action, bits ^ fresh, waiter)
-        self._pump()
+        self._pump_in_time()
 
     def extend(self, lease: HeldLease, milliseconds: int, waiter: Waiter | None) -> None:
         """Let a lease run for so long from when this arrives; of two that gather the last holds."""
@@ -276,6 +283,7 @@ class Settler:
             item.join(waiter, 0)
         else:
             item.is_kept = True
+        self._is_urgent = True
         self._pump()
 
     def join_all(self, waiter: Waiter) -> None:
@@ -286,6 +294,8 @@ class Settler:
         for item in items:
             if item.quiet:
                 item.join(waiter, 0)
+        self._is_urgent = True
+        self._pump()
 
     def withdraw(self, waiter: Waiter, *, take_back: bool = True) -> bool:
         """A call waits no more: take back what only it wanted, if that has not left.
@@ -353,6 +363,19 @@ class Settler:
             lease.items.append(item)
         return item
 
+    def _pump_in_time(self) -> None:
+        """Send what has gathered: now if somebody waits for it, or else soon."""
+        if self._is_urgent:
+            self._pump()
+        elif self._gathered and not self._is_timed and not self._nest.is_closed:
+            self._is_timed = True
+            self._nest.start(self._pump_soon)
+
+    async def _pump_soon(self) -> None:
+        await anyio.sleep(GATHER_SECONDS)
+        self._is_timed = False
+        self._pump()
+
     def _pump(self) -> None:
         """Send what has gathered, unless something is under way."""
         if self._flight is not None or not self._gathered or self._nest.is_closed:
@@ -366,6 +389,7 @@ class Settler:
                 break
             items.append(item)
             del self._gathered[key]
+        self._is_urgent = any(i.waiters or i.is_kept for i in self._gathered.values())
         self._sequence += 1
         self._flight = _Flight(self._sequence, items)
         self._send(self._flight)
@@ -454,7 +478,7 @@ class Settler:
         self._flight = None
         for item, result in zip(flight.items, results, strict=True):
             self._resolve(item, result)
-        self._pump()
+        self._pump_in_time()
 
     def _refused(self, flight: _Flight, connection: Connection, refusal: ErrorReply) -> None:
         code = refusal.code
@@ -462,7 +486,7 @@ class Settler:
             self._flight = None
             for item in flight.items:
                 self._fail(item, exception_of(refusal))
-            self._pump()
+            self._pump_in_time()
             return
         flight.is_doubtful |= code in _IN_DOUBT
         if code == NOT_LEADER:

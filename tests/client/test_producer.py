@@ -95,7 +95,7 @@ async def test_calls_without_keys_gather_in_one_queue_until_its_batch_goes_out(
         await p.flush()
         # More than a batch holds: the rest does not queue up behind the first.
         await p.send_many(bodies=[b"%d" % n for n in range(5, 15)])
-    assert [len(bodies) for bodies in cluster.stored()] == [9, 9, 5]
+    assert sorted(len(bodies) for bodies in cluster.stored()) == [5, 9, 9]
     queues = cluster.catalog.topics["orders"].queues
     assert [len(cluster.log_of(queue).batches[queue]) for queue in queues] == [3, 3, 3]
 

@@ -1,0 +1,46 @@
+"""Whose turn it is among a topic's queues."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from raftmq.client.queues import TURN_BYTES, Queues
+from raftmq.wire.messages import TopicView
+
+
+def three_queues() -> tuple[Queues, list[Any]]:
+    def make(number: int, group: int) -> Any:
+        return SimpleNamespace(queue_number=number, is_idle=True, is_recovering=False)
+
+    queues = Queues(TopicView("orders", 1, [1, 2, 3]), 0, make)
+    return queues, [queues.lane(n) for n in range(3)]
+
+
+def test_messages_sent_one_by_one_go_to_each_queue_in_turn() -> None:
+    queues, lanes = three_queues()
+    found = []
+    for _ in range(6):
+        queue = queues.pick(None, None)
+        found.append(queue)
+        queues.count_bytes(lanes[queue], 100)
+    assert found == [0, 1, 2, 0, 1, 2]
+
+
+def test_turn_stays_while_something_is_on_its_way_there_until_enough_went_out() -> None:
+    queues, lanes = three_queues()
+    queues.count_bytes(lanes[queues.pick(None, None)], 100)
+    lanes[0].is_idle = False
+    for _ in range(9):
+        assert queues.pick(None, None) == 0
+        queues.count_bytes(lanes[0], 100)
+    queues.count_bytes(lanes[0], TURN_BYTES - 1000)
+    assert queues.pick(None, None) == 1
+
+
+def test_full_batch_passes_the_turn_and_who_waits_for_a_leader_is_passed_over() -> None:
+    queues, lanes = three_queues()
+    lanes[0].is_idle = False
+    lanes[1].is_recovering = True
+    queues.take_turn(lanes[2])
+    assert queues.pick(None, None) == 0
+    queues.take_turn(lanes[0])
+    assert queues.pick(None, None) == 2
