@@ -49,7 +49,17 @@ POINTS = (
     *(_name("apply", kind) for kind in Kind),
     *(_name("receive", kind) for kind in _RECEIVED),
 )
-"""Every point that is worth arming, before it or after it."""
+"""Every point that is worth arming, before it or after it, whatever clients do."""
+POP_POINTS = tuple(
+    _name("receive", kind)
+    for kind in (
+        FrameKind.POP, FrameKind.SETTLE, FrameKind.LEAVE, FrameKind.BURY, FrameKind.CANCEL,
+        FrameKind.BEGIN, FrameKind.END,
+    )
+)  # fmt: skip
+"""Of what is asked for by consumers that pop, and by producers of withheld messages."""
+MEMBER_POINTS = (_name("receive", FrameKind.HEARTBEAT),)
+"""Of what is asked for by members that share out queues."""
 
 _SENDING = {kind: _name("send", kind) for kind in MessageKind}
 _APPLYING = {kind: _name("apply", kind) for kind in Kind}

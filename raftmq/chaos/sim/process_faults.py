@@ -4,7 +4,7 @@ A process that stands still does so as a whole: see `raftmq.chaos.world.process`
 Each function makes one fault begin, and returns what ends it, if it lasts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -21,6 +21,8 @@ SLICE_SECONDS = 0.05
 
 NODE_POINTS_SHARE = 0.4
 """So many crash points lie beside the disk's."""
+OWN_POINTS_SHARE = 0.5
+"""So many of these are of requests that only this workload's clients make, if there are any."""
 
 
 def kill(stage: Stage, event: Event) -> None:
@@ -181,7 +183,10 @@ def crash_point(stage: Stage, event: Event) -> None:
     for node in stage.nodes_of(event):
         process, after = stage.cluster.processes.get(node), stage.random.random() < 0.5
         if process is not None and stage.random.random() < NODE_POINTS_SHARE:
-            process.crash_at_point(stage.random.choice(NODE_POINTS), after=after)
+            points: Sequence[str] = NODE_POINTS
+            if stage.own_points and stage.random.random() < OWN_POINTS_SHARE:
+                points = stage.own_points
+            process.crash_at_point(stage.random.choice(points), after=after)
         else:
             point = stage.random.choice(DISK_POINTS)
             stage.cluster.machines[node].disk.crash_at_point(point, after=after)

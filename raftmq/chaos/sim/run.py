@@ -47,6 +47,7 @@ from raftmq.chaos.sim.evidence import gather, judge_servers, vacuous_everywhere
 from raftmq.chaos.sim.log_workload import LogWorkload
 from raftmq.chaos.sim.members_workload import MembersWorkload
 from raftmq.chaos.sim.nemesis import Nemesis
+from raftmq.chaos.sim.observed import MEMBER_POINTS, POP_POINTS
 from raftmq.chaos.sim.pop_evidence import PopEvidence
 from raftmq.chaos.sim.pop_workload import CALM_CLOCK_MS, CALM_LATE_MS, PopWorkload
 from raftmq.chaos.sim.register_workload import RegisterWorkload
@@ -66,6 +67,8 @@ WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
     "members": MembersWorkload,
 }
 """What clients can do in a run; `queue` does as `log` does and is judged as one bag of messages."""
+OWN_POINTS: Mapping[WorkloadName, tuple[str, ...]] = {"pop": POP_POINTS, "members": MEMBER_POINTS}
+"""Crash points of requests that only these clients make."""
 
 ACKED_MIN = 20
 """A run with fewer successful operations is vacuous."""
@@ -122,6 +125,7 @@ class _Run:
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
             self._stage = stage = Stage(cluster, watch, clients, nursery, seed=schedule.seed)
             self._workload: Workload = WORKLOADS[self._workload_name](clients, self._recorder)
+            stage.own_points = OWN_POINTS.get(self._workload_name, ())
             await self._workload.prepare()
             watch.begin()
             stage.begin()

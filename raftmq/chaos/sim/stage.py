@@ -109,6 +109,8 @@ class Stage:
         """By partition group: what recovering copies of disks before a start gave."""
         self.derived: dict[int, list[Derived]] = defaultdict(list)
         """By partition group: index files that a node had to make anew."""
+        self.own_points: tuple[str, ...] = ()
+        """Crash points of requests that only this workload's clients make."""
         self.is_healing = False
         """True from the heal on: nothing is broken any more."""
         self._nursery = nursery

@@ -1,5 +1,7 @@
 """Crash points between the parts of a node: where it sends, receives, and has applied."""
 
+from collections import Counter
+
 import pytest
 import trio
 
@@ -7,26 +9,53 @@ from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.sim import process_faults
 from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.observed import POINTS
-from raftmq.chaos.sim.run import run
+from raftmq.chaos.sim.run import OWN_POINTS, WorkloadName, run
 from raftmq.chaos.world.agenda import run as run_world
+from raftmq.chaos.world.disk import PowerLoss
 from raftmq.chaos.world.process import Process
 
 RARE = {"apply membership", "send snapshot", "receive snapshot", "receive repair", "receive member"}
 """What happens in some runs only: who joins, who lags far behind, whose disk is damaged."""
 
 
-def test_busy_cluster_passes_every_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[str] = set()
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Points that processes come to, and how often one ended there."""
+    ends: Counter[str] = Counter()
     passes = Process.passes
 
     def noting(process: Process, name: str, *, after: bool) -> None:
-        seen.add(name)
-        passes(process, name, after=after)
+        ends[name] += 0
+        try:
+            passes(process, name, after=after)
+        except PowerLoss:
+            ends[name] += 1
+            raise
 
     monkeypatch.setattr(Process, "passes", noting)
+    return ends
+
+
+def test_busy_cluster_passes_every_point(ends: Counter[str]) -> None:
     joins = (Event(1_000, "replace-node", (2,)), Event(4_000, "kill", (3,)))
     assert run(Schedule(3, 12, joins)).is_good
-    assert set(POINTS) - seen <= RARE
+    assert set(POINTS) - set(ends) <= RARE
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workload", list(OWN_POINTS))
+def test_processes_end_where_they_are_asked_for_what_only_this_workload_asks(
+    workload: WorkloadName, ends: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_faults, "NODE_POINTS_SHARE", 1.0)
+    monkeypatch.setattr(process_faults, "OWN_POINTS_SHARE", 1.0)
+    strikes = tuple(Event(at, "crash-point", (at // 500 % 3 + 1,)) for at in range(800, 9000, 500))
+    outcome = run(Schedule(4, 12, strikes), workload=workload)
+    assert outcome.is_good, str(outcome)
+    own = set(OWN_POINTS[workload])
+    assert own <= set(ends)
+    assert sum(ends[name] for name in own) >= 3
+    assert sum(ends[name] > 0 for name in own) >= min(len(own), 3)
 
 
 @pytest.mark.parametrize("after", [False, True])

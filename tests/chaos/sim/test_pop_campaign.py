@@ -65,7 +65,7 @@ class ShortMemory(Cluster):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.log = msgspec.structs.replace(self.log, retention_bytes=150_000)
+        self.log = msgspec.structs.replace(self.log, retention_bytes=150_000, dead_bytes=100_000)
 
 
 def test_what_retention_takes_from_slow_consumers_is_counted_and_nothing_else_is_lost(
@@ -85,12 +85,12 @@ def test_what_retention_takes_from_slow_consumers_is_counted_and_nothing_else_is
     assert sum(one.lost for one in books if one is not None) > 10
 
 
-@pytest.mark.parametrize("point", ["receive pop", "receive settle", "apply commands"])
-def test_nothing_is_lost_where_processes_end_again_and_again(
-    point: str, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_lost_where_processes_end_as_they_apply_commands(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(process_faults, "NODE_POINTS_SHARE", 1.0)
-    monkeypatch.setattr(process_faults, "NODE_POINTS", (point,))
+    monkeypatch.setattr(process_faults, "OWN_POINTS_SHARE", 0.0)
+    monkeypatch.setattr(process_faults, "NODE_POINTS", ("apply commands",))
     ends = tuple(Event(at, "crash-point", (at // 800 % 3 + 1,)) for at in range(800, 9000, 800))
     outcome = run(Schedule(4, 12, ends), workload="pop")
     assert outcome.is_good, str(outcome)
@@ -106,3 +106,20 @@ def test_mutant_is_killed_in_whole_brokers(name: str) -> None:
         outcome = run(Schedule(6, 10, (HANG,)), workload="pop")
     assert outcome.verdict is Verdict.INVALID
     assert {violation.name for violation in outcome.violations} & {*mutant.killers, "bug", "assert"}
+
+
+@pytest.mark.parametrize(
+    ("name", "anomaly", "number"),
+    [
+        ("cancelled-and-kept", "delivered-after-cancel", "Q21"),
+        ("half-visible", "half-visible", "Q22"),
+    ],
+)
+def test_withheld_message_that_is_seen_is_noticed_by_clients_and_in_the_log(
+    name: str, anomaly: str, number: str
+) -> None:
+    mutant = next(one for one in MUTANTS if one.name == name)
+    with planted(mutant):
+        outcome = run(Schedule(6, 7, ()), workload="pop")
+    names = {violation.name for violation in outcome.violations}
+    assert {anomaly, number} <= names, names
