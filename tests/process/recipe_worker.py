@@ -25,7 +25,7 @@ from tests.process.databases import Database, connected
 from tests.process.recipe import is_new, pay, ship, ship_once
 
 GROUP = "warehouse"
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 0.5
 
 
 async def _stand() -> None:
@@ -49,7 +49,7 @@ async def _sell(mq: Client, database: Database, topic: str, where: str) -> None:
 async def _receive(mq: Client, database: Database, topic: str, where: str) -> None:
     consumer = mq.consumer(topic, group=GROUP, mode="pop", invisible=LEASE_SECONDS, prefetch=0)
     async with consumer:
-        (message,) = await consumer.pop(1, wait=20.0)
+        (message,) = await consumer.pop(1, wait=60.0)
         number = message.body.decode()
         if where == "shipping":
             with database.transaction():

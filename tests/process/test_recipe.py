@@ -18,6 +18,7 @@ from anyio import to_thread
 
 import raftmq
 from raftmq.client import Client, OpenTransaction
+from raftmq.client.popped import PoppedMessage
 from raftmq.client.popping import PopConsumer
 from raftmq.errors import Reason, Rejected
 from raftmq.testing import Cluster, cluster
@@ -29,6 +30,8 @@ pytestmark = [pytest.mark.process, pytest.mark.anyio]
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = count(1)
+PATIENCE_SECONDS = 90.0
+"""The longest that anything may take on a machine that does a lot else."""
 REFUSED = "(?i)unique constraint"
 """What each database says of a second row with the same primary key."""
 
@@ -109,16 +112,34 @@ def fragile() -> Iterator[Fragile]:
         yield fragile
 
 
-def receiving(mq: Client, topic: str, lease_seconds: float = 20.0) -> PopConsumer:
+def receiving(mq: Client, topic: str, lease_seconds: float = PATIENCE_SECONDS) -> PopConsumer:
     consumer = mq.consumer(topic, group=GROUP, mode="pop", invisible=lease_seconds, prefetch=0)
     assert isinstance(consumer, PopConsumer)
     return consumer
 
 
-async def told(mq: Client, topic: str) -> list[str]:
-    """All that is delivered of a topic by now."""
+async def next_of(consumer: PopConsumer) -> PoppedMessage:
+    """The next message, however long the machine is busy with something else."""
+    while True:
+        for message in await consumer.pop(1, wait=5.0):
+            return message
+
+
+async def told(mq: Client, topic: str, count: int) -> list[str]:
+    """All that is delivered of a topic, which is so much at the least."""
+    found: list[str] = []
     async with mq.consumer(topic) as consumer:
-        return sorted(m.body.decode() for m in await consumer.fetch(100, wait=0.3))
+        while len(found) < count:
+            found += [m.body.decode() for m in await consumer.fetch(100, wait=5.0)]
+        found += [m.body.decode() for m in await consumer.fetch(100, wait=0.2)]
+    return sorted(found)
+
+
+async def wait_ended(mq: Client, topic: str) -> None:
+    """Until no transaction of a topic's shop is open."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        while await mq.open_transactions(topic):
+            await anyio.sleep(0.05)
 
 
 async def send(mq: Client, topic: str, *numbers: str) -> None:
@@ -127,26 +148,24 @@ async def send(mq: Client, topic: str, *numbers: str) -> None:
             await p.send(number.encode())
 
 
+@pytest.mark.parametrize("where", ["shipping", "shipped"])
 async def test_message_whose_receiver_died_comes_again_and_is_shipped_once(
-    fragile: Fragile, nodes: Cluster, mq: Client, topic: str, name: str
+    fragile: Fragile, nodes: Cluster, mq: Client, topic: str, name: str, where: str
 ) -> None:
-    await send(mq, topic, "a", "b")
-    for where in ("shipping", "shipped"):
-        fragile.live_until(where, url=nodes.url, name=name, topic=topic)
-    was_new: list[bool] = []
+    await send(mq, topic, "a")
+    fragile.live_until(where, url=nodes.url, name=name, topic=topic)
     with connected(name) as database:
-        # One of them had committed before it died; the other's work is undone by the database.
-        assert len(database.column("SELECT number FROM shipped")) == 1
+        # What was not committed is undone by the database.
+        was_shipped = where == "shipped"
+        assert database.column("SELECT number FROM shipped") == ["a"] * was_shipped
         async with receiving(mq, topic) as consumer:
-            while len(was_new) < 2:
-                for message in await consumer.pop(2, wait=10.0):
-                    assert message.attempt == 2
-                    was_new.append(ship_once(database, message.id, message.body.decode()))
-                    await message.ack()
-        assert sorted(was_new) == [False, True]
-        assert database.column("SELECT number FROM shipped") == ["a", "b"]
+            message = await next_of(consumer)
+            assert message.attempt > 1
+            assert ship_once(database, message.id, "a") is not was_shipped
+            await message.ack()
+        assert database.column("SELECT number FROM shipped") == ["a"]
     (backlog,) = await mq.admin.backlogs(topic=topic)
-    assert (backlog.acked, backlog.lag) == (2, 0)
+    assert (backlog.acked, backlog.lag) == (1, 0)
 
 
 def ship_without_labels(database: Database, message_id: str) -> None:
@@ -163,12 +182,12 @@ async def test_message_whose_work_failed_is_new_when_it_comes_again(
     await send(mq, topic, "a")
     with connected(name) as database:
         async with receiving(mq, topic) as consumer:
-            (message,) = await consumer.pop(1, wait=10.0)
+            message = await next_of(consumer)
             with pytest.raises(ConnectionError):
                 ship_without_labels(database, message.id)
             assert database.column("SELECT id FROM done") == []
             await message.nack()
-            (again,) = await consumer.pop(1, wait=10.0)
+            again = await next_of(consumer)
             assert (again.id, again.attempt) == (message.id, 2)
             assert ship_once(database, again.id, "a")
             await again.ack()
@@ -190,13 +209,13 @@ class Held:
         with connected(self._name) as database, suppress(ConnectionError), database.transaction():
             self._work(database)
             self._is_begun.set()
-            assert self._goes_on.wait(30)
+            assert self._goes_on.wait(PATIENCE_SECONDS)
             if not self._is_committed:
                 raise ConnectionError
 
     async def wait_begun(self) -> None:
         """Until the work is done and not committed."""
-        assert await to_thread.run_sync(self._is_begun.wait, 30)
+        assert await to_thread.run_sync(self._is_begun.wait, PATIENCE_SECONDS)
 
     def end(self, *, is_committed: bool) -> None:
         """Let it commit, or roll back."""
@@ -216,13 +235,13 @@ async def test_second_receiver_of_a_message_waits_for_the_first_and_ships_if_tha
             found.append(ship_once(database, message_id, "a"))
 
     async with receiving(mq, topic, 0.3) as slow, receiving(mq, topic) as other:
-        (message,) = await slow.pop(1, wait=10.0)
+        message = await next_of(slow)
         held = Held(name, lambda database: ship_if_new(database, message.id, "a"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(to_thread.run_sync, held.run)
             await held.wait_begun()
             # Its lease runs out meanwhile.
-            (again,) = await other.pop(1, wait=10.0)
+            again = await next_of(other)
             assert again.id == message.id
             tasks.start_soon(to_thread.run_sync, ship_again, again.id)
             await anyio.sleep(0.2)
@@ -243,17 +262,15 @@ async def test_transaction_of_a_shop_that_died_ends_as_its_database_says(
     for where in ("sent", "paying", "paid"):
         fragile.live_until(where, url=nodes.url, name=name, topic=topic)
     assert len(await mq.open_transactions(topic)) == 3
-    assert await told(mq, topic) == []
+    assert await told(mq, topic, 0) == []
     with connected(name) as database:
 
         def check(transaction: OpenTransaction) -> bool:
             return is_paid(database, transaction.note)
 
         async with mq.check_back(topic, check, after=0.1, every=0.1):
-            with anyio.fail_after(20):
-                while await mq.open_transactions(topic):
-                    await anyio.sleep(0.05)
-        assert await told(mq, topic) == ["paid"]
+            await wait_ended(mq, topic)
+        assert await told(mq, topic, 1) == ["paid"]
         assert database.column("SELECT number FROM orders WHERE outcome = 'paid'") == ["paid"]
         # Whoever was only slow cannot pay any more.
         for number in ("sent", "paying"):
@@ -274,7 +291,7 @@ async def test_shop_that_was_refused_while_it_was_slow_rolls_back(
         with pytest.raises(Exception, match=REFUSED):
             await sell(database)
         assert await mq.open_transactions(topic) == []
-        assert await told(mq, topic) == []
+        assert await told(mq, topic, 0) == []
         assert not is_paid(database, "slow")
 
 
@@ -299,11 +316,12 @@ async def test_check_back_waits_for_a_payment_that_is_under_way(
         tasks.start_soon(to_thread.run_sync, held.run)
         await held.wait_begun()
         async with mq.check_back(topic, check, after=0.1, every=0.1):
-            await anyio.sleep(0.5)
+            with anyio.fail_after(PATIENCE_SECONDS):
+                while not asked:
+                    await anyio.sleep(0.05)
+            await anyio.sleep(0.3)
             assert asked == ["17"]
             assert len(await mq.open_transactions(topic)) == 1
             held.end(is_committed=is_committed)
-            with anyio.fail_after(20):
-                while await mq.open_transactions(topic):
-                    await anyio.sleep(0.05)
-    assert await told(mq, topic) == (["17"] if is_committed else [])
+            await wait_ended(mq, topic)
+    assert await told(mq, topic, int(is_committed)) == (["17"] if is_committed else [])
