@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from raftmq.chaos.checkers.pop_calls import (
     Buried,
@@ -108,6 +108,18 @@ class Message:
         return pairwise(self.deliveries)
 
 
+class Shown(Protocol):
+    """A part of a history that shows something."""
+
+    @property
+    def call(self) -> Call:
+        """The call that it belongs to."""
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """Of the values in its rows."""
+
+
 class Findings:
     """Anomalies, all counted and the first few kept."""
 
@@ -119,7 +131,7 @@ class Findings:
         self,
         name: str,
         fact: str,
-        parts: Iterable[Sent | Delivery | Settlement | Buried],
+        parts: Iterable[Shown],
         calls: Iterable[Call | None] = (),
     ) -> None:
         """An anomaly, the parts of the history that show it, and other calls that matter."""

@@ -34,10 +34,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raftmq.chaos.checkers.pop_calls import Call
-from raftmq.chaos.checkers.verdict import EXAMPLES_MAX, Anomaly, Report, judged, vacuous
+from raftmq.chaos.checkers.pop_messages import Findings, Shown
+from raftmq.chaos.checkers.verdict import Report, judged, vacuous
 from raftmq.chaos.checkers.withheld_calls import (
-    Cancel,
     Ending,
     Seen,
     Withheld,
@@ -67,7 +66,7 @@ def check_withheld(history: History, rules: WithheldRules | None = None) -> Repo
         return vacuous(CHECKER, "no delayed message and none of a transaction was acknowledged")
     if traffic.last_found is None and not traffic.seen:
         return vacuous(CHECKER, "nobody read anything")
-    found = _Findings()
+    found = Findings()
     by_transaction: dict[Value, list[Withheld]] = defaultdict(list)
     for message in traffic.messages:
         seen = traffic.seen.get(message.value, [])
@@ -80,32 +79,9 @@ def check_withheld(history: History, rules: WithheldRules | None = None) -> Repo
         _transaction(name, messages, traffic, rules, found)
     for name, endings in traffic.endings.items():
         _outcomes(name, endings, found)
-    counts = {**_counts(traffic), **found.counts}
+    counts = {**_counts(traffic), **dict(sorted(found.counts.items()))}
     doubt = _doubt(traffic, by_transaction, rules)
     return judged(CHECKER, found.anomalies, counts, doubt=doubt)
-
-
-Part = Withheld | Cancel | Ending | Seen
-
-
-class _Findings:
-    """Anomalies, all counted and the first few kept."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.anomalies: list[Anomaly] = []
-
-    def add(
-        self, name: str, fact: str, parts: Sequence[Part], calls: Sequence[Call | None] = ()
-    ) -> None:
-        """An anomaly, the parts of the history that show it, and other calls that matter."""
-        self.counts[name] = self.counts.get(name, 0) + 1
-        if self.counts[name] <= EXAMPLES_MAX:
-            operations = {one.call.operation for one in parts}
-            operations |= {call.operation for call in calls if call is not None}
-            codes = {code for one in parts for code in one.codes}
-            anomaly = Anomaly(name, fact, tuple(sorted(operations)), tuple(sorted(codes)))
-            self.anomalies.append(anomaly)
 
 
 def _doubt(
@@ -137,7 +113,7 @@ def _counts(traffic: WithheldTraffic) -> dict[str, int]:
 # One message
 
 
-def _places(message: Withheld, seen: Sequence[Seen], found: _Findings) -> None:
+def _places(message: Withheld, seen: Sequence[Seen], found: Findings) -> None:
     """It stands at one place, if its send did not fail."""
     for one in seen[:1]:
         if message.call.outcome is RowType.FAIL:
@@ -155,7 +131,7 @@ def _delayed(
     seen: Sequence[Seen],
     traffic: WithheldTraffic,
     rules: WithheldRules,
-    found: _Findings,
+    found: Findings,
 ) -> None:
     for one in seen:
         early = _early_ms(message, one, rules)
@@ -185,9 +161,9 @@ def _lost(
     message: Withheld,
     traffic: WithheldTraffic,
     rules: WithheldRules,
-    found: _Findings,
+    found: Findings,
     why: str,
-    others: Sequence[Part] = (),
+    others: Sequence[Shown] = (),
 ) -> None:
     """It must have come: has it?"""
     if message.call.outcome is not RowType.OK or traffic.seen.get(message.value):
@@ -207,7 +183,7 @@ def _transaction(
     messages: Sequence[Withheld],
     traffic: WithheldTraffic,
     rules: WithheldRules,
-    found: _Findings,
+    found: Findings,
 ) -> None:
     endings = traffic.endings.get(name, [])
     rolled_back = [one for one in endings if one.outcome is False]
@@ -237,7 +213,7 @@ def _torn(
     came: tuple[Withheld, Seen],
     traffic: WithheldTraffic,
     rules: WithheldRules,
-    found: _Findings,
+    found: Findings,
 ) -> None:
     """Nobody was told that it committed, but it has: then all of it must have come."""
     reader = traffic.last_found
@@ -258,7 +234,7 @@ def _listing(
     messages: Sequence[Withheld],
     endings: Sequence[Ending],
     traffic: WithheldTraffic,
-    found: _Findings,
+    found: Findings,
 ) -> None:
     """Who is undecided must be in the list of those that are open, and nobody else."""
     listed = traffic.listed
@@ -281,7 +257,7 @@ def _listing(
         found.add("undecided-unlisted", fact, (begun[0], *endings), (listed.call,))
 
 
-def _outcomes(name: Value, endings: Sequence[Ending], found: _Findings) -> None:
+def _outcomes(name: Value, endings: Sequence[Ending], found: Findings) -> None:
     """The first outcome holds, and somebody asked for it."""
     told = [one for one in endings if one.outcome is not None]
     for one in told:
