@@ -107,7 +107,14 @@ class Intake:
         self.tally = Tally()
         """What came of settlements that no call waits for."""
         self.holder = Holder(
-            view.name, number, consumer, subscribed, self.shelf, self._hear, self.tally
+            view.name,
+            number,
+            consumer,
+            subscribed,
+            self.shelf,
+            self._hear,
+            self.tally,
+            settings.mode is Mode.ORDERED,
         )
         """Who we are, for sources."""
         self.sources: dict[int, Source] = {}
@@ -116,9 +123,9 @@ class Intake:
 
     # -- for the consumer ------------------------------------------------------------------------
 
-    def take(self, count: int) -> list[Taken]:
+    def take(self, count: int, now: float) -> list[Taken]:
         """Up to `count` messages that are here."""
-        return self.shelf.take(count, anyio.current_time(), self._give_back)
+        return self.shelf.take(count, now, self._give_back)
 
     def take_one(self) -> Taken | None:
         """A message that is here."""
@@ -147,10 +154,14 @@ class Intake:
         settings, shelf = self._settings, self.shelf
         if shelf.bytes >= settings.prefetch_bytes or self._is_closing:
             return
+        # Most calls find all of them asked already.
+        idle = [source for source in self.sources.values() if source.is_idle]
+        if not idle:
+            return
         share = -(-count // len(self.sources))
         now = anyio.current_time()
-        for source in self.sources.values():
-            if not source.is_idle or not (count or source.is_more or source.credit):
+        for source in idle:
+            if not (count or source.is_more or source.credit):
                 continue
             if only is not None and source.group not in only:
                 continue

@@ -277,19 +277,20 @@ class PopConsumer:
         intake = self._opened()
         if invisible is not None:
             await self._at_desk().make_invisible(lease_ms(invisible, "invisible"))
-        deadline = anyio.current_time() + wait
+        now = anyio.current_time()
+        deadline = now + wait
         # Without a wait each leader is asked once, and every answer is waited for.
         unasked = None if wait else intake.ask_anew()
         try:
             while True:
                 self._opened()
-                taken = intake.take(count)
+                taken = intake.take(count, now)
                 if taken:
                     if self._settings.prefetch:
                         intake.ask(count)
                     return taken
                 intake.check()
-                seconds = deadline - anyio.current_time()
+                seconds = deadline - now
                 if unasked is None and seconds <= 0:
                     return []
                 intake.ask(count, wait=seconds, only=unasked)
@@ -298,6 +299,7 @@ class PopConsumer:
                     if not unasked and not intake.is_polling:
                         return []
                 await intake.wait(float("inf") if unasked is not None else deadline)
+                now = anyio.current_time()
         finally:
             if not self._settings.prefetch:
                 intake.leave()

@@ -2,7 +2,8 @@
 
 One request is under way at a time; what comes meanwhile gathers, and what is alike is merged: the
 acks of a lease are one item, however many calls they came from. What no call waits for gathers for
-`GATHER_SECONDS` at least, since a request is an entry of the log.
+`GATHER_SECONDS` at least, since a request is an entry of the log; not in groups that keep an order,
+where an ack lets the next message out.
 
     settle(lease, ACK, bits) ──> gathered: (token, action) → Item ──> flight: SETTLE, sequence 7
                                                                   <── Settled: how many of each
@@ -226,6 +227,7 @@ class Settler:
         number: int,
         consumer: int,
         tally: Tally,
+        is_ordered: bool,
     ) -> None:
         self._router = router
         self._nest = nest
@@ -237,6 +239,7 @@ class Settler:
         self._gathered: dict[tuple[object, ...], Item] = {}
         self._flight: _Flight | None = None
         self._sequence = 0
+        self._is_ordered = is_ordered
         # True if some of what has gathered is waited for; and if a task will send it anyway.
         self._is_urgent = False
         self._is_timed = False
@@ -365,7 +368,7 @@ class Settler:
 
     def _pump_in_time(self) -> None:
         """Send what has gathered: now if somebody waits for it, or else soon."""
-        if self._is_urgent:
+        if self._is_urgent or self._is_ordered:
             self._pump()
         elif self._gathered and not self._is_timed and not self._nest.is_closed:
             self._is_timed = True

@@ -45,8 +45,8 @@ from .settling import Settler, Tally, Waiter
 from .shelf import Shelf
 from .supervisor import Nest
 
-POP_BYTES = 1024 * 1024
-"""Asked of a leader at once."""
+POP_BYTES = 2 * 1024 * 1024
+"""Asked of a leader at once: two batches of the largest kind, so that an answer pays its round."""
 GRACE_SECONDS = 60.0
 """A lease whose time ran out so long ago is forgotten, whoever still has messages of it."""
 
@@ -70,6 +70,8 @@ class Holder(NamedTuple):
     """Called when messages came or something changed."""
     tally: Tally
     """What came of settlements that no call waits for."""
+    is_ordered: bool
+    """True if an ack lets the next message out."""
 
 
 class _Wish:
@@ -132,6 +134,7 @@ class Source:
             number=holder.number,
             consumer=holder.consumer,
             tally=holder.tally,
+            is_ordered=holder.is_ordered,
         )
         """Its settlements."""
         self.lost_since: float | None = None
