@@ -82,7 +82,7 @@ class _Choice:
     @property
     def takes_all(self) -> bool:
         """Whether nothing is said but the topic and the group."""
-        return not (self.numbers or self.ids or self.reason or self.filter)
+        return not self.numbers and not self.ids and self.reason is None and self.filter is None
 
     async def letters(self, mq: "Client", limit: int | None = None) -> "list[DeadLetter]":
         """What fits by what is known without reading messages."""
