@@ -1,8 +1,5 @@
 """Consumers that pop from whole made-up clusters, frame by frame."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import pytest
 import trio
 
@@ -15,121 +12,21 @@ from raftmq.wire.messages import REPLY, Done, FrameKind
 from raftmq.wire.popping import (
     FENCED,
     Action,
-    BacklogView,
     ChangeDead,
     Claim,
     Claimed,
     DeadChanged,
-    FindBacklogs,
     FindDead,
-    FoundBacklogs,
     FoundDead,
     Lease,
     Leave,
     Pop,
     Popped,
-    Settle,
-    Settled,
     SettleItem,
 )
 from tests.broker.cluster import Cluster, RawClient, Refused
-from tests.broker.scenario import QUEUE, in_cluster
-
-ALICE, BOB = 11, 12
-
-
-class Consumer:
-    """A consumer that speaks frames over one connection to the leader of its queues."""
-
-    def __init__(self, client: RawClient, number: int, *, me: int = ALICE, group: int = 1) -> None:
-        self.client = client
-        self.number = number
-        self.me = me
-        self.group = group
-        self.sequence = 0
-        self.is_new = True
-        self.subscribed = 0
-
-    async def pop(
-        self,
-        count: int,
-        *,
-        wait_ms: int = 0,
-        invisible_ms: int = 10_000,
-        bytes_max: int = 1 << 20,
-        is_kept: bool = False,
-    ) -> tuple[Popped, list[bytes]]:
-        """The answer, and the bodies of the messages that are meant, lease by lease."""
-        request = Pop(
-            self.group,
-            self.number,
-            self.me,
-            count,
-            wait_ms,
-            invisible_ms,
-            bytes_max,
-            self.is_new,
-            self.subscribed,
-            is_kept,
-        )
-        self.is_new = False
-        while True:
-            try:
-                frame = await self.client.request(FrameKind.POP, pack(request))
-                break
-            except Refused as refused:
-                if refused.reply.code != "unavailable" or not self.subscribed:
-                    raise
-                await trio.sleep(0.02)
-        popped = unpack(Popped, frame.header)
-        batches, position = {}, 0
-        for item in popped.queues:
-            bases = memoryview(item.bases).cast("Q")
-            for base, size in zip(bases, memoryview(item.sizes).cast("I"), strict=True):
-                data = frame.body[position : position + size]
-                batch = Batch.decode(data, base_offset=base, timestamp=0)
-                for n, body in enumerate(batch.bodies):
-                    batches[item.queue, base + n] = body
-                position += size
-        assert position == len(frame.body)
-        return popped, [batches[x.queue, at] for x in popped.leases for at in offsets(x)]
-
-    async def settle(self, *items: SettleItem) -> list[int]:
-        self.sequence += 1
-        request = Settle(self.group, self.number, self.me, self.sequence, list(items))
-        return (await self.client.ask(FrameKind.SETTLE, request, Settled)).results
-
-    async def ack(self, lease: Lease) -> list[int]:
-        return await self.settle(SettleItem(Action.ACK, lease.token, lease.base, lease.bits))
-
-    async def backlog(self, queue: int = QUEUE) -> BacklogView:
-        request = FindBacklogs(self.group, self.number)
-        found = await self.client.ask(FrameKind.BACKLOGS, request, FoundBacklogs)
-        return next(each for each in found.backlogs if each.queue == queue)
-
-
-def offsets(lease: Lease) -> list[int]:
-    bits = int.from_bytes(lease.bits, "little")
-    return [lease.base + n for n in range(bits.bit_length()) if bits >> n & 1]
-
-
-def with_group(
-    job: Callable[[Cluster, RawClient, Consumer], Awaitable[Any]],
-    *,
-    is_latest: bool = False,
-    mode: str = "pop",
-    log: Log | None = None,
-) -> Any:
-    """Run a job with a topic of one queue, a consumer group, and a connection to its leader."""
-
-    async def scenario(cluster: Cluster) -> Any:
-        await cluster.found("orders", 1)
-        async with cluster.client(cluster.leader(0)) as client:
-            number, _ = await client.admin("attach", "orders", "billing", mode, is_latest)
-        async with cluster.client(cluster.leader_of(QUEUE)) as client:
-            return await job(cluster, client, Consumer(client, number))
-
-    return in_cluster(scenario, log=log)
+from tests.broker.popping import ALICE, BOB, Consumer, offsets, with_group
+from tests.broker.scenario import QUEUE
 
 
 def test_message_is_popped_acked_and_gone() -> None:
@@ -164,55 +61,6 @@ def test_waiting_pop_is_answered_by_the_record_that_brings_something() -> None:
             before = group.machine.applied
             await client.produce(QUEUE, [b"x"], 0)
         assert group.machine.applied == before + 1
-
-    with_group(job)
-
-
-def test_what_is_left_of_credit_needs_no_record() -> None:
-    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
-        group = cluster.nodes[cluster.leader_of(QUEUE)].groups[1]
-        await alice.pop(0)
-        found: list[bytes] = []
-
-        async def pop() -> None:
-            until = trio.current_time() + 60
-            while (credit := 50 - len(found)) > 0:
-                wait_ms = round(1000 * (until - trio.current_time()))
-                found.extend((await alice.pop(credit, wait_ms=wait_ms, is_kept=True))[1])
-
-        before = group.machine.applied
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pop)
-            await trio.sleep(1)
-            for n in range(25):
-                await client.produce(QUEUE, [b"a", b"b"], 2 * n)
-                await trio.sleep(0.3)
-        assert found == [b"a", b"b"] * 25
-        # The batches, and one wish.
-        assert group.machine.applied - before == 25 + 1
-
-    with_group(job)
-
-
-def test_credit_that_nobody_comes_for_ends_with_its_wait() -> None:
-    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
-        await client.produce(QUEUE, [b"a"], 0)
-        assert (await alice.pop(50, wait_ms=2_000, is_kept=True))[1] == [b"a"]
-        await trio.sleep(2.5)
-        await client.produce(QUEUE, [b"b"], 1)
-        assert (await alice.backlog()).leased == 1
-        assert (await alice.pop(50, wait_ms=2_000, is_kept=True))[1] == [b"b"]
-
-    with_group(job)
-
-
-def test_credit_goes_with_who_leaves() -> None:
-    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
-        await client.produce(QUEUE, [b"a"], 0)
-        assert (await alice.pop(50, wait_ms=60_000, is_kept=True))[1] == [b"a"]
-        await client.ask(FrameKind.LEAVE, Leave(1, alice.number, alice.me), Done)
-        await client.produce(QUEUE, [b"b"], 1)
-        assert (await alice.backlog()).leased == 1
 
     with_group(job)
 
