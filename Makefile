@@ -53,6 +53,8 @@ bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks
 	$(BIN)/python -m bench.run $(ARGS)
 	$(BIN)/python -m bench.filters --json docs/benchmarks-filters.json
 	$(BIN)/python -m bench.subscriptions --json docs/benchmarks-subscriptions.json
+	$(BIN)/python -m bench.popping --json docs/benchmarks-popping.json
+	$(BIN)/python -m bench.embedded
 
 mutants: setup  ## plant each known bug and hunt it, writes docs/chaos/mutants.* (ARGS="44 45")
 	$(BIN)/python -m raftmq.chaos.mutants $(ARGS)
