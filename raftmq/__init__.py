@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Receipt,
         Settlement,
         connect,
+        exponential,
     )
     from .embedded import Embedded
     from .embedded import open as open  # noqa: A004  # what users call it
@@ -51,6 +52,7 @@ __all__ = [
     "blocking",
     "connect",
     "errors",
+    "exponential",
 ]
 
 _MODULES = {"blocking", "errors"}

@@ -8,7 +8,7 @@ from .exits import Failure
 from .output import duration_text, note, output_option, print_json, print_table
 from .session import Session, with_session
 from .topic import confirm
-from .values import DURATION, DURATIONS
+from .values import DURATION, SCHEDULE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,10 +41,11 @@ def _policy_options(command: "Callable[..., Any]") -> "Callable[..., Any]":
         ),
         click.option(
             "--schedule",
-            type=DURATIONS,
-            metavar="DURATION,...",
+            type=SCHEDULE,
+            metavar="SCHEDULE",
             help="How long a message waits after its first failure, its second, ...; the last one "
-            "repeats.",
+            "repeats. A list, as 10s,1m,1h, or a rule: '1s*2..1h' begins with 1s, doubles, and "
+            "ends with 1h.",
         ),
         click.option(
             "--attempts",
@@ -82,6 +83,7 @@ def create(session: Session, /, name: str, mode: str, output: str, **policy: Any
 
     \b
     raftmq group create billing --attempts 5 --schedule 1s,10s,1m
+    raftmq group create mail --attempts 20 --schedule '1s*2..1h'
     raftmq group create ledger --mode ordered --order key --block
     """
     wanted = _wanted(policy)

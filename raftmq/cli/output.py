@@ -109,7 +109,7 @@ def time_text(milliseconds: int) -> str:
 def duration_text(seconds: float) -> str:
     """A duration in its two largest units, as the options take it.
 
-    >>> [duration_text(s) for s in (0, 0.25, 1.5, 10, 90, 3600, 7320, 604800)]
+    >>> [duration_text(s) for s in (0, 0.25, 1.5, 10, 90, 3599.6, 7320, 604800)]
     ['0s', '250ms', '1.5s', '10s', '1m30s', '1h', '2h2m', '7d']
     """
     if 0 < seconds < 1:
@@ -117,10 +117,11 @@ def duration_text(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.4g}s"
     parts = []
+    seconds = round(seconds)
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
         count, seconds = divmod(seconds, size)
         if count:
-            parts.append(f"{count:.0f}{unit}")
+            parts.append(f"{count}{unit}")
     return "".join(parts[:2])
 
 

@@ -3,7 +3,7 @@
 | kind | examples |
 |---|---|
 | `DURATION` | `500ms`, `10s`, `2m`, `1.5h`, `7d`, `10` (seconds) |
-| `DURATIONS` | `10s,1m,1h` |
+| `SCHEDULE` | `10s,1m,1h`; `1s*2..1h`: begins with 1 s, doubles, at most 1 h |
 | `RATE` | `100/s`, `0.5/s`, `100` (a second), `600/m` |
 | `SIZE` | `100`, `10k` and `10kB` (10,000 bytes), `64KiB` (65,536), `1M`, `1MiB` |
 | `START` | `earliest`, `latest`, `4711` (an offset), `2026-11-20T10:00`, `15m` (so long ago) |
@@ -65,11 +65,28 @@ class _Duration(_Kind):
         return float(match[1]) * _SECONDS[match[2]]
 
 
-class _Durations(_Kind):
-    name = "durations"
+class _Schedule(_Kind):
+    name = "schedule"
 
     def read(self, text: str) -> tuple[float, ...]:
+        if "*" in text or ".." in text:
+            return self._rising(text)
         return tuple(DURATION.read(part.strip()) for part in text.split(","))
+
+    def _rising(self, text: str) -> tuple[float, ...]:
+        from raftmq.client import exponential
+        from raftmq.errors import Rejected
+
+        match = re.fullmatch(r"([^*,]+)\*(\d+(?:\.\d+)?)\.\.([^*,]+)", text)
+        if match is None:
+            _refuse(
+                text, "a schedule, as 10s,1m,1h or 1s*2..1h (begins with 1s, doubles, at most 1h)"
+            )
+        first, factor, most = DURATION.read(match[1]), float(match[2]), DURATION.read(match[3])
+        try:
+            return tuple(exponential(first, factor=factor, most=most))
+        except Rejected as error:
+            raise ValueError(str(error)) from error
 
 
 class _Rate(_Kind):
@@ -137,7 +154,7 @@ class _Address(_Kind):
 
 
 DURATION = _Duration()
-DURATIONS = _Durations()
+SCHEDULE = _Schedule()
 RATE = _Rate()
 SIZE = _Size()
 START = _Start()

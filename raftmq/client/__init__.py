@@ -32,6 +32,7 @@ from .popped import (
 from .popping import PopConsumer
 from .producer import Producer
 from .receipts import Outgoing, PendingMany, Receipt, SentMany, SentRange, SomeUnsent
+from .schedules import exponential
 from .subscriptions import Subscription
 from .tracing import Journey, Touch, Trace
 from .transactions import OpenTransaction, Transaction
@@ -76,6 +77,7 @@ __all__ = [
     "Trace",
     "Transaction",
     "connect",
+    "exponential",
     "format_id",
     "parse_id",
 ]

@@ -190,7 +190,8 @@ class Admin:
             name: the consumer group, 1 to 127 characters.
             mode: `pop`, `ordered`, `broadcast` or `pull`; it never changes.
             schedule: seconds that a message waits after its first failure, the second, …; the last
-                one repeats. 1 to 64 of them, up to 7 days each; None: 10 s up to 2 h, 16 steps.
+                one repeats. 1 to 64 of them, up to 7 days each, as `exponential` makes them; None:
+                10 s up to 2 h, 16 steps.
             attempts_max: a message that fails for so many times is a dead letter; None: 17.
             invisible: seconds for which messages are a consumer's alone if it does not say, 1 s to
                 12 h; None: 30 s.

@@ -3,7 +3,7 @@
 import pytest
 
 from raftmq.cli.output import duration_text
-from raftmq.cli.values import DURATIONS
+from raftmq.cli.values import SCHEDULE
 from tests.cli.command_line import CommandLine
 from tests.cli.local_cluster import LocalCluster
 
@@ -29,6 +29,22 @@ def test_group_is_created_altered_and_deleted(cluster: LocalCluster, raftmq: Com
     gone = raftmq("group", "delete", "life", "--yes")
     assert gone.code == 1
     assert "group list" in gone.stderr
+
+
+def test_schedule_that_rises_is_kept_as_its_list(
+    cluster: LocalCluster, raftmq: CommandLine
+) -> None:
+    # In whole milliseconds; 5.0625 s is none.
+    options = ("--schedule", "1s*1.5..8s", "-o", "json")
+    made = raftmq.ok("group", "create", "rising", *options).json
+    assert made["schedule"] == [1.0, 1.5, 2.25, 3.375, 5.062, 7.594, 8.0]
+    assert raftmq.ok("group", "create", "rising", *options).json == made
+    raftmq.ok("group", "alter", "rising", "--schedule", "10s*3..1h")
+    shown = raftmq.ok("group", "describe", "rising").stdout
+    assert "waiting 10s 30s 1m30s 4m30s 13m30s 40m30s 1h" in shown
+    refused = raftmq("group", "alter", "rising", "--schedule", "10s*3")
+    assert (refused.code, "1s*2..1h" in refused.stderr) == (2, True)
+    assert shown == raftmq.ok("group", "describe", "rising").stdout
 
 
 def test_group_that_asks_before_it_is_deleted_needs_a_terminal(
@@ -83,10 +99,10 @@ def test_group_that_nobody_knows_is_refused_with_what_to_do(
 
 @pytest.mark.parametrize("text", ["250ms", "1.5s", "10s", "2m", "1h", "7d"])
 def test_duration_is_shown_as_it_is_typed(text: str) -> None:
-    assert duration_text(DURATIONS.read(text)[0]) == text
+    assert duration_text(SCHEDULE.read(text)[0]) == text
 
 
 def test_durations_are_read_one_by_one() -> None:
-    assert DURATIONS.read("1s, 2m,1h") == (1.0, 120.0, 3600.0)
+    assert SCHEDULE.read("1s, 2m,1h") == (1.0, 120.0, 3600.0)
     with pytest.raises(ValueError, match="'' is not a duration"):
-        DURATIONS.read("1s,,2s")
+        SCHEDULE.read("1s,,2s")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from raftmq.cli.values import ADDRESS, DURATION, PROPERTY, SIZE, START
+from raftmq.cli.values import ADDRESS, DURATION, PROPERTY, SCHEDULE, SIZE, START
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,9 @@ from raftmq.cli.values import ADDRESS, DURATION, PROPERTY, SIZE, START
         (DURATION, "10", 10.0),
         (DURATION, "1.5h", 5400.0),
         (DURATION, "7d", 604_800.0),
+        (SCHEDULE, "10", (10.0,)),
+        (SCHEDULE, "1s*2..10s", (1.0, 2.0, 4.0, 8.0, 10.0)),
+        (SCHEDULE, "250ms*2.5..1m", (0.25, 0.625, 1.562, 3.906, 9.766, 24.414, 60.0)),
         (SIZE, "100", 100),
         (SIZE, "10k", 10_000),
         (SIZE, "10kB", 10_000),
@@ -49,6 +52,17 @@ def test_text_is_read_as_value(kind: Any, text: str, value: object) -> None:
     [
         (DURATION, "soon", "500ms"),
         (DURATION, "-1s", "500ms"),
+        (SCHEDULE, "1s*2", "1s*2..1h (begins with 1s, doubles, at most 1h)"),
+        (SCHEDULE, "1s..1h", "1s*2..1h"),
+        (SCHEDULE, "1s*two..1h", "1s*2..1h"),
+        (SCHEDULE, "5s,1s*2..1h", "1s*2..1h"),
+        (SCHEDULE, "soon*2..1h", "'soon' is not a duration, as 500ms"),
+        (SCHEDULE, "1s*2..late", "'late' is not a duration, as 500ms"),
+        (SCHEDULE, "1s*1..1h", "a factor of more than 1, as 2 or 1.5, up to 604800000, not 1.0"),
+        (SCHEDULE, "1s*1.01..1h", "take a factor of 1.14 or more"),
+        (SCHEDULE, "0s*2..1h", "begins with 0.001 to 604800 s, not 0.0"),
+        (SCHEDULE, "2h*2..1h", "7200 to 604800 s (7 days), not 3600.0"),
+        (SCHEDULE, "1s*2..8d", "1 to 604800 s (7 days), not 691200.0"),
         (SIZE, "10 kB", "64KiB"),
         (SIZE, "i", "64KiB"),
         (START, "yesterday", "2026-11-20T10:00"),
