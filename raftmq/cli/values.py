@@ -62,7 +62,8 @@ class _Duration(_Kind):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text)
         if match is None:
             _refuse(text, "a duration, as 500ms, 10s, 2m or 1h")
-        return float(match[1]) * _SECONDS[match[2]]
+        # 1.1 * 3600 is a little more than 3960, and would not be what a group says that it keeps.
+        return round(float(match[1]) * _SECONDS[match[2]], 6)
 
 
 class _Schedule(_Kind):

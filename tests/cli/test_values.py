@@ -15,6 +15,7 @@ from raftmq.cli.values import ADDRESS, DURATION, PROPERTY, SCHEDULE, SIZE, START
         (DURATION, "500ms", 0.5),
         (DURATION, "10", 10.0),
         (DURATION, "1.5h", 5400.0),
+        (DURATION, "1.1h", 3960.0),
         (DURATION, "7d", 604_800.0),
         (SCHEDULE, "10", (10.0,)),
         (SCHEDULE, "1s*2..10s", (1.0, 2.0, 4.0, 8.0, 10.0)),
