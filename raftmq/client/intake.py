@@ -1,7 +1,7 @@
 """The intake of a consumer that pops: what is asked for, when, and what lies on the shelf.
 
 Each partition group of the topic is a source. Sources are asked while the application waits or
-comes for messages, and never by themselves:
+comes for messages; by themselves only for what is left of a wish that stands:
 
 | what was asked for | is then |
 |---|---|

@@ -11,7 +11,8 @@ Invariants:
 - A message is handed to the application at most once under one token.
 - Leaving the consumer gives back what the application has not seen. What it has seen and did not
   settle stays leased until its time runs out: it may have begun with it, so the attempt counts.
-- Nothing is asked for unless the application waits or comes for messages.
+- No wish is made unless the application waits or comes for messages; what is left of one is asked
+  for at once, until its time is over.
 
 Sources: Amazon SQS (receive, visibility timeout); RocketMQ's POP consumer; TCP's slow start, for
 how much to ask ahead.

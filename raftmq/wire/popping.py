@@ -31,9 +31,9 @@ class Pop(_Wire, frozen=True):
     """Ask a partition group's leader for messages: one request of a consumer at a time.
 
     It is answered when there are some, or when the wait ends. What is there is handed out at once,
-    up to `count`; nothing is handed out to a consumer that does not ask. With `is_kept` the rest of
-    `count` is credit until the wait ends: the consumer asks for it at once, which needs no entry of
-    the log.
+    up to `count`. With `is_kept` the rest of `count` is credit until the wait ends: what comes is
+    handed out against it, also before the consumer asks again. So it asks for the rest at once,
+    which needs no entry of the log. Without credit nothing is handed out to who does not ask.
     """
 
     partition_group: int
