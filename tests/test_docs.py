@@ -206,7 +206,7 @@ def test_examples_in_python_compile_or_run(path: Path) -> None:
 
 def test_tour_leads_from_its_first_chapter_to_its_last() -> None:
     chapters = sorted((DOCS / "tour").glob("[0-9]*.md"))
-    assert len(chapters) == 11
+    assert len(chapters) == 12
     titles = [path.read_text().split("\n", 1)[0].removeprefix("# ") for path in chapters]
     for number, path in enumerate(chapters):
         last = path.read_text().strip().splitlines()[-1]
