@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 STATUS_SECONDS_MAX = 2.0
 """A node that has not answered after so long counts as unreachable."""
 
+TRANSFER_SECONDS_MAX = 20.0
+"""How long `transfer` waits until the other node leads."""
+ASK_AGAIN_SECONDS = 2.0
+"""Two election timeouts: then a transfer has happened, or was given up."""
+LOOK_SECONDS = 0.1
+
 REMOVE_SECONDS_MAX = 60.0
 """How long `remove` waits until a node's share has moved."""
 
@@ -56,8 +62,41 @@ def status(session: Session, output: str) -> int:
 @with_session
 def transfer(session: Session, partition_group: int, to: int | None) -> None:
     """Hand the leadership of a partition group to another node."""
-    session.run(lambda mq: mq.admin.transfer(partition_group, to=to or 0))
-    note(f"group {partition_group} goes to {f'node {to}' if to else 'another node'}")
+    leader = session.run(lambda mq: _transfer(mq, partition_group, to or 0))
+    note(f"node {leader} leads group {partition_group}")
+
+
+async def _transfer(mq: "Client", partition_group: int, to: int) -> int:
+    """Ask until it has happened: a leader lets it be if the other one is not quick enough.
+
+    Returns:
+        The new leader.
+
+    Raises:
+        Failure: it did not happen in time.
+    """
+    import anyio
+
+    before = leader = await _leader_of(mq, partition_group)
+    deadline = anyio.current_time() + TRANSFER_SECONDS_MAX
+    while anyio.current_time() < deadline:
+        await mq.admin.transfer(partition_group, to=to)
+        with anyio.move_on_after(ASK_AGAIN_SECONDS):
+            while True:
+                leader = await _leader_of(mq, partition_group)
+                if leader and (leader == to if to else leader != before):
+                    return leader
+                await anyio.sleep(LOOK_SECONDS)
+    raise Failure(
+        f"node {leader} still leads group {partition_group} after {TRANSFER_SECONDS_MAX:g} s",
+        fix="`raftmq cluster status` shows who is well; then try again, or another node",
+    )
+
+
+async def _leader_of(mq: "Client", partition_group: int) -> int:
+    """Who leads a partition group, as its nodes say; 0: nobody."""
+    view = await mq.admin.cluster()
+    return next((group.leader for group in view.groups if group.id == partition_group), 0)
 
 
 @cluster.command()

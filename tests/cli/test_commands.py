@@ -203,7 +203,7 @@ def test_inspect_reads_a_cluster_that_runs(
         (node, group) for node in (1, 2, 3) for group in (0, 1, 2, 3)
     }
     records = process(["inspect", str(cluster.folder / "node-1"), "-r", "-g", "0"])
-    assert f"['create_topic', '{topic}', 4]" in records.stdout
+    assert f"['create_topic', '{topic}', 4, ''" in records.stdout
 
 
 @pytest.mark.parametrize("kind", ["produce", "consume", "e2e", "raft"])
