@@ -47,6 +47,12 @@ class _Reading:
     is_interrupted: bool = False
 
     @property
+    def names_places(self) -> bool:
+        """Whether it says what only a group that reads by offset heeds."""
+        is_placed = self.start not in ("earliest", "latest")
+        return is_placed or bool(self.queues or self.is_assigned or self.instance)
+
+    @property
     def wanted(self) -> int:
         """How many to take next."""
         return FETCH_MESSAGES if self.count is None else min(FETCH_MESSAGES, self.count - self.done)
@@ -54,7 +60,7 @@ class _Reading:
 
 @click.command()
 @click.argument("topic")
-@click.option("-g", "--group", help="Commit as this consumer group, and go on where it was.")
+@click.option("-g", "--group", help="As this consumer group: go on where it was.")
 @click.option(
     "--filter",
     "filter_",
@@ -68,7 +74,7 @@ class _Reading:
     default="earliest",
     metavar="START",
     help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (so long ago). With -g "
-    "only where the group has committed nothing.  [default: earliest]",
+    "only where the group has no place yet.  [default: earliest]",
 )
 @click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
 @click.option(
@@ -115,9 +121,10 @@ def consume(
 ) -> int:
     """Read messages until Ctrl-C, or until -n or -e ends it.
 
-    A group's offsets are committed after the messages were written to stdout. For a group of mode
-    pop or ordered they are popped, and acknowledged after they were written. Of a group of mode
-    broadcast this is one instance, which gets every message.
+    For a group (-g) messages are popped, and acknowledged after they were written to stdout. A
+    group of mode pull reads by offset instead, which is committed after that; so does a new group
+    with --queue, --assigned, --instance, or --from an offset or time. Of a group of mode broadcast
+    this is one instance, which gets every message.
 
     \b
     raftmq consume orders -n 10
@@ -156,9 +163,22 @@ async def _mode(mq: "Client", reading: _Reading) -> "Literal['pop', 'ordered'] |
     if reading.group is None:
         return None
     found = await mq.admin.consumer_groups(name=reading.group)
-    mode = found[0].mode if found else "pull"
+    if not found:
+        by_offset = reading.names_places or await _has_committed(mq, reading.group)
+        return None if by_offset else "pop"
+    mode = found[0].mode
     reading.is_broadcast = mode == "broadcast"
     return "pop" if mode == "pop" else "ordered" if mode == "ordered" else None
+
+
+async def _has_committed(mq: "Client", group: str) -> bool:
+    """Whether a group that nobody created reads by offset already."""
+    try:
+        return bool((await mq.admin.describe_group(group)).offsets)
+    except Rejected as error:
+        if error.reason is not Reason.UNKNOWN_GROUP:
+            raise
+        return False
 
 
 async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']") -> None:

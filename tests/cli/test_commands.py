@@ -104,6 +104,7 @@ def test_group_goes_on_where_it_was_and_reset_is_dry_unless_executed(
 ) -> None:
     raftmq.ok("produce", topic, *map(str, range(10)), "-k", "one")
     group = f"g-{topic}"
+    raftmq.ok("group", "create", group, "--mode", "pull")
     assert len(raftmq.ok("consume", topic, "-g", group, "-n", "4").stdout.split()) == 4
     assert raftmq.ok("consume", topic, "-g", group, "-e").stdout.split() == list("456789")
     described = raftmq.ok("group", "describe", group, "-o", "json").json
@@ -128,6 +129,7 @@ def test_group_gets_what_it_subscribed_to(raftmq: CommandLine, topic: str) -> No
     wrong = raftmq("group", "subscribe", group, topic, "city CONTAIN 'x'")
     assert wrong.code == 1
     assert "did you mean CONTAINS?" in wrong.stderr
+    raftmq.ok("group", "create", f"{group}-2", "--mode", "pull")
     other = raftmq.ok("consume", topic, "-g", f"{group}-2", "--filter", "TAGS <> 'paid'", "-e")
     assert other.stdout.split() == ["3", "4", "5"]
     described = raftmq.ok("group", "describe", f"{group}-2", "-o", "json").json

@@ -73,6 +73,7 @@ def test_group_is_attached_to_topics_and_listed_with_readers(
     assert "takes messages of" in raftmq.ok("group", "attach", "first", topic).stderr
     raftmq.ok("group", "attach", "second", topic, "--from", "latest")
     raftmq.ok("produce", topic, "a", "b", "-k", "one")
+    raftmq.ok("group", "create", "reader", "--mode", "pull")
     raftmq.ok("consume", topic, "-g", "reader", "-n", "1")
     groups = raftmq.ok("group", "list", "-t", topic, "-o", "json").json
     assert [(g["name"], g["mode"], g["lag"]) for g in groups] == [

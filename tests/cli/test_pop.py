@@ -95,6 +95,14 @@ def test_consume_pops_for_a_group_that_pops(raftmq: CommandLine, topic: str) -> 
     assert (refused.code, "leave out --queue" in refused.stderr) == (1, True)
 
 
+def test_consume_pops_for_a_new_group(raftmq: CommandLine, topic: str) -> None:
+    group = f"n-{topic}"
+    raftmq.ok("produce", topic, *"abc", "-k", "one")
+    assert raftmq.ok("consume", topic, "-g", group, "-n", "2").stdout.split() == ["a", "b"]
+    (line,) = raftmq.ok("group", "lag", group, "-o", "json").json["groups"]
+    assert (line["mode"], line["lag"], line["done"]) == ("pop", 1, 2)
+
+
 def test_lag_says_what_is_left_of_each_kind(raftmq: CommandLine, topic: str) -> None:
     popping, reading = f"p-{topic}"[:60], f"r-{topic}"[:60]
     raftmq.ok("produce", topic, *"abcdefgh", "-k", "one")
@@ -102,7 +110,10 @@ def test_lag_says_what_is_left_of_each_kind(raftmq: CommandLine, topic: str) -> 
     raftmq.ok("ack", taken[0])
     raftmq.ok("nack", taken[1])
     raftmq.ok("reject", taken[2])
-    raftmq.ok("consume", topic, "-g", reading, "-n", "3")
+    # It names a queue, so it reads by offset, and goes on doing so.
+    queue = str(raftmq.ok("consume", topic, "-n", "1", "-o", "json").json["queue"])
+    raftmq.ok("consume", topic, "-g", reading, "-q", queue, "-n", "2")
+    raftmq.ok("consume", topic, "-g", reading, "-n", "1")
     lines = raftmq.ok("group", "lag", "-t", topic, "-o", "json").json["groups"]
     fields = ("mode", "lag", "in_hand", "retry", "dead", "done")
     assert {line["group"]: [line[name] for name in fields] for line in lines} == {
