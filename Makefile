@@ -8,7 +8,7 @@ SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 
-.PHONY: help setup test demo check fix chaos mutants known-bugs seeds bench docs chapters clean
+.PHONY: help setup test demo demo-pipeline check fix chaos mutants known-bugs seeds bench docs chapters clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,10 @@ test: setup  ## run the whole test suite
 demo: setup  ## kill a leader mid-stream, prove that nothing is lost (ARGS="--rows 20000")
 	$(SYNC) --group demo
 	$(BIN)/python -m demo $(ARGS)
+
+demo-pipeline: setup  ## the same through Spark: kill the leader and both drivers, prove that all is exact
+	$(SYNC) --group demo
+	$(BIN)/python -m demo.pipeline $(ARGS)
 
 check: setup  ## read-only gate: format, lint, types, import contracts, fast tests, docs
 	$(BIN)/ruff format --check $(SOURCES)
@@ -55,6 +59,8 @@ bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks
 	$(BIN)/python -m bench.subscriptions --json docs/benchmarks-subscriptions.json
 	$(BIN)/python -m bench.popping --json docs/benchmarks-popping.json
 	$(BIN)/python -m bench.embedded
+	$(BIN)/python -m bench.pipeline --json docs/benchmarks-pipeline.json
+	$(BIN)/python -m bench.pipeline_check
 
 mutants: setup  ## plant each known bug and hunt it, writes docs/chaos/mutants.* (ARGS="44 45")
 	$(BIN)/python -m raftmq.chaos.mutants $(ARGS)

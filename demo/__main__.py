@@ -47,7 +47,7 @@ def main(rows: int, keep: bool, is_json: bool) -> None:
     try:
         report = anyio.run(run, rows, screen, folder, backend="trio")
     except* (RaftmqError, NoData, TimeoutError) as group:
-        troubles = [f"{type(error).__name__}: {error}" for error in _single(group)]
+        troubles = [f"{type(error).__name__}: {error}" for error in single(group)]
     if folder is not None:
         screen.note(f"kept {folder}: `raftmq inspect {folder}/node-1` shows a node's data")
     if troubles:
@@ -72,11 +72,11 @@ async def run(rows: int, screen: Screen, folder: Path | None) -> Report | None:
     return report
 
 
-def _single(error: BaseException) -> Iterator[BaseException]:
+def single(error: BaseException) -> Iterator[BaseException]:
     """The exceptions in a group of groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _single(inner)
+            yield from single(inner)
     else:
         yield error
 

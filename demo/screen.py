@@ -95,27 +95,25 @@ class _Rate(ProgressColumn):
 
 def tables(report: Report) -> RenderableType:
     """The report as a person reads it."""
-    broken = [
-        Text(f"{check.group}{': ' if check.group else ''}{example}", style="red")
-        for check in report.checks
-        for example in check.examples
-    ]
-    return Group("", _proof(report.checks), *broken, "", _figures(report), "", verdict(report))
+    holds = verdict(
+        report.checks, "each acked message once to each group, as sent, in order by key"
+    )
+    return Group("", proof(report.checks, "What the clients saw"), "", _figures(report), "", holds)
 
 
-def verdict(report: Report) -> Text:
-    """One line."""
-    if report.holds:
-        words = "each acked message once to each group, as sent, in order by key"
+def verdict(checks: Sequence[Check], words: str) -> Text:
+    """One line; `words` say what holds."""
+    broken = sum(not check.holds for check in checks)
+    if not broken:
         return Text.assemble((" HOLDS ", "bold #0d1117 on green"), "  ", words)
-    broken = sum(not check.holds for check in report.checks)
-    words = f"{broken} of {len(report.checks)} checks are violated"
+    words = f"{broken} of {len(checks)} checks are violated"
     return Text.assemble((" BROKEN ", "bold #0d1117 on red"), "  ", words)
 
 
-def _proof(checks: Sequence[Check]) -> Table:
+def proof(checks: Sequence[Check], title: str) -> RenderableType:
+    """A line a promise, a column for who it was made to; below it examples of what is wrong."""
     groups = list(dict.fromkeys(check.group for check in checks if check.group))
-    table = _table("What the clients saw")
+    table = _table(title)
     table.add_column("promise")
     for group in groups or ["all"]:
         table.add_column(group, justify="center")
@@ -123,7 +121,12 @@ def _proof(checks: Sequence[Check]) -> Table:
         found = {check.group: check for check in checks if check.promise == promise}
         cells = [_cell(found.get(group) or found.get("")) for group in groups or [""]]
         table.add_row(promise, *cells)
-    return table
+    broken = [
+        Text(f"{check.group}{': ' if check.group else ''}{example}", style="red")
+        for check in checks
+        for example in check.examples
+    ]
+    return Group(table, *broken)
 
 
 def _table(title: str, *, show_header: bool = True) -> Table:

@@ -299,7 +299,7 @@ def errors_page() -> str:
 def messages_page() -> str:
     """The messages of the native protocol."""
     names = ["messages", "popping", "consumer_groups", "assigning"]
-    names += ["delaying", "transacting", "tracing"]
+    names += ["delaying", "transacting", "sessions", "tracing"]
     paths = [f"raftmq/wire/{name}.py" for name in names]
     parts = [
         "# Messages of the protocol\n",
@@ -396,7 +396,7 @@ def commands_page() -> str:
     """The help of every command."""
     import click
 
-    from raftmq.cli.app import COMMANDS, cli
+    from raftmq.cli.app import cli
 
     parts = ["# Commands\n", markdown(docstring(module("raftmq/cli/exits.py")))]
 
@@ -406,13 +406,15 @@ def commands_page() -> str:
         parts.append(f"## `{path}`\n")
         parts.append(f"```text\n{command.get_help(context).rstrip()}\n```\n")
         if isinstance(command, click.Group):
-            for name, child in sorted(command.commands.items()):
-                add(child, f"{path} {name}")
+            add_all(command, context, path)
 
-    for name in COMMANDS:
-        command = cli.get_command(click.Context(cli), name)
-        assert command is not None
-        add(command, f"raftmq {name}")
+    def add_all(group: click.Group, context: click.Context, path: str) -> None:
+        for name in group.list_commands(context):
+            child = group.get_command(context, name)
+            assert child is not None
+            add(child, f"{path} {name}")
+
+    add_all(cli, click.Context(cli), "raftmq")
     return "\n".join(parts)
 
 

@@ -10,15 +10,19 @@ from .client.blocking import (
     BlockingAdmin,
     BlockingClient,
     BlockingConsumer,
-    BlockingPending,
-    BlockingPendingMany,
-    BlockingProducer,
+    BlockingProgress,
     connect,
 )
 from .client.blocking_popping import (
     BlockingPopConsumer,
     BlockingPoppedMessage,
     BlockingPoppedMessages,
+)
+from .client.blocking_producer import (
+    BlockingClaimedProducer,
+    BlockingPending,
+    BlockingPendingMany,
+    BlockingProducer,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockingAdmin",
+    "BlockingClaimedProducer",
     "BlockingClient",
     "BlockingConsumer",
     "BlockingEmbedded",
@@ -36,6 +41,7 @@ __all__ = [
     "BlockingPoppedMessage",
     "BlockingPoppedMessages",
     "BlockingProducer",
+    "BlockingProgress",
     "connect",
 ]
 

@@ -160,6 +160,17 @@ class Rejected(RaftmqError):
         self.reason = reason
 
 
+class BadRow(Rejected):
+    """A row of Arrow that cannot be sent: `BAD_ARGUMENT` or `TOO_LARGE`. None was sent with it."""
+
+    def __init__(self, reason: Reason, row: int, why: str) -> None:
+        super().__init__(reason, f"row {row} cannot be sent: {why}")
+        self.row = row
+        """Its place among the rows that were given, from 0."""
+        self.why = why
+        """What is wrong with it."""
+
+
 class FilterSyntaxError(Rejected):
     """A filter's text cannot be read. Nothing was subscribed; correct the text.
 

@@ -20,6 +20,7 @@ from raftmq.wire import (
     delaying,
     messages,
     popping,
+    sessions,
     tracing,
     transacting,
 )
@@ -91,7 +92,16 @@ def test_every_message_and_reason_has_its_heading_or_line() -> None:
         assert f"| `{frame_kind.name}` | {frame_kind.value} |" in text
     public = [
         value.__name__
-        for page in (messages, popping, consumer_groups, assigning, delaying, transacting, tracing)
+        for page in (
+            messages,
+            popping,
+            consumer_groups,
+            assigning,
+            delaying,
+            transacting,
+            sessions,
+            tracing,
+        )
         for value in vars(page).values()
         if isinstance(value, type)
         and issubclass(value, msgspec.Struct)

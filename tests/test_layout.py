@@ -121,4 +121,7 @@ def test_wheel_holds_every_module_and_nothing_beside_the_package(wheel_names: li
     modules = {name(path) for path in SOURCES if path.is_relative_to(ROOT / "raftmq")}
     assert modules <= set(wheel_names)
     tops = {entry.split("/")[0] for entry in wheel_names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"raftmq"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "pyspark_raftmq.py",
+        "raftmq",
+    }

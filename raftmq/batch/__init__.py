@@ -17,6 +17,7 @@ from .layout import (
     BATCH_BYTES_MAX,
     HEAD_BYTES,
     MESSAGES_MAX,
+    NO_KEY,
     BatchHead,
     Flag,
     Limits,
@@ -24,6 +25,7 @@ from .layout import (
     peek,
     verify,
 )
+from .pieces import Pieces
 from .properties import Row, Value
 from .property_columns import PropertyColumn
 
@@ -32,6 +34,7 @@ __all__ = [
     "BATCH_BYTES_MAX",
     "HEAD_BYTES",
     "MESSAGES_MAX",
+    "NO_KEY",
     "Batch",
     "BatchBuilder",
     "BatchHead",
@@ -40,6 +43,7 @@ __all__ = [
     "Draft",
     "Flag",
     "Limits",
+    "Pieces",
     "PropertyColumn",
     "PropertyKind",
     "Row",

@@ -36,6 +36,7 @@ from .layout import (
     peek,
     verify,
 )
+from .pieces import Pieces, byte_pieces, text_pieces
 from .properties import Value
 from .property_columns import PropertyColumn, read_columns, take_dictionary
 
@@ -233,6 +234,14 @@ class Batch:
         """The bodies in order."""
         return split_at(self._lengths, self._lengths.numbers(), self._body)
 
+    @cached_property
+    def body_pieces(self) -> Pieces:
+        """The bodies as they are stored, decompressed; no copy of those that are raw."""
+        if self.head.flags & COMPRESSED:
+            return byte_pieces(self._lengths, self._body)
+        start = HEAD_BYTES + self.head.header_bytes + self.head.columns_bytes
+        return byte_pieces(self._lengths, self._view[start:])
+
     def body(self, position: int) -> bytes:
         """The body of one message, without making the others."""
         assert 0 <= position < self.head.count, position
@@ -277,6 +286,13 @@ class Batch:
         if sizes is numbers:
             return keys
         return [None if size == NO_KEY else key for size, key in zip(numbers, keys, strict=True)]
+
+    @cached_property
+    def key_pieces(self) -> Pieces | None:
+        """The keys as they are stored, size `NO_KEY` without one; None if no message has a key."""
+        if self._keys is None:
+            return None
+        return text_pieces(*self._keys, bytes_max=self._limits.key_bytes_max, absent=NO_KEY)
 
     def key(self, position: int) -> str | None:
         """The key of one message."""
@@ -356,18 +372,17 @@ class Batch:
         """One int64 a message, milliseconds since 1970, 0: at once; None: all at once."""
         if self._delivery is None:
             return None
-        import numpy as np
-
-        return np.array(self._delivery_times, dtype=np.int64)
+        check_within(self._delivery, 0, TIME_MS_MAX)
+        return self._delivery.array().astype("i8")
 
     @cached_property
     def created_ms(self) -> "np.ndarray | None":
         """One int64 a message, milliseconds since 1970; None: all at `head.base_ms`."""
         if self._created is None:
             return None
-        import numpy as np
-
-        return np.array(self._creation_times, dtype=np.int64)
+        check_within(self._created, -TIME_MS_MAX, TIME_MS_MAX)
+        created: np.ndarray = self._created.array().astype("i8") + self.head.base_ms
+        return created
 
     @cached_property
     def _delivery_times(self) -> tuple[int, ...]:

@@ -183,20 +183,35 @@ def seal(
             flags |= Flag.PROPERTIES.value
             header = header_of(described)
             columns += property_columns
-    return _assemble(header, columns, bodies, flags, base_ms, compression, limits)
+    return assemble(
+        header,
+        columns,
+        b"".join(bodies),
+        count=count,
+        flags=flags,
+        base_ms=base_ms,
+        compression=compression,
+        limits=limits,
+    )
 
 
-def _assemble(
+def assemble(
     header: bytes,
-    columns: list[bytes],
-    bodies: Sequence[bytes],
+    columns: Sequence[bytes],
+    body: bytes,
+    *,
+    count: int,
     flags: int,
     base_ms: int,
     compression: Compression,
     limits: Limits,
 ) -> Sealed:
+    """A batch of columns that are encoded and in order; `body` is all bodies, joined.
+
+    Raises:
+        Rejected: it is too large, or `base_ms` is not a time.
+    """
     check_time(base_ms, "base_ms")
-    body = b"".join(bodies)
     flag, stored = compress(body, compression)
     flags |= flag
     content = b"".join(columns)
@@ -207,16 +222,16 @@ def _assemble(
         raise too_large("the batch's list of property columns", len(header), HEADER_BYTES_MAX)
     fixed = FIXED.pack(
         flags,
-        len(bodies),
+        count,
         len(header),
         base_ms,
         len(content),
         len(stored),
         len(body),
-        key_hashes_at(flags, len(bodies), len(header)),
+        key_hashes_at(flags, count, len(header)),
     )
     middle = b"".join((fixed, header, content))
-    return Sealed(middle, stored, count=len(bodies), body_bytes=len(body))
+    return Sealed(middle, stored, count=count, body_bytes=len(body))
 
 
 def header_of(described: Sequence[Sequence[object]]) -> bytes:

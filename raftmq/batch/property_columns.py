@@ -20,6 +20,7 @@ from .cbor import strict_decoder
 from .checks import check_below, check_lengths, check_text
 from .columns import F64, I64, PLAIN, U8, U32, Column, Cursor, split, split_text
 from .layout import EMPTY_HEADER, HEAD_BYTES, Limits, PropertyKind
+from .pieces import Pieces, byte_pieces, text_pieces
 from .properties import Value
 
 if TYPE_CHECKING:
@@ -73,17 +74,26 @@ class PropertyColumn:
             case PropertyKind.INTEGER | PropertyKind.FLOAT:
                 return self.parts[0].array()
             case PropertyKind.BOOLEAN:
-                self._numbers_below(2)
+                check_below(self.parts[0], 2)
                 return self.parts[0].array().view("?")
             case PropertyKind.TEXT:
                 return split_text(self.parts[0], self.parts[1])
             case PropertyKind.TEXT_CODED:
-                self._numbers_below(len(self.dictionary or ()))
+                check_below(self.parts[2], len(self.dictionary or ()))
                 return self.parts[2].array()
             case PropertyKind.BINARY:
                 return split(self.parts[0], self.parts[1])
             case _:
                 assert_never(self.kind)
+
+    @cached_property
+    def pieces(self) -> Pieces | None:
+        """The present values of a `TEXT` or `BINARY` column as they are stored, else None."""
+        if self.kind is PropertyKind.TEXT:
+            return text_pieces(self.parts[0], self.parts[1])
+        if self.kind is PropertyKind.BINARY:
+            return byte_pieces(self.parts[0], self.parts[1].content)
+        return None
 
     @cached_property
     def dictionary(self) -> list[str] | None:
@@ -173,6 +183,11 @@ class _Part(PropertyColumn):
     @cached_property
     def values(self) -> "np.ndarray | list[str] | list[bytes]":
         return self._whole.values[self._range]
+
+    @cached_property
+    def pieces(self) -> Pieces | None:
+        whole = self._whole.pieces
+        return whole and whole.between(self._range.start, self._range.stop)
 
     @cached_property
     def dictionary(self) -> list[str] | None:

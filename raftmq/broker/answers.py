@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Changed, Refused, Result
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
@@ -13,6 +14,9 @@ from raftmq.wire.messages import ErrorReply
 
 from .connection import Connection
 from .tickets import Callback
+
+if TYPE_CHECKING:
+    from .group import Group
 
 
 def refusal(result: Refused) -> ErrorReply:
@@ -24,6 +28,35 @@ def elsewhere(number: int) -> ErrorReply:
     """A partition group that is not on this node, or not with its data."""
     message = f"this node carries no replica of partition group {number}"
     return ErrorReply("not_leader", message, group=number)
+
+
+def read_first(
+    connection: Connection,
+    frame: Frame,
+    group: "Group | None",
+    number: int,
+    then: Callable[["Group"], None],
+) -> None:
+    """Call `then` once the machine of a data group is as new as this moment, or refuse.
+
+    Args:
+        connection: who asked.
+        frame: what was asked.
+        group: the replica here of partition group `number`, if there is one.
+        number: its number.
+        then: answers; what it reads in the machine is linearizable.
+    """
+    if group is None or not isinstance(group.machine, PartitionMachine):
+        connection.refuse(frame.correlation, elsewhere(number))
+        return
+
+    def ready(error: ErrorReply | None) -> None:
+        if error is not None:
+            connection.refuse(frame.correlation, error)
+        else:
+            then(group)
+
+    group.read(ready)
 
 
 def answering(

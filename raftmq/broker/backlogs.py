@@ -28,7 +28,7 @@ from raftmq.wire.popping import (
     FoundDead,
 )
 
-from .answers import answering, elsewhere
+from .answers import answering, elsewhere, read_first
 from .connection import Connection
 from .group import Group
 
@@ -95,19 +95,13 @@ class Backlogs:
         page: Callable[[PartitionMachine], msgspec.Struct],
     ) -> None:
         """Answer with a page of the machine, linearizably."""
-        group = self._service.group(partition_group)
-        if group is None or not isinstance(group.machine, PartitionMachine):
-            connection.refuse(frame.correlation, elsewhere(partition_group))
-            return
 
-        def ready(error: ErrorReply | None) -> None:
-            if error is not None:
-                connection.refuse(frame.correlation, error)
-                return
+        def then(group: Group) -> None:
             assert isinstance(group.machine, PartitionMachine)
             connection.reply(frame.kind, frame.correlation, pack(page(group.machine)))
 
-        group.read(ready)
+        group = self._service.group(partition_group)
+        read_first(connection, frame, group, partition_group, then)
 
 
 def backlogs_page(machine: PartitionMachine, request: FindBacklogs) -> FoundBacklogs:

@@ -17,6 +17,7 @@ from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.store import LogStore
 from raftmq.pop import catalog as catalog_commands
 from raftmq.pop import offsets as offset_commands
+from raftmq.pop import producers as producer_commands
 from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog, PutGroup
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.delays import RESERVED
@@ -50,6 +51,7 @@ from raftmq.wire.messages import (
     Status,
     Transfer,
 )
+from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .answers import answering, elsewhere, refusal
 from .connection import Connection
@@ -156,6 +158,7 @@ class Requests:
             FrameKind.FORGET: fetches.forget,
             FrameKind.SUBSCRIBED: self._subscribed,
             FrameKind.GROUPS: self._consumer_groups,
+            FrameKind.SESSIONS: self._sessions,
             **others,
         }
 
@@ -184,6 +187,24 @@ class Requests:
             connection.refuse(frame.correlation, group)
             return
         group.propose(Kind.BATCH, frame.body, _Produce(connection, frame.correlation))
+
+    def _sessions(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(ClaimSessions, frame.header)
+        for queue in request.queues:
+            group = self._group_of(queue)
+            if not isinstance(group, ErrorReply) and group.number != request.partition_group:
+                message = f"queue {queue} is not in partition group {request.partition_group}"
+                group = ErrorReply(Reason.BAD_ARGUMENT.value, message)
+            if isinstance(group, ErrorReply):
+                connection.refuse(frame.correlation, group)
+                return
+        found = self._service.group(request.partition_group)
+        if found is None or not isinstance(found.machine, PartitionMachine):
+            connection.refuse(frame.correlation, elsewhere(request.partition_group))
+            return
+        command = producer_commands.ClaimSessions(request.producer, request.queues, request.label)
+        payload = encode_commands([command])
+        found.propose(Kind.COMMANDS, payload, answering(connection, frame, _sessions_claimed))
 
     def _group_of(self, queue: int) -> Group | ErrorReply:
         number = self._service.catalog.group_of(queue)
@@ -490,6 +511,10 @@ def _base_offset(group: Group, queue: int, index: int) -> int | None:
 
 def _offsets_committed(fenced: list[int] | None) -> OffsetsCommitted:
     return OffsetsCommitted(fenced or [])
+
+
+def _sessions_claimed(value: list[list[int]]) -> SessionsClaimed:
+    return SessionsClaimed([SessionView(*session) for session in value])
 
 
 def _unknown_queue(queue: int) -> ErrorReply:

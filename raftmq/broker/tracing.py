@@ -31,8 +31,9 @@ from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.tracing import FindTouches, FoundTouches, TouchView
 
-from .answers import elsewhere
+from .answers import read_first
 from .connection import Connection
+from .eventing import Eventing
 from .group import Group
 from .world import Worker
 
@@ -70,23 +71,15 @@ class Tracing:
         self._reader = reader
         self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
             FrameKind.WHY: self._find,
+            **Eventing(service, reader).handlers,
         }
         """By frame kind."""
 
     def _find(self, connection: Connection, frame: Frame) -> None:
         request = unpack(FindTouches, frame.header)
         group = self._service.group(request.partition_group)
-        if group is None or not isinstance(group.machine, PartitionMachine):
-            connection.refuse(frame.correlation, elsewhere(request.partition_group))
-            return
-
-        def ready(error: ErrorReply | None) -> None:
-            if error is not None:
-                connection.refuse(frame.correlation, error)
-            else:
-                self._look(connection, frame, request, group)
-
-        group.read(ready)
+        look = partial(self._look, connection, frame, request)
+        read_first(connection, frame, group, request.partition_group, look)
 
     def _look(
         self, connection: Connection, frame: Frame, request: FindTouches, group: Group

@@ -2,13 +2,10 @@
 
 A command's module is imported when the command is called: `COMMANDS` holds the one line that
 `raftmq --help` shows, so that the list costs no import.
-
-Sources: click's documentation on lazily loading subcommands.
 """
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 import click
 
@@ -16,6 +13,7 @@ from raftmq import __version__
 from raftmq.errors import RaftmqError
 
 from .exits import COLOR, ExitCode, Failure, unwrapped
+from .lazy import LazyGroup
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "A cluster here": {
@@ -39,6 +37,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "group": ("group:group", "Consumer groups: settings, filters, how far they have come."),
         "filter": ("filter:filter_", "Explain filters, and test them on a file."),
     },
+    "Data": {
+        "pipeline": ("pipeline:pipeline", "Jobs on Spark: archive, replay, live pages, reports."),
+    },
     "Operation": {
         "top": ("lag:top", "Show topics and groups with their rates, again and again."),
         "serve": ("serve:serve", "Run one node."),
@@ -55,34 +56,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module when it is called."""
+class _Sections(LazyGroup):
+    """All commands, under their headings."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of that name."""
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        module, attribute = entry[0].split(":")
-        command: click.Command = getattr(import_module(f"raftmq.cli.{module}"), attribute)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or name those that were perhaps meant."""
-        name = args[0]
-        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
-            from difflib import get_close_matches
-
-            close = get_close_matches(name, COMMANDS)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            raise click.UsageError(f"there is no command {name!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
+    TABLE = COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table without importing a command."""
@@ -98,7 +75,7 @@ SETTINGS = {
 }
 
 
-@click.command(cls=LazyGroup, context_settings=SETTINGS)
+@click.command(cls=_Sections, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="raftmq", message="%(prog)s %(version)s")
 def cli() -> None:
     """A message broker whose every promise is checked: one Raft log for everything.

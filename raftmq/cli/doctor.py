@@ -1,11 +1,4 @@
-"""`raftmq doctor`: examine this machine, and a cluster if one answers, and say what to mend.
-
-| finding | means |
-|---|---|
-| ok | nothing to do |
-| warn | it works; something will be slow or is unusual |
-| fail | a node or a client would not work, or not safely: the exit code is 4 |
-"""
+"""`raftmq doctor`: examine this machine, and a cluster if one answers, and say what to mend."""
 
 import os
 import shutil
@@ -14,14 +7,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 
 import click
 
 from .exits import ExitCode
-from .output import bytes_text, output_option, print_json, print_table
+from .findings import Finding, show
+from .output import bytes_text, output_option
 from .session import Session, with_session
 
 FSYNCS = 50
@@ -40,20 +33,6 @@ CLOCK_JUMP_MS = 20.0
 
 MODULES = ["anyio", "cbor2", "google_crc32c", "lz4", "msgspec", "numpy", "structlog", "trio"]
 MODULES += ["zstandard"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One examined thing."""
-
-    check: str
-    """What was examined."""
-    verdict: str
-    """`ok`, `warn` or `fail`."""
-    found: str
-    """What it is like."""
-    fix: str = ""
-    """What to do; empty if nothing."""
 
 
 @click.command()
@@ -84,15 +63,7 @@ def doctor(session: Session, data: Path, port: int, output: str) -> int:
         lambda: check_cluster(session),
     ]
     findings = [check() for check in checks]
-    if output == "json":
-        print_json([asdict(finding) for finding in findings])
-    else:
-        print_table(
-            ["", "CHECK", "FOUND", "FIX"],
-            [(finding.verdict, finding.check, finding.found, finding.fix) for finding in findings],
-        )
-    has_failed = any(finding.verdict == "fail" for finding in findings)
-    return ExitCode.UNHEALTHY if has_failed else ExitCode.OK
+    return show(findings, output)
 
 
 def check_python() -> Finding:

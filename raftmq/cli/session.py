@@ -76,17 +76,21 @@ def _check_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
     return url
 
 
+url_option = click.option(
+    "--url",
+    envvar="RAFTMQ_URL",
+    default=DEFAULT_URL,
+    callback=_check_url,
+    metavar="URL",
+    help=f"Addresses of the cluster.  [RAFTMQ_URL; default: {DEFAULT_URL}]",
+)
+"""The option `--url`, passed as `url`."""
+
+
 def with_session(command: Callable[Concatenate[Session, P], T]) -> Callable[..., T]:
     """Give a command `--url` and `--timeout`, and the `Session` they make as its first argument."""
 
-    @click.option(
-        "--url",
-        envvar="RAFTMQ_URL",
-        default=DEFAULT_URL,
-        callback=_check_url,
-        metavar="URL",
-        help=f"Addresses of the cluster.  [RAFTMQ_URL; default: {DEFAULT_URL}]",
-    )
+    @url_option
     @click.option(
         "--timeout",
         type=DURATION,

@@ -5,7 +5,10 @@ Start reading at `client` (what `connect` gives), then `producer`, `consumer` an
 reads ahead), `router` (who leads what) and `connection` (one node).
 """
 
+from raftmq.batch import Compression
+
 from .admin import Admin
+from .claimed import ClaimedProducer, StoredMessages
 from .claims import HeldClaim
 from .client import Client, connect
 from .consumer import Consumer
@@ -19,6 +22,7 @@ from .descriptions import (
     TopicDescription,
     TopicInfo,
 )
+from .events import Events
 from .message import Message, MessageColumns, Messages, format_id, parse_id
 from .parcel import PendingSend
 from .popped import (
@@ -31,6 +35,7 @@ from .popped import (
 )
 from .popping import PopConsumer
 from .producer import Producer
+from .progress import Progress
 from .receipts import Outgoing, PendingMany, Receipt, SentMany, SentRange, SomeUnsent
 from .schedules import exponential
 from .subscriptions import Subscription
@@ -40,10 +45,13 @@ from .transactions import OpenTransaction, Transaction
 __all__ = [
     "Admin",
     "Backlog",
+    "ClaimedProducer",
     "Client",
+    "Compression",
     "Consumer",
     "ConsumerGroup",
     "DeadLetter",
+    "Events",
     "Fenced",
     "GroupAttachment",
     "GroupOffset",
@@ -64,12 +72,14 @@ __all__ = [
     "PoppedMessage",
     "PoppedMessages",
     "Producer",
+    "Progress",
     "QueueDescription",
     "Receipt",
     "SentMany",
     "SentRange",
     "Settlement",
     "SomeUnsent",
+    "StoredMessages",
     "Subscription",
     "TopicDescription",
     "TopicInfo",

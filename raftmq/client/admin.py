@@ -37,7 +37,7 @@ from .consumer_groups import (
     policy_of,
     put_group,
 )
-from .dead_letters import Backlog, DeadLetter, change_dead, find_backlogs, find_dead
+from .dead_letters import POPPED, Backlog, DeadLetter, change_dead, find_backlogs, find_dead
 from .descriptions import (
     ConsumerGroup,
     GroupOffset,
@@ -50,7 +50,7 @@ from .membership import find_members
 from .message import QUEUE_BITS
 from .offsets import by_partition, committed_of, find_offsets
 from .refusals import exception_of, refusal_of
-from .resetting import go_on, make_like, where_is
+from .resetting import begin, go_on, make_like, where_is
 from .router import SYSTEM_GROUP, Router
 from .subscriptions import Subscription, find_subscriptions, subscribe, unsubscribe
 
@@ -266,6 +266,9 @@ class Admin:
         attached = await attach(
             self._router, topic, group, mode, is_latest=start == "latest", timeout=timeout
         )
+        if mode in POPPED:
+            queues = _queues_of(await self._topic(topic, timeout))
+            await begin(self._router, attached.number, queues, timeout)
         return attached.number
 
     async def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:

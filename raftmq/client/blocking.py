@@ -4,7 +4,7 @@ A thread of its own runs the event loop (anyio's blocking portal); every call wa
 may be used from several threads. Receipts, messages and errors are those of the async client.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -16,165 +16,29 @@ from typing import Any, Literal, TypeVar, overload
 
 from anyio.from_thread import start_blocking_portal
 
-from raftmq.batch import Value
 from raftmq.wire.assigning import MemberView
 from raftmq.wire.messages import ClusterView
 
 from .admin import Admin
 from .blocking_popping import BlockingPopConsumer
-from .blocking_transactions import BlockingTransaction, check_back
+from .blocking_producer import BlockingClaimedProducer, BlockingProducer
+from .blocking_transactions import check_back
 from .client import Client
 from .client import connect as connect_async
 from .consumer import Consumer, Start
 from .consumer_groups import GroupSettings
 from .dead_letters import Backlog, DeadLetter
-from .delays import Delay
 from .descriptions import ConsumerGroup, OffsetChange, TopicDescription, TopicInfo
+from .events import Events
 from .loop import Entered, Loop
 from .message import Message, Messages
-from .parcel import PendingSend
-from .popped import LeasedMessage
 from .popping import PopConsumer
-from .producer import Producer
-from .receipts import Outgoing, PendingMany, Receipt, SentMany
+from .progress import Progress
 from .subscriptions import Subscription
 from .tracing import Touch, Trace
 from .transactions import OpenTransaction
 
 T = TypeVar("T")
-
-
-class BlockingPending:
-    """A message that `send_nowait` took."""
-
-    def __init__(self, loop: Loop, pending: PendingSend) -> None:
-        self._loop = loop
-        self._pending = pending
-
-    @property
-    def is_done(self) -> bool:
-        """True once it is known what became of the message."""
-        return self._pending.is_done
-
-    def wait(self, timeout: float | None = None) -> Receipt:
-        """See `PendingSend.wait`."""
-        return self._loop.wait(partial(self._pending.wait, timeout))
-
-
-class BlockingPendingMany:
-    """Messages that `send_many_nowait` took."""
-
-    def __init__(self, loop: Loop, pending: PendingMany) -> None:
-        self._loop = loop
-        self._pending = pending
-
-    @property
-    def is_done(self) -> bool:
-        """True once it is known what became of each message."""
-        return self._pending.is_done
-
-    def wait(self, *, check: bool = True) -> SentMany:
-        """See `PendingMany.wait`."""
-        return self._loop.wait(partial(self._pending.wait, check=check))
-
-
-class BlockingProducer(Entered):
-    """See `raftmq.Producer`; use it as `with`."""
-
-    def __init__(self, loop: Loop, producer: Producer) -> None:
-        super().__init__(loop, producer)
-        self._producer = producer
-
-    def send(
-        self,
-        body: bytes,
-        *,
-        key: str | bytes | None = None,
-        tag: str | None = None,
-        props: Mapping[str, Value | None] | None = None,
-        queue: int | None = None,
-        delay: Delay | None = None,
-        timeout: float | None = None,
-    ) -> Receipt:
-        """See `Producer.send`."""
-        send = partial(self._producer.send, key=key, tag=tag, props=props, delay=delay)
-        return self._loop.wait(partial(send, body, queue=queue, timeout=timeout))
-
-    def send_nowait(
-        self,
-        body: bytes,
-        *,
-        key: str | bytes | None = None,
-        tag: str | None = None,
-        props: Mapping[str, Value | None] | None = None,
-        queue: int | None = None,
-        delay: Delay | None = None,
-        timeout: float | None = None,
-    ) -> BlockingPending:
-        """See `Producer.send_nowait`."""
-        send = partial(self._producer.send_nowait, key=key, tag=tag, props=props, delay=delay)
-        pending = self._loop.call(partial(send, body, queue=queue, timeout=timeout))
-        return BlockingPending(self._loop, pending)
-
-    def transaction(
-        self,
-        *,
-        acks: Iterable[LeasedMessage] | None = None,
-        group: str = "",
-        note: str = "",
-        timeout: float | None = None,
-    ) -> BlockingTransaction:
-        """See `Producer.transaction`."""
-        make = partial(
-            self._producer.transaction, acks=acks, group=group, note=note, timeout=timeout
-        )
-        return BlockingTransaction(self._loop, self._loop.call(make))
-
-    def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
-        """See `Client.cancel`."""
-        return self._loop.wait(partial(self._producer.cancel, message_id, timeout=timeout))
-
-    def flush(self, *, timeout: float | None = None) -> None:
-        """See `Producer.flush`."""
-        self._loop.wait(partial(self._producer.flush, timeout=timeout))
-
-    def send_many(
-        self,
-        messages: Iterable[bytes | Outgoing | Message] = (),
-        *,
-        bodies: Sequence[bytes] | None = None,
-        keys: Sequence[str | bytes | None] | None = None,
-        tags: Sequence[str | None] | None = None,
-        props: Sequence[Mapping[str, Value | None] | None] | None = None,
-        queue: int | None = None,
-        delay: Delay | Sequence[Delay | None] | None = None,
-        check: bool = True,
-        timeout: float | None = None,
-    ) -> SentMany:
-        """See `Producer.send_many`."""
-        send = partial(self._producer.send_many, bodies=bodies, keys=keys, tags=tags, props=props)
-        send = partial(send, messages, queue=queue, delay=delay)
-        return self._loop.wait(partial(send, check=check, timeout=timeout))
-
-    def send_many_nowait(
-        self,
-        messages: Iterable[bytes | Outgoing | Message] = (),
-        *,
-        bodies: Sequence[bytes] | None = None,
-        keys: Sequence[str | bytes | None] | None = None,
-        tags: Sequence[str | None] | None = None,
-        props: Sequence[Mapping[str, Value | None] | None] | None = None,
-        queue: int | None = None,
-        delay: Delay | Sequence[Delay | None] | None = None,
-        timeout: float | None = None,
-    ) -> BlockingPendingMany:
-        """See `Producer.send_many_nowait`."""
-        send = partial(
-            self._producer.send_many_nowait, bodies=bodies, keys=keys, tags=tags, props=props
-        )
-        send = partial(send, messages, queue=queue, delay=delay)
-        pending = self._loop.call(partial(send, timeout=timeout))
-        return BlockingPendingMany(self._loop, pending)
 
 
 class BlockingConsumer(Entered):
@@ -437,6 +301,27 @@ class BlockingAdmin:
         self._loop.wait(partial(self._admin.replace_node, node, new, host, port, timeout=timeout))
 
 
+class BlockingProgress:
+    """See `raftmq.client.Progress`. Made by `BlockingClient.progress`."""
+
+    def __init__(self, loop: Loop, progress: Progress) -> None:
+        self._loop = loop
+        self._progress = progress
+        self.topic = progress.topic
+        """The topic's name."""
+        self.topic_id = progress.topic_id
+        """Its number."""
+
+    @property
+    def committed(self) -> dict[int, int]:
+        """See `Progress.committed`."""
+        return dict(self._progress.committed)
+
+    def commit(self, offsets: Mapping[int, int], *, timeout: float | None = None) -> None:
+        """See `Progress.commit`."""
+        self._loop.wait(partial(self._progress.commit, offsets, timeout=timeout))
+
+
 class BlockingClient:
     """See `raftmq.Client`. Made by `connect`."""
 
@@ -450,6 +335,13 @@ class BlockingClient:
         """A producer for one topic, to be used as `with`; settings as of `Client.producer`."""
         make = partial(self._client.producer, topic, **settings)
         return BlockingProducer(self._loop, self._loop.call(make))
+
+    def claimed_producer(
+        self, topic: str, session: str, *, label: int = 1, **settings: Any
+    ) -> BlockingClaimedProducer:
+        """See `Client.claimed_producer`; to be used as `with`."""
+        make = partial(self._client.claimed_producer, topic, session, label=label, **settings)
+        return BlockingClaimedProducer(self._loop, self._loop.call(make))
 
     @overload
     def consumer(
@@ -500,6 +392,11 @@ class BlockingClient:
         end = partial(self._client.end_transaction, transaction_id, commit=commit)
         return self._loop.wait(partial(end, timeout=timeout))
 
+    def progress(self, topic: str, group: str, *, timeout: float | None = None) -> BlockingProgress:
+        """See `Client.progress`."""
+        take = partial(self._client.progress, topic, group, timeout=timeout)
+        return BlockingProgress(self._loop, self._loop.wait(take))
+
     def get(self, message_id: str, *, timeout: float | None = None) -> Message:
         """See `Client.get`."""
         return self._loop.wait(partial(self._client.get, message_id, timeout=timeout))
@@ -511,6 +408,17 @@ class BlockingClient:
     def why(self, message_id: str, *, timeout: float | None = None) -> list[Touch]:
         """See `Client.why`."""
         return self._loop.wait(partial(self._client.why, message_id, timeout=timeout))
+
+    def events(
+        self,
+        partition_group: int,
+        start: int | None = None,
+        stop: int | None = None,
+        **options: Any,
+    ) -> Events:
+        """See `Client.events`."""
+        find = partial(self._client.events, partition_group, start, stop, **options)
+        return self._loop.wait(find)
 
     def find(
         self,

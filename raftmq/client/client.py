@@ -8,6 +8,7 @@ its body raised, unwrapped: the task group never sees the body's exception.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
@@ -20,14 +21,18 @@ from raftmq.pop.policy import Mode
 
 from .address import parse_url
 from .admin import Admin
+from .claimed import ClaimedProducer
 from .consumer import Consumer, OnTrimmed, Start
 from .delays import cancel_delayed
+from .events import Events, Names, read_events
 from .handles import deed_of, parse_handle, settle_handles, settlement_number
 from .lookup import find_by_key, get_message
 from .message import Message
 from .options import POPPING, READING, Queues, only, popping, reading, wish_of
 from .popping import PopConsumer
-from .producer import Producer, ProducerSettings
+from .producer import Producer
+from .producer_settings import ProducerSettings
+from .progress import Progress, take_progress
 from .router import Router
 from .supervisor import Supervisor
 from .tracing import Touch, Trace, trace
@@ -43,6 +48,7 @@ class Client:
 
     # What `producer` and `consumer` make, for clients that look on.
     _producer_class: Callable[..., Producer] = Producer
+    _claimed_producer_class: Callable[..., ClaimedProducer] = ClaimedProducer
     _consumer_class: Callable[..., Consumer] = Consumer
     _pop_consumer_class: Callable[..., PopConsumer] = PopConsumer
 
@@ -50,6 +56,7 @@ class Client:
         self._router = router
         self._supervisor = supervisor
         self._world = world
+        self._names = Names(router)
         self.admin = Admin(router)
 
     def producer(
@@ -80,6 +87,21 @@ class Client:
         return self._producer_class(
             topic, settings, router=self._router, supervisor=self._supervisor, world=self._world
         )
+
+    def claimed_producer(
+        self, topic: str, session: str, *, label: int = 1, **settings: Any
+    ) -> ClaimedProducer:
+        """A producer whose session outlives its process, to be used as `async with`.
+
+        Args:
+            topic: its name.
+            session: what names it, in every process that goes on with the work.
+            label: which piece of the work is sent; it never goes back. See `claimed`.
+            settings: as of `producer`, by name.
+        """
+        make = partial(self._claimed_producer_class, topic, ProducerSettings(**settings))
+        parts = {"router": self._router, "supervisor": self._supervisor, "world": self._world}
+        return make(session, label, **parts)
 
     @overload
     def consumer(
@@ -223,6 +245,18 @@ class Client:
         settled = await settle_handles(self._router, parsed, deed, number=number, timeout=timeout)
         return [handle in settled for handle in parsed]
 
+    async def progress(self, topic: str, group: str, *, timeout: float | None = None) -> Progress:
+        """Take over how far a job has read a topic, kept under a group's name; see `progress`.
+
+        Who took it before is fenced: its next commit is refused. Cancelling leaves some queues
+        taken and others not.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `FENCED`, somebody else took it at the same time.
+            Unavailable, OutcomeUnknown: the time ran out; a repeat is safe.
+        """
+        return await take_progress(self._router, topic, group, timeout)
+
     async def get(self, message_id: str, *, timeout: float | None = None) -> Message:
         """The message of this id. Cancelling leaves nothing behind.
 
@@ -250,6 +284,41 @@ class Client:
     async def why(self, message_id: str, *, timeout: float | None = None) -> list[Touch]:
         """Each record of the log that touched a message, in order; raises as `trace`."""
         return (await self.trace(message_id, timeout=timeout)).touches
+
+    async def events(
+        self,
+        partition_group: int,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        bytes_max: int = 4 * 1024 * 1024,
+        timeout: float | None = None,
+    ) -> Events:
+        """What became of all messages by records of a partition group's log, as columns: in bulk
+        what `trace` tells of one message. Cancelling leaves nothing behind.
+
+        Args:
+            partition_group: its number, from 1.
+            start: the first record; None: the first that the log still has.
+            stop: the record after the last one; None: as far as the log goes now.
+            bytes_max: about how much is read; `Events.next` tells where to go on. 0: nothing but
+                which records there are (`Events.first`, `Events.end`).
+            timeout: seconds for each request; None: the client's default.
+
+        Raises:
+            Rejected: `OFFSET_OUT_OF_RANGE`, the log does not hold the record `start`, any more or
+                yet; `BAD_ARGUMENT`, there is no such partition group.
+            Unavailable: a leader was not found in time, or it cannot read what became of them.
+        """
+        return await read_events(
+            self._router,
+            self._names,
+            partition_group,
+            start=start,
+            stop=stop,
+            bytes_max=bytes_max,
+            timeout=timeout,
+        )
 
     async def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
         """Take back a delayed message, by the id of its receipt. A repeat is safe.

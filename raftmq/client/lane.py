@@ -21,6 +21,9 @@ everything after it, as the broker stores nothing after a gap. Those batches get
 in the next epoch. What stands before it is in doubt, and is told so. The first batch of a new epoch
 makes the broker refuse all that may still be on its way from the old one.
 
+*Claimed sessions.* Their epochs are given by claims (`claimed`), so a lane cannot close a gap: the
+first batch that is refused for good, or abandoned, ends it, and what comes after it fails too.
+
 *Deadlines.* Who waits is told at the deadline: `Unavailable` if the batch was never written, and
 then it is taken out of the lane; `OutcomeUnknown` if it was. Such a batch keeps its place and is
 resent, since later ones count on its number, until it is settled or nobody waits for any batch in
@@ -44,10 +47,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple, Self
 
 import anyio
 
-from raftmq.batch import Compression, Limits
+from raftmq.batch import Compression, Limits, Sealed
 from raftmq.errors import (
     OutcomeUnknown,
     ProtocolError,
@@ -59,6 +63,7 @@ from raftmq.errors import (
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Produced
 
+from .columns import Positions
 from .connection import Answer, Connection, Lost
 from .message import QUEUE_BITS
 from .parcel import Entry, Parcel, PendingPart
@@ -70,6 +75,9 @@ FLIGHTS_MAX = 64
 """Batches in flight to one queue: `raftmq.pop.producers.RUNS_MAX`."""
 STRIKES_MAX = 3
 """So often may the first batch be refused as out of order before its session counts as lost."""
+
+MESSAGE_BYTES = 200
+"""What a message takes of the buffer beside its body: roughly what Python needs for it."""
 
 _PRODUCED = FrameKind.PRODUCE | REPLY
 _IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
@@ -112,6 +120,39 @@ class LaneHost:
     """Called when a batch goes out for the first time, with its bytes."""
 
 
+class Claimed(NamedTuple):
+    """A session on one queue that a claim has given to this lane."""
+
+    producer: int
+    """The producer's id."""
+    epoch: int
+    """The epoch of the claim."""
+    next_sequence: int
+    """What the first batch is numbered."""
+
+
+class LaneBatch(NamedTuple):
+    """What a call has for one batch, and the lane that it goes to."""
+
+    lane: "Lane"
+    """The lane."""
+    part: PendingPart
+    """What is sent."""
+    positions: Positions
+    """Which messages of the call these are."""
+
+    @classmethod
+    def of(cls, lane: "Lane", sealed: Sealed, deadline: float) -> Self:
+        """A batch that is encoded already; it counts from 0 by itself."""
+        part = PendingPart(
+            queue_number=lane.queue_number,
+            size=sealed.size + MESSAGE_BYTES,
+            deadline=deadline,
+            content=sealed,
+        )
+        return cls(lane, part, range(sealed.count))
+
+
 class _Recovery:
     """One run of a lane's recovery; a lane that has another one, or none, ignores it."""
 
@@ -124,12 +165,16 @@ class _Recovery:
 class Lane:
     """The way to one queue."""
 
-    def __init__(self, host: LaneHost, *, queue_number: int, group: int) -> None:
+    def __init__(
+        self, host: LaneHost, *, queue_number: int, group: int, claimed: Claimed | None = None
+    ) -> None:
         self._host = host
         self._group = group
-        self._producer = _producer_id(host.random)
-        self._epoch = 0
-        self._next_sequence = 0
+        self._is_claimed = claimed is not None
+        session = claimed or Claimed(_producer_id(host.random), 0, 0)
+        self._producer, self._epoch, self._next_sequence = session
+        # Why a claimed lane sends nothing any more.
+        self._end: RaftmqError | None = None
         self._flights: deque[Parcel] = deque()
         self._waiting: deque[Parcel] = deque()
         self._open = 0
@@ -207,6 +252,8 @@ class Lane:
         """Send what is ready; with `is_flush` also the draft at the end."""
         if is_flush and self._waiting:
             self._waiting[-1].is_closed = True
+        if self._end is not None:
+            self._fail_waiting(self._end)
         if self._recovery is not None or not self._waiting:
             return
         connection = self._connection
@@ -362,6 +409,9 @@ class Lane:
                 is_known = await self._has_topic()
                 if is_known or self._recovery is not recovery:
                     return  # a node that does not know it yet
+            if self._is_claimed:
+                self._end_claim(exception_of(refusal))
+                return
             if code == _FENCED:
                 self._producer = _producer_id(self._host.random)
             elif code not in {_OUT_OF_ORDER, _UNKNOWN_PRODUCER}:
@@ -399,8 +449,28 @@ class Lane:
             parcel.refusal = None
             self._waiting.appendleft(parcel)
 
+    def _end_claim(self, error: RaftmqError) -> None:
+        """The first batch is refused for good: nothing after it is stored, now or ever."""
+        assert not self._open
+        for parcel in self._flights:
+            doubtful = OutcomeUnknown(f"{error}; an earlier attempt was not answered")
+            self._fail(parcel, doubtful if parcel.is_doubtful else error)
+        self._flights.clear()
+        self._end = error
+        self._fail_waiting(error)
+        self._stop_if_idle()
+
+    def _fail_waiting(self, error: RaftmqError) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for parcel in waiting:
+            self._fail(parcel, error)
+
     def _begin_epoch(self) -> None:
         self._flights.clear()
+        if self._is_claimed:
+            # Only a claim gives another epoch, and says what became of the batches in doubt.
+            self._end = self._end or Unavailable(_CLAIM_ENDED)
+            return
         self._epoch += 1
         self._next_sequence = 0
         self._strikes = 0
@@ -465,9 +535,7 @@ class Lane:
 
         `Unavailable` is told only to what was never written: of the rest it might be wrong.
         """
-        waiting, self._waiting = self._waiting, deque()
-        for parcel in waiting:
-            self._fail(parcel, error or Unavailable("the producer was closed before it was sent"))
+        self._fail_waiting(error or Unavailable("the producer was closed before it was sent"))
         if error is not None and not isinstance(error, Unavailable):
             for parcel in self._flights:
                 parcel.tell(error)
@@ -496,6 +564,10 @@ class Lane:
 
 
 _TOO_LATE = "the time ran out"
+_CLAIM_ENDED = (
+    "not stored: nobody knows what became of a batch before it, so the claimed session is over: "
+    "claim it anew"
+)
 _FORGOTTEN = (
     "the broker has no memory of this producer any more, so nobody knows whether an earlier "
     "attempt was stored"

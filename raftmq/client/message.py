@@ -11,11 +11,14 @@ queue 3 of topic 1 (queue number = topic id << 16 | queue). It is all that `Clie
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from raftmq.batch import Batch, Value, peek
 from raftmq.errors import CorruptRecord, Reason, Rejected, UnreadableBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
@@ -190,6 +193,40 @@ class MessageColumns(Sequence[M]):
         """The batches behind it, for whoever reads property columns or tags as arrays."""
         return self._slices
 
+    def each(self, read: Callable[[Slice], T]) -> list[T]:
+        """What `read` gives for each of `slices`, in order.
+
+        Raises:
+            UnreadableBatch: `read` raised `CorruptRecord`.
+        """
+        results = []
+        for part in self._slices:
+            try:
+                results.append(read(part))
+            except CorruptRecord as error:
+                base, count = part.batch.base_offset, len(part.batch)
+                raise _unreadable(error, self.topic, part.queue_number, base, count) from None
+        return results
+
+    def to_arrow(self, columns: Iterable[str] | None = None) -> "pa.RecordBatch":
+        """All messages as an Arrow record batch, without a Python object a message.
+
+        It needs `pip install 'raftmq[spark]'`, or pyarrow alone.
+
+        Args:
+            columns: some of `topic`, `queue`, `offset`, `key`, `tag`, `body`, `props`, `created`
+                and `timestamp`, which the record batch has in this order; None: all. What they
+                hold is said in `raftmq.client.arrow`.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, there is no such column, or `TOO_LARGE`: a column would hold
+                more than 2 GiB. Take fewer messages at once.
+            UnreadableBatch: a column of a batch cannot be read.
+        """
+        from .arrow import record_batch
+
+        return record_batch(self, columns)
+
     @property
     def bodies(self) -> list[bytes]:
         """All bodies, in order."""
@@ -227,14 +264,7 @@ class MessageColumns(Sequence[M]):
         return _joined([[p.batch.timestamp] * (p.stop - p.start) for p in self._slices])
 
     def _read(self, column: Callable[[Slice], list[T]]) -> list[T]:
-        lists = []
-        for part in self._slices:
-            try:
-                lists.append(column(part))
-            except CorruptRecord as error:
-                base, count = part.batch.base_offset, len(part.batch)
-                raise _unreadable(error, self.topic, part.queue_number, base, count) from None
-        return _joined(lists)
+        return _joined(self.each(column))
 
     def __repr__(self) -> str:
         return f"<{self._count} messages of {self.topic!r}>"

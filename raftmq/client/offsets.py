@@ -1,7 +1,7 @@
 """Offsets, asked of and told to the leaders of partition groups."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -25,6 +25,9 @@ QUEUES_AT_ONCE = 10_000
 """Queues in one request: a broker refuses headers over 1 MiB and answers 20,000 at the most."""
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def time_ms(time: datetime) -> int:
     """Milliseconds since 1970.
 
@@ -34,7 +37,8 @@ def time_ms(time: datetime) -> int:
     if time.tzinfo is None:
         message = f"{time} has no time zone: add tzinfo=datetime.UTC, or use .astimezone()"
         raise Rejected(Reason.BAD_ARGUMENT, message)
-    return max(0, int(time.timestamp() * 1000))
+    # In whole numbers: a float would lose a millisecond here and there.
+    return max(0, (time - EPOCH) // timedelta(milliseconds=1))
 
 
 def by_partition(groups: Mapping[int, int]) -> dict[int, list[int]]:

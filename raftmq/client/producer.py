@@ -7,23 +7,23 @@ Sources: Nagle (RFC 896) for the gathering.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 import anyio.lowlevel
 
-from raftmq.batch import MESSAGES_MAX, Compression, Limits, Value
+from raftmq.batch import Limits, Value
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
-from .columns import Columns, Positions, columns_of
+from .columns import Columns, columns_of
 from .delays import Delay, cancel_delayed, due_ms, dues_of
 from .inputs import Inputs
-from .lane import Lane, LaneHost
+from .lane import MESSAGE_BYTES, Lane, LaneBatch, LaneHost
 from .message import Message
 from .parcel import Arguments, Entry, PendingPart, PendingSend
 from .popped import LeasedMessage
+from .producer_settings import ProducerSettings, ProducerStatistics
 from .queues import Queues
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
 from .room import Room
@@ -33,46 +33,13 @@ from .supervisor import Nest, Supervisor
 from .transactions import Transaction
 from .world import ClientWorld
 
-_MESSAGE_BYTES = 200
-"""What a message takes of the buffer beside its body: roughly what Python needs for it."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _CHECKPOINT_BATCHES = 16
 """`send_many` lets other tasks run after it has checked so many batches."""
 _FAILED_MAX = 1_000
 """Errors kept for `flush`; more than one are counted, not raised."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerSettings:
-    """See `Client.producer`."""
-
-    linger: float | None
-    batch_bytes: int
-    batch_messages: int
-    buffer_bytes: int
-    buffer_messages: int
-    compression: Compression
-
-    def validate(self) -> Self:
-        """This object, or `Rejected`."""
-        require(self.linger is None or self.linger >= 0, "linger must not be negative")
-        require(self.batch_bytes > 0, "batch_bytes must be positive")
-        require(
-            0 < self.batch_messages <= MESSAGES_MAX, f"batch_messages must be 1 to {MESSAGES_MAX}"
-        )
-        require(self.buffer_bytes > 0, "buffer_bytes must be positive")
-        require(self.buffer_messages > 0, "buffer_messages must be positive")
-        return self
-
-
-class ProducerStatistics(NamedTuple):
-    """A producer at this moment."""
-
-    buffer_bytes: int
-    """Bytes that wait for their answer."""
-    buffer_messages: int
-    """Messages that wait for their answer."""
-    lanes: int
-    """Queues it has sent to."""
 
 
 class Producer:
@@ -347,6 +314,48 @@ class Producer:
             self._put(batch)
         return PendingMany([(batch.part, batch.positions) for batch in batches])
 
+    async def put_arrow(
+        self,
+        rows: "pa.RecordBatch",
+        *,
+        unkeyed: int | None = None,
+        skip: Mapping[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Take rows of Arrow to be sent, and return how many when all have found room.
+
+        `raftmq.client.arrow_rows` names the columns. No object is made for a row; those of one
+        queue keep their order. What became of them is told by the next `flush`, or at the end: the
+        first error of what failed. Cancelling leaves a part of the rows under way.
+
+        Args:
+            rows: up to 2^31 - 1 bytes in each column.
+            unkeyed: the queue of rows without queue and key; None: one after the other.
+            skip: queue → how many of its first rows are not sent, as they are stored already.
+            timeout: seconds until what is not answered fails; None: the client's default.
+
+        Raises:
+            BadRow: one cannot be sent; none was taken.
+            Rejected: there are other columns or types; likewise.
+            Unavailable: there was no room in time; a part of the rows is under way.
+            Unavailable, OutcomeUnknown, Rejected: what an earlier call took has failed.
+        """
+        from .arrow_rows import encode_rows
+
+        self._check()
+        self._raise_failed()
+        queues, host = self._queues, self._host
+        assert queues is not None
+        assert host is not None
+        unkeyed = queues.gathering() if unkeyed is None else queues.pick(None, unkeyed)
+        options = self._settings, len(queues), unkeyed, host.limits, self._world.now_ms()
+        encoded, deadline = encode_rows(rows, *options, skip or {}), self._deadline(timeout)
+        batches = [LaneBatch.of(queues.lane(queue), batch, deadline) for queue, batch in encoded]
+        await self._put_all(batches, deadline)
+        for error in (batch.part.error for batch in batches if batch.part.error):
+            raise error
+        return sum(batch.part.count for batch in batches)
+
     def transaction(
         self,
         *,
@@ -435,7 +444,7 @@ class Producer:
         dues = dues_of(delay, len(columns.bodies), self._world.now_ms())
         return columns if dues is None else columns._replace(dues=dues)
 
-    def _batches(self, columns: Columns, queue: int | None, deadline: float) -> Iterator["_Batch"]:
+    def _batches(self, columns: Columns, queue: int | None, deadline: float) -> Iterator[LaneBatch]:
         """Check the messages, batch after batch."""
         self._check()
         queues, host = self._queues, self._host
@@ -461,14 +470,14 @@ class Producer:
             lane = queues.lane(cut.queue)
             part = PendingPart(
                 queue_number=lane.queue_number,
-                size=content.size + _MESSAGE_BYTES,
+                size=content.size + MESSAGE_BYTES,
                 deadline=deadline,
                 content=content,
                 dues=columns.dues_of(cut.positions),
             )
-            yield _Batch(lane, part, cut.positions)
+            yield LaneBatch(lane, part, cut.positions)
 
-    async def _put_all(self, batches: "list[_Batch]", deadline: float) -> None:
+    async def _put_all(self, batches: list[LaneBatch], deadline: float) -> None:
         """Put batches in their lanes as room comes; those that find none in time fail."""
         for number, batch in enumerate(batches):
             try:
@@ -480,7 +489,7 @@ class Producer:
                 return
             self._put(batch)
 
-    def _put(self, batch: "_Batch") -> None:
+    def _put(self, batch: LaneBatch) -> None:
         lane, part = batch.lane, batch.part
         is_full = lane.put(part) if part.sealed is not None else lane.append(part)
         self._wake_at(part.deadline)
@@ -518,7 +527,7 @@ class Producer:
         self._check()
         if not isinstance(body, bytes | bytearray | memoryview):
             raise Rejected(Reason.BAD_ARGUMENT, f"a body is bytes, not {type(body).__name__}")
-        return len(body) + _MESSAGE_BYTES * (1 + len(props or ()))
+        return len(body) + MESSAGE_BYTES * (1 + len(props or ()))
 
     # -- background ------------------------------------------------------------------------------
 
@@ -589,11 +598,3 @@ class Producer:
     def _full(self) -> str:
         used = f"{self._room.messages_used} messages, {self._room.bytes_used} bytes"
         return f"the buffer is full ({used}): await flush() first"
-
-
-class _Batch(NamedTuple):
-    """What a `send_many` has for one batch."""
-
-    lane: Lane
-    part: PendingPart
-    positions: Positions

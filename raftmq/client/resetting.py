@@ -49,7 +49,7 @@ async def set_offsets(
     """
     members = await find_members(router, name, timeout)
     is_running = any(member.topic == topic for member in members)
-    epoch = await _regrant(router, topic, name, timeout, is_epoch_only=True) if is_running else 0
+    epoch = await draw_epoch(router, topic, name, timeout) if is_running else 0
     for group, numbers in by_partition(groups).items():
         epochs = dict.fromkeys(numbers, epoch) if epoch else {}
         stamp = Stamp(epochs, is_reset=True)
@@ -136,6 +136,18 @@ async def make_like(
         await attach(router, topic, name, mode, timeout=timeout)
 
 
+async def begin(
+    router: Router, number: int, groups: Mapping[int, int], timeout: float | None = None
+) -> None:
+    """Let an attachment begin now, at the place it was given: `groups` as for `set_offsets`.
+
+    A partition group hears of it by the first command that names it; this one moves no queue.
+    """
+    for group in by_partition(groups):
+        message = ResetGroup(group, number, [], [])
+        await router.call_leader(group, FrameKind.RESET, message, timeout=timeout, is_change=True)
+
+
 async def _set_popping(
     router: Router,
     number: int,
@@ -152,6 +164,11 @@ async def _set_popping(
             await router.call_leader(
                 group, FrameKind.RESET, message, timeout=timeout, is_change=True
             )
+
+
+async def draw_epoch(router: Router, topic: str, name: str, timeout: float | None = None) -> int:
+    """An owner epoch for a group on a topic, higher than any that was drawn before."""
+    return await _regrant(router, topic, name, timeout, is_epoch_only=True)
 
 
 async def _regrant(

@@ -31,6 +31,8 @@ _WORDS = {
     TouchKind.TRIMMED: "lost",
 }
 _KNOWN = frozenset(TouchKind)
+WITH_UNTIL = (TouchKind.HANDED, TouchKind.EXTENDED, TouchKind.NACKED, TouchKind.EXPIRED)
+"""Kinds whose detail is a time."""
 _OF_ITS_LEASE = (TouchKind.EXPIRED, TouchKind.DEAD, TouchKind.GIVEN_BACK)
 """What may be told without the lease that it ends."""
 _SWEEPING = (TouchKind.TRIMMED, TouchKind.UNFILTERED, TouchKind.SKIPPED, TouchKind.RESET)
@@ -170,11 +172,18 @@ def _journeys(views: Iterable[TouchView], names: Mapping[int, str]) -> Iterator[
             yield Journey(group, state, tuple(touches))
 
 
+def word_of(kind: int) -> str:
+    """What a kind of touch is called."""
+    if kind not in _KNOWN:
+        return f"kind {kind}"
+    known = TouchKind(kind)
+    return _WORDS.get(known, known.name.lower())
+
+
 def _touch(view: TouchView, group: str) -> Touch:
-    kind = TouchKind(view.kind) if view.kind in _KNOWN else None
-    has_end = kind in (TouchKind.HANDED, TouchKind.EXTENDED, TouchKind.NACKED, TouchKind.EXPIRED)
+    has_end = view.kind in WITH_UNTIL
     return Touch(
-        f"kind {view.kind}" if kind is None else _WORDS.get(kind, kind.name.lower()),
+        word_of(view.kind),
         view.at_ms,
         view.index,
         view.term,

@@ -13,13 +13,14 @@ judges everything since the queue was opened.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import anyio.to_thread
 
 from raftmq.chaos.checkers import Report, Verdict, explain, worst
 from raftmq.chaos.checkers.pop_messages import Ordering
 from raftmq.chaos.history import History
+from raftmq.client.claimed import ClaimedProducer
 from raftmq.client.client import Client
 from raftmq.client.dead_letters import Backlog
 from raftmq.client.message import QUEUE_BITS, Slice
@@ -74,6 +75,11 @@ class Check:
         self.consumer = partial(RecordedConsumer, tape)
         self.pop_consumer = partial(RecordedPopConsumer, tape)
         self.admin = RecordedAdmin(tape, router)
+
+    def claimed_producer(self, *_: Any, **__: Any) -> ClaimedProducer:
+        """Not recorded, so not allowed: what is read without having been sent is a breach."""
+        message = "claimed producers are not recorded: open the queue without check=True"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
 
     async def begin(self) -> None:
         """Note what is in the folder already. To be called before anything is done."""

@@ -78,6 +78,7 @@ class Embedded(Client):
 
             self._check = checked.Check(router, supervisor, world)
             self._producer_class = self._check.producer
+            self._claimed_producer_class = self._check.claimed_producer
             self._consumer_class = self._check.consumer
             self._pop_consumer_class = self._check.pop_consumer
             self.admin = self._check.admin

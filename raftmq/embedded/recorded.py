@@ -31,8 +31,8 @@ from raftmq.wire.popping import Action
 from .tape import Reader, Row, Tape, digest, shown
 
 if TYPE_CHECKING:
+    from raftmq.client.lane import LaneBatch
     from raftmq.client.parcel import Arguments, PendingPart, PendingSend
-    from raftmq.client.producer import _Batch
 
 Told = list[tuple[bytes, str | None]]
 
@@ -72,6 +72,11 @@ class RecordedProducer(Producer):
             self._taken = before
             raise
 
+    async def put_arrow(self, *_: Any, **__: Any) -> int:
+        """Not recorded, so not allowed: what is read without having been sent is a breach."""
+        message = "put_arrow is not recorded: open the queue without check=True"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+
     async def flush(self, *, timeout: float | None = None) -> None:
         """See `Producer.flush`."""
         try:
@@ -88,7 +93,9 @@ class RecordedProducer(Producer):
         )
         return lane, entry
 
-    def _batches(self, columns: Columns, queue: int | None, deadline: float) -> "Iterator[_Batch]":
+    def _batches(
+        self, columns: Columns, queue: int | None, deadline: float
+    ) -> "Iterator[LaneBatch]":
         for batch in super()._batches(columns, queue, deadline):
             rows = [_row(columns, position) for position in batch.positions]
             told = [shown(body, key) for body, key, _ in rows]
@@ -96,7 +103,7 @@ class RecordedProducer(Producer):
             self._taken[batch.part] = [digest(*row) for row in rows], told, is_later
             yield batch
 
-    def _put(self, batch: "_Batch") -> None:
+    def _put(self, batch: "LaneBatch") -> None:
         super()._put(batch)
         digests, told, is_later = self._taken.pop(batch.part)
         self._tape.sent(self._process, batch.part, digests, told, is_later=is_later)

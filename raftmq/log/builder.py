@@ -21,12 +21,13 @@ Sources: RocketMQ's consume queue (a light index a queue, one log for all).
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from raftmq.log.events import Placed
 from raftmq.log.index_file import Column
 from raftmq.log.traces import TouchBuilder
 
@@ -138,6 +139,15 @@ class SegmentBuilder:
             else:
                 stop = middle
         return entries[2 * begin] if 2 * begin < len(entries) else None
+
+    def placed(self, start: int, limit: int) -> Placed:
+        """Up to `limit` batches of the records from the one at `start` on: a copy."""
+        first = bisect_left(self._indexes, start)
+        rows = slice(first, first + limit)
+        gone = [row - first for row in self._forgotten if 0 <= row - first < limit]
+        return Placed(
+            self._queues[rows], self._bases[rows], self._counts[rows], self._indexes[rows], gone
+        )
 
     def forget(self, queue: int) -> None:
         """Hide a queue that lives again in a later segment; the columns still hold its rows."""

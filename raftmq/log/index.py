@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raftmq.log.builder import Placement, SegmentBuilder
+from raftmq.log.events import Part
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.segment import SegmentInfo
@@ -260,6 +261,28 @@ class LogIndex:
         sources.sort(key=lambda source: source.base)
         reached = sources[limit - 1].last if len(sources) > limit else 0
         return Touched(placement, sources[:limit], reached)
+
+    def parts(self, start: int, *, rows: int, limit: int) -> tuple[list[Part], int]:
+        """Where the rows of records from `start` on are, at least the first `rows` of them.
+
+        Returns:
+            Up to `limit` segments by record, and the record after them; 0: that is all there is.
+        """
+        sealed = [one for one in self._sealed.values() if one.last >= start]
+        found = [Part(one.base, one.last, one, None, []) for one in sealed]
+        for info in self._infos:
+            builder = self._builders.get(info.name)
+            if builder is not None and (info.last is None or info.last >= start):
+                placed, touches = builder.placed(start, rows), builder.touches.snapshot()
+                found.append(Part(info.base, info.last or 0, None, placed, touches))
+        found.sort(key=lambda part: part.base)
+        return found[:limit], found[limit].base if len(found) > limit else 0
+
+    @property
+    def first(self) -> int:
+        """The first record of which anything is known."""
+        sealed = [segment.base for segment in self._sealed.values() if segment.count]
+        return min([*sealed, *(info.base for info in self._infos)])
 
     def directory_queues(self) -> int:
         """Queues that have batches in sealed segments."""

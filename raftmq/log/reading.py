@@ -17,6 +17,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import Dropped, RotFound
 from raftmq.log.files import File, FileSystem
@@ -44,6 +47,15 @@ class View(NamedTuple):
     """Last record."""
     end: int
     """Bytes written to the active segment."""
+
+
+class Stamps(NamedTuple):
+    """Who stamped records, and when."""
+
+    terms: npt.NDArray[np.uint64]
+    """Their terms."""
+    times: npt.NDArray[np.int64]
+    """Milliseconds since 1970."""
 
 
 class _Place(NamedTuple):
@@ -139,6 +151,32 @@ def read_scattered(
     if place is not None and ordinals:
         records += _decode(files, folder, place, ordinals, start=start, end=end)
     return records
+
+
+def read_stamps(view: View, indexes: npt.NDArray[np.uint64]) -> Stamps:
+    """See `LogStore.stamps`."""
+    found = Stamps(np.zeros(len(indexes), np.uint64), np.zeros(len(indexes), np.int64))
+    if not len(indexes):
+        return found
+    _check_kept(view, int(indexes[0]))
+    assert indexes[-1] <= view.last, f"{indexes[-1]} of a log that ends at {view.last}"
+    for segment in view.segments:
+        low, high = np.searchsorted(indexes, [segment.base, segment.last + 1])
+        if low >= high:
+            continue
+        wanted = indexes[low:high]
+        first, last = int(wanted[0]) - segment.base, int(wanted[-1]) - segment.base
+        if isinstance(segment, SegmentIndex):
+            times = np.asarray(segment.column("timestamps")[first : last + 1])
+            runs = segment.terms()
+        else:
+            # A copy: an array that is looked into cannot grow, and this one has to.
+            times = np.frombuffer(segment.timestamps[first : last + 1], np.int64)
+            runs = list(segment.runs)
+        found.times[low:high] = times[(wanted - wanted[0]).astype(np.int64)]
+        firsts, terms = np.array(runs, np.uint64).T
+        found.terms[low:high] = terms[np.searchsorted(firsts, wanted, side="right") - 1]
+    return found
 
 
 def _check_kept(view: View, index: int) -> None:

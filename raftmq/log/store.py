@@ -33,12 +33,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from raftmq.log.builder import SegmentBuilder
 from raftmq.log.cutting import NOTE_NAME, Note, cut, read_note, remove_note, write_note
 from raftmq.log.faults import Dropped, RotFound, WriteFailed
 from raftmq.log.files import FileSystem, Lock, publish
 from raftmq.log.index_file import SegmentIndex, encode_index, open_index
-from raftmq.log.reading import path_of, read_range, read_scattered
+from raftmq.log.reading import Stamps, path_of, read_range, read_scattered, read_stamps
 from raftmq.log.record import Record
 from raftmq.log.recovery import Found, Segment, last_link, outer_damage, recover
 from raftmq.log.rewrite import Rewrite
@@ -276,6 +279,10 @@ class LogStore(LogWriter):
         except Dropped as dropped:
             self._refuse_if_lost(dropped)
             raise
+
+    def stamps(self, indexes: npt.NDArray[np.uint64]) -> Stamps:
+        """Terms and timestamps of the kept records at rising `indexes`; as `stamp`, for many."""
+        return read_stamps(self._view, indexes)
 
     def _refuse_if_lost(self, dropped: Dropped) -> None:
         """A segment's file was missing: retention took it, or somebody else."""

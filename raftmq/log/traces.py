@@ -45,7 +45,7 @@ FROM = -1
 
 ROW_BYTES = 64
 _ROW = struct.Struct("<QQQqQQIIIHBx")
-_DTYPE = np.dtype(
+ROW = np.dtype(
     [
         ("index", "<u8"),
         ("token", "<u8"),
@@ -61,13 +61,15 @@ _DTYPE = np.dtype(
         ("reserved", "u1"),
     ]
 )
+"""A row, for numpy."""
 _COUNT = struct.Struct("<Q")
-_MAX32 = 2**32 - 1
+MAX32 = 2**32 - 1
+"""As `width`: all from `base` on; as `bits_at`: no gaps."""
 _MAX16 = 2**16 - 1
 _MAX63 = 2**63 - 1
 _CHUNK_ROWS = 1024
 _CHUNK_BITS = 256 * 1024
-assert _ROW.size == _DTYPE.itemsize == ROW_BYTES
+assert _ROW.size == ROW.itemsize == ROW_BYTES
 
 
 class Touch(NamedTuple):
@@ -131,9 +133,9 @@ class TouchBuilder:
         """Note what the record at `index` did for an attachment; records come in their order."""
         rows, pack = self._rows, _ROW.pack
         for kind, queue, base, bits, attempt, consumer, token, detail in touches:
-            width, bits_at = bits.bit_length(), _MAX32
+            width, bits_at = bits.bit_length(), MAX32
             if bits == FROM:
-                width = _MAX32
+                width = MAX32
             elif bits & (bits + 1):
                 bits_at = len(self._bits)
                 self._bits += bits.to_bytes((width + 7) // 8, "little")
@@ -145,7 +147,7 @@ class TouchBuilder:
                 queue,
                 base,
                 width,
-                number & _MAX32,
+                number & MAX32,
                 bits_at,
                 min(attempt, _MAX16),
                 kind,
@@ -165,52 +167,58 @@ class TouchBuilder:
         if not chunks:
             return b""
         joined = bytearray().join(chunk.rows for chunk in chunks)
-        rows = np.frombuffer(joined, _DTYPE)
+        rows = np.frombuffer(joined, ROW)
         start = shift = 0
         for chunk in chunks:
             stop = start + len(chunk.rows) // ROW_BYTES
             part = rows["bits_at"][start:stop]
-            part[part != _MAX32] += np.uint32(shift)
+            part[part != MAX32] += np.uint32(shift)
             start, shift = stop, shift + len(chunk.bits)
-        assert shift < _MAX32, "a segment is smaller than that"
+        assert shift < MAX32, "a segment is smaller than that"
         in_order = rows[np.argsort(rows["queue"], kind="stable")]
         parts = [_COUNT.pack(len(rows)), in_order.tobytes(), *(chunk.bits for chunk in chunks)]
         return b"".join(parts)
 
 
-def rows_of(section: memoryview, queue: int) -> Rows:
-    """The rows of one queue in a section of an index file."""
+def all_rows(section: memoryview) -> Rows:
+    """The rows in a section of an index file."""
     if not len(section):
         return Rows(b"", b"")
     (count,) = _COUNT.unpack_from(section)
     end = _COUNT.size + count * ROW_BYTES
-    rows = section[_COUNT.size : end]
-    queues = np.frombuffer(rows, _DTYPE)["queue"]
+    return Rows(section[_COUNT.size : end], section[end:])
+
+
+def rows_of(section: memoryview, queue: int) -> Rows:
+    """The rows of one queue in a section of an index file."""
+    rows, bits = all_rows(section)
+    queues = np.frombuffer(rows, ROW)["queue"]
+    count = len(queues)
 
     def queue_at(row: int) -> int:
         return int(queues[row])
 
     first = bisect_left(range(count), queue, key=queue_at)
     stop = bisect_right(range(count), queue, lo=first, key=queue_at)
-    return Rows(rows[first * ROW_BYTES : stop * ROW_BYTES], section[end:])
+    return Rows(rows[first * ROW_BYTES : stop * ROW_BYTES], bits)
 
 
 def find(found: Rows, *, queue: int, offset: int, after: int) -> Iterator[TouchRow]:
     """The touches of one message by records after the one at `after`, in order."""
-    rows = np.frombuffer(found.rows, _DTYPE)
+    rows = np.frombuffer(found.rows, ROW)
     rows = rows[(rows["queue"] == queue) & (rows["index"] > after)]
     base, width = rows["base"], rows["width"]
     is_in = (base <= offset) & (offset - base < width)
-    is_in &= width != _MAX32
+    is_in &= width != MAX32
     is_in |= (width == 0) & (offset < base)
-    is_in |= (width == _MAX32) & (offset >= base)
+    is_in |= (width == MAX32) & (offset >= base)
     for row in rows[is_in]:
         if _has_bit(row, found.bits, offset):
             yield TouchRow(*(int(row[field]) for field in TouchRow._fields))
 
 
 def _has_bit(row: Any, bits: Sequence[int], offset: int) -> bool:
-    if row["bits_at"] == _MAX32:
+    if row["bits_at"] == MAX32:
         return True
     at = offset - int(row["base"])
     return bool(bits[int(row["bits_at"]) + (at >> 3)] >> (at & 7) & 1)

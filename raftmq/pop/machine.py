@@ -7,7 +7,7 @@ ones of its queue. So the log decides the order, and every replica finds the sam
 |---|---|
 | BATCH | the batch is placed at the end of its queue, or waits for its time (`delays`), or is |
 | | found to be a repeat, or refused |
-| COMMANDS | each command in turn: `CommitOffsets`, `Trim`, `DropQueues`, `Resubscribe`, `calls` |
+| COMMANDS | each command in turn: `CommitOffsets`, `ClaimSessions`, `Trim`, `DropQueues`, … |
 | NOOP, MEMBERSHIP | nothing (consensus reads memberships itself) |
 | any | before it time passes, after it consumers that wait are served (`serving`) |
 
@@ -35,7 +35,7 @@ from . import calls
 from .commands import decode_commands
 from .delays import POSITION_BITS, RESERVED, Cancel, Carry, Delays, Run
 from .offsets import CommitOffsets, Offsets
-from .producers import Producers
+from .producers import ClaimSessions, Producers
 from .results import Appended, Changed, Delayed, Refused, Result, UnsupportedVersion
 from .serving import Serving
 from .subscriptions import Resubscribe, Subscriptions
@@ -44,11 +44,11 @@ from .transactions import Begin, End, Transactions, is_half
 VERSION = 1
 """The newest record version that this machine applies."""
 
-_STATE_VERSION = 7
-_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, _STATE_VERSION)
+_STATE_VERSION = 8
+_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, 7, _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
-these."""
+these, the seventh no claimed sessions."""
 _DELAYED = 1 << 62
 """In a producer's session: a batch went not to an offset, but to this plus its number."""
 _DIGEST = struct.Struct("<QIQ")
@@ -70,7 +70,16 @@ class DropQueues(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
 
 
 Command = (
-    CommitOffsets | Trim | DropQueues | Resubscribe | Cancel | Carry | Begin | End | calls.Call
+    CommitOffsets
+    | ClaimSessions
+    | Trim
+    | DropQueues
+    | Resubscribe
+    | Cancel
+    | Carry
+    | Begin
+    | End
+    | calls.Call
 )
 
 
@@ -233,6 +242,8 @@ class PartitionMachine:
         match command:
             case CommitOffsets():
                 return self.offsets.commit(command, self.ends, now)
+            case ClaimSessions():
+                return self._claim(command, now)
             case Trim(index=index):
                 floor = self.delays.floor or index
                 self.log_start = max(self.log_start, min(index, floor, self.applied + 1))
@@ -256,6 +267,16 @@ class PartitionMachine:
                 return self.transactions.end(command, now, self.applied + 1)
             case _:
                 return self.serving.run(command, self.ends, now)
+
+    def _claim(self, command: ClaimSessions, now: int) -> Result:
+        """[epoch, messages stored, offset of the first; -1: none, or it is delayed], a queue."""
+        self._producers.forget_before(now - self._limits.session_idle_ms_max)
+        claimed = self._producers.claim(command, index=self.applied + 1, now=now)
+        if isinstance(claimed, Refused):
+            return claimed
+        return Changed(
+            [[c.epoch, c.next_sequence, c.origin if c.origin < _DELAYED else -1] for c in claimed]
+        )
 
     def _drop(self, queues: set[int]) -> None:
         self._producers.drop_queues(queues)

@@ -12,10 +12,26 @@ sequence, count). The session of (producer, queue) knows the next sequence it ex
 Where a batch went is remembered as *runs*: pairs (first sequence, base offset) between which both
 grow in step. A queue with one producer has one run however many batches it sends.
 
+*Claimed sessions.* A producer whose work outlives its process (a task that is tried again) does not
+choose its epoch, it is given one: a claim names the producer, its queues and a *label*, which says
+what is being written and grows with each piece of work.
+
+| label | the session |
+|---|---|
+| the same as before | goes on at its next sequence: an earlier attempt has stored what is below |
+| higher | begins again at 0 |
+| lower | refused, `FENCED`: later work has begun |
+
+Each claim that is granted gives a new epoch, and batches of any other are refused: so of all
+attempts only the one that claimed last can store anything, and it was told what the others stored.
+
 Invariants:
 - A session begins at sequence 0. If it began anywhere, a batch that overtook a lost one after a
   change of leader would make the lost one look like a repeat: acked, and nowhere.
 - A higher epoch replaces the session; a lower one is refused for ever (`FENCED`).
+- An epoch of a claim, `CLAIMED` or above, makes no session: if it did, a batch that is sent after
+  its session was forgotten would begin one that no later claim knows the label of.
+- No two claims of a producer get the same epoch: it is at most the index of the claim's record.
 - Memory is bounded: at most `sessions_max` sessions, the one idle longest goes first, and
   `RUNS_MAX` runs a session. Eviction depends on record times only, so replicas agree.
 
@@ -23,30 +39,63 @@ Sources: Raft thesis §6.3 (client sessions); Kafka's idempotent producer (KIP-9
 """
 
 from bisect import bisect_right
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from raftmq.errors import Reason
 
+from .delays import RESERVED
 from .results import Refused
 
 RUNS_MAX = 64
 """Runs kept a session; a client keeps at most so many batches in flight to one queue."""
+CLAIMED = 1 << 31
+"""Epochs from here on are given by claims."""
+
+
+class ClaimSessions(msgspec.Struct, frozen=True, array_like=True, tag="claim_sessions"):
+    """Take a producer's sessions over from whoever had them."""
+
+    producer: int
+    """The producer's id, 1 to 2^63 - 1."""
+    queues: list[int]
+    """Numbers of queues, each once."""
+    label: int
+    """What is written, 1 to 2^63 - 1; it never goes back."""
+
+
+class ClaimedSession(NamedTuple):
+    """What a claim finds, of one queue."""
+
+    epoch: int
+    """That of the claim: batches need it."""
+    next_sequence: int
+    """Messages of this label that are stored."""
+    origin: int
+    """Where the first of them went; -1: none is stored."""
 
 
 class _Session:
     """What is known of one producer on one queue."""
 
-    __slots__ = ("bases", "epoch", "firsts", "next_sequence", "timestamp")
+    __slots__ = ("bases", "epoch", "firsts", "label", "next_sequence", "origin", "timestamp")
 
-    def __init__(self, epoch: int, next_sequence: int, timestamp: int) -> None:
+    def __init__(self, epoch: int, next_sequence: int, timestamp: int, label: int = 0) -> None:
         self.epoch = epoch
         self.next_sequence = next_sequence
         self.timestamp = timestamp
+        self.label = label
+        """0: it was never claimed."""
+        self.origin = -1
+        """Where sequence 0 went; unlike the runs it is not forgotten."""
         self.firsts: list[int] = []
         self.bases: list[int] = []
 
     def extend(self, first: int, base: int) -> None:
         """Remember that sequence `first` went to offset `base`; start a run if out of step."""
+        if first == 0:
+            self.origin = base
         if self.firsts and first - self.firsts[-1] == base - self.bases[-1]:
             return
         self.firsts.append(first)
@@ -84,6 +133,8 @@ class Producers:
         key = (producer, queue)
         session = self._sessions.get(key)
         if session is None or epoch > session.epoch:
+            if epoch >= CLAIMED:
+                return _forgotten(producer, queue)
             if first != 0:
                 return _unknown(producer, queue, first)
             session = _Session(epoch, 0, now)
@@ -95,18 +146,60 @@ class Producers:
         session.extend(first, end)
         session.next_sequence = first + count
         session.timestamp = now
+        self._keep(key, session)
+        return None
+
+    def claim(
+        self, command: ClaimSessions, *, index: int, now: int
+    ) -> list[ClaimedSession] | Refused:
+        """Take over the sessions of a producer; `index` is that of the command's record.
+
+        Returns:
+            One for each queue of the command, in its order; or why not, and then nothing changed.
+        """
+        refusal = self._claim_refusal(command)
+        if refusal is not None:
+            return refusal
+        claimed = []
+        for queue in command.queues:
+            key = (command.producer, queue)
+            session = self._sessions.get(key)
+            epoch = CLAIMED | index % CLAIMED
+            if session is not None and session.label:
+                epoch = CLAIMED | (session.epoch + 1) % CLAIMED
+            if session is None or session.label < command.label:
+                session = _Session(epoch, 0, now, command.label)
+            session.epoch, session.timestamp = epoch, now
+            self._keep(key, session)
+            claimed.append(ClaimedSession(epoch, session.next_sequence, session.origin))
+        return claimed
+
+    def _claim_refusal(self, command: ClaimSessions) -> Refused | None:
+        producer, queues, label = command.producer, command.queues, command.label
+        if not 0 < producer < RESERVED or not 0 < label < RESERVED:
+            return Refused(Reason.BAD_ARGUMENT, "a producer's id and a label are 1 to 2^63 - 1")
+        if not 0 < len(queues) <= self._sessions_max or len(set(queues)) < len(queues):
+            message = f"a claim names 1 to {self._sessions_max} queues, each once"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        known = [self._sessions.get((producer, queue)) for queue in queues]
+        highest = max((session.label for session in known if session is not None), default=0)
+        if label < highest:
+            message = f"producer {producer} has come to label {highest}; {label} is over"
+            return Refused(Reason.FENCED, message)
+        return None
+
+    def _keep(self, key: tuple[int, int], session: _Session) -> None:
         # The newest goes to the end of the dict: its order is the order of eviction.
         self._sessions.pop(key, None)
         self._sessions[key] = session
         if len(self._sessions) > self._sessions_max:
             del self._sessions[next(iter(self._sessions))]
-        return None
 
     def is_new(self, *, producer: int, queue: int, epoch: int, first: int) -> bool:
         """Would `admit` take this batch as a new one?"""
         session = self._sessions.get((producer, queue))
         if session is None or epoch > session.epoch:
-            return first == 0
+            return first == 0 and epoch < CLAIMED
         return epoch == session.epoch and first == session.next_sequence
 
     def _repeat_or_gap(self, session: _Session, *, first: int, count: int) -> int | Refused:
@@ -145,17 +238,19 @@ class Producers:
 
     def dump(self) -> list[list[Any]]:
         """The sessions as plain values, in order of eviction."""
-        return [
-            [producer, queue, s.epoch, s.next_sequence, s.timestamp, s.firsts, s.bases]
-            for (producer, queue), s in self._sessions.items()
-        ]
+        rows = []
+        for (producer, queue), s in self._sessions.items():
+            row = [producer, queue, s.epoch, s.next_sequence, s.timestamp, s.firsts, s.bases]
+            rows.append([*row, s.label, s.origin] if s.label else row)
+        return rows
 
     def load(self, rows: list[list[Any]]) -> None:
         """The reverse of `dump`."""
         self._sessions = {}
-        for producer, queue, epoch, next_sequence, timestamp, firsts, bases in rows:
-            session = _Session(epoch, next_sequence, timestamp)
-            session.firsts, session.bases = list(firsts), list(bases)
+        for producer, queue, epoch, next_sequence, timestamp, firsts, bases, *claimed in rows:
+            label, origin = claimed or (0, -1)
+            session = _Session(epoch, next_sequence, timestamp, label)
+            session.firsts, session.bases, session.origin = list(firsts), list(bases), origin
             self._sessions[producer, queue] = session
 
 
@@ -164,4 +259,9 @@ def _unknown(producer: int, queue: int, first: int) -> Refused:
         f"producer {producer} is not known on queue {queue}, yet its sequence starts at {first}: "
         "a new producer starts at 0"
     )
+    return Refused(Reason.UNKNOWN_PRODUCER, message)
+
+
+def _forgotten(producer: int, queue: int) -> Refused:
+    message = f"producer {producer} has no claimed session on queue {queue} any more: claim anew"
     return Refused(Reason.UNKNOWN_PRODUCER, message)

@@ -25,7 +25,8 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | COMMIT, HEARTBEAT, MEMBERS | see `assigning` | | |
 | CANCEL | see `delaying` | | |
 | BEGIN, END, TRANSACTIONS | see `transacting` | | |
-| WHY | see `tracing` | | |
+| SESSIONS | see `sessions` | | |
+| WHY, EVENTS | see `tracing` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -87,10 +88,12 @@ class FrameKind(IntEnum):
     TRANSACTIONS = 28
     WHY = 29
     RESET = 30
+    SESSIONS = 31
     RAFT = 32
     SNAPSHOT = 33
     PROBE = 34
     REPAIR = 35
+    EVENTS = 36
     ERROR = 0x7F
 
 

@@ -1,8 +1,18 @@
-"""The messages about what became of a message.
+"""The messages about what became of messages: of one, and of all.
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
 | WHY | `FindTouches`, `FoundTouches` | - | - |
+| EVENTS | `FindEvents`, `FoundEvents` | - | columns, one after the other |
+
+The body of the answer to EVENTS has each column of its rows as a whole, little-endian and without
+padding: `indexes u64`, `terms u64`, `times i64` (milliseconds since 1970), `queues u64`,
+`bases u64`, `consumers u64`, `tokens u64`, `details i64`, `widths u32`, `numbers u32`,
+`bits_at u32`, `attempts u16`, `kinds u8`, then `bits`. A row is about the `width` messages of the
+queue from offset `base` on; width 0: about all before `base`; width 2^32 - 1: about all from it on.
+If `bits_at` is not 2^32 - 1, it is about those of them whose bits are set from byte `bits_at` of
+`bits` on, the lowest first. The rest is as in `TouchView`; of rows of kind 0, which say where
+batches were stored, it is 0.
 """
 
 from .messages import _Wire
@@ -63,3 +73,35 @@ class FoundTouches(_Wire, frozen=True):
     is_whole: bool
     """False: the log no longer reaches back to where the message was stored, or a part of what is
     kept of it cannot be read."""
+
+
+class FindEvents(_Wire, frozen=True):
+    """Ask what became of all messages by the records of a log, linearizably."""
+
+    partition_group: int
+    """The partition group."""
+    start: int
+    """The first record."""
+    stop: int = 0
+    """The record after the last one; 0: up to the last that is applied."""
+    skip: int = 0
+    """For the next page: `FoundEvents.skip` of the one before."""
+    bytes_max: int = 4 * 1024 * 1024
+    """About the length of the answer's body; 0: only `first` and `end` are wanted."""
+
+
+class FoundEvents(_Wire, frozen=True):
+    """The answer to `FindEvents`: rows in the order of the log, those of a record by queue."""
+
+    rows: int
+    """How many there are."""
+    bits: int
+    """Bytes of their bits."""
+    next: int
+    """The record to go on with: all rows of those before it are told."""
+    skip: int
+    """So many rows of `next` are told, too."""
+    first: int
+    """The first record that the log still has."""
+    end: int
+    """The record after the last that is applied."""

@@ -7,6 +7,7 @@ import pytest
 
 from raftmq.cli import app
 from raftmq.cli.exits import ExitCode, Failure, explained, unwrapped
+from raftmq.cli.lazy import LazyGroup
 from raftmq.errors import (
     CorruptRecord,
     OutcomeUnknown,
@@ -80,7 +81,7 @@ def test_command_that_raises_ends_with_a_code_and_no_traceback(
     def fails() -> None:
         raise raised
 
-    monkeypatch.setattr(app.LazyGroup, "get_command", lambda *_: fails)
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: fails)
     ended = raftmq("topic")
     assert ended.code == code
     assert words in ended.stderr
@@ -92,7 +93,7 @@ def test_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(app.LazyGroup, "get_command", lambda *_: fails)
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: fails)
     with pytest.raises(ZeroDivisionError):
         app.run(["topic"])
 

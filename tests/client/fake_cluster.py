@@ -38,6 +38,7 @@ from raftmq.pop.catalog import Bootstrap, Catalog, Node
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.offsets import CommitOffsets as CommitCommand
+from raftmq.pop.producers import ClaimSessions as ClaimCommand
 from raftmq.pop.results import Appended, Changed, Refused, Result
 from raftmq.wire.assigning import CommitOffsets, FindMembers, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
@@ -78,6 +79,7 @@ from raftmq.wire.messages import (
     Transfer,
     Welcome,
 )
+from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .fake_popping import FakePopping
 from .pipe import Pipe
@@ -268,6 +270,7 @@ class FakeNode:
             FrameKind, Callable[[Frame], tuple[bytes, list[bytes]] | ErrorReply]
         ] = {
             FrameKind.PRODUCE: self._produce,
+            FrameKind.SESSIONS: self._sessions,
             FrameKind.METADATA: self._metadata,
             FrameKind.COMMIT: self._commit,
             FrameKind.COMMITTED: self._committed,
@@ -431,6 +434,19 @@ class FakeNode:
             return ErrorReply(result.reason.value, result.message)
         assert isinstance(result, Changed)
         return pack(OffsetsCommitted(result.value or [])), []
+
+    def _sessions(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        request = unpack(ClaimSessions, frame.header)
+        error = self._wrong_place(request.queues[0])
+        if error is not None:
+            return error
+        command = ClaimCommand(request.producer, request.queues, request.label)
+        log = self.cluster.log_of(request.queues[0])
+        result = log.add(Kind.COMMANDS, encode_commands([command]), self.cluster.clock_ms)
+        if isinstance(result, Refused):
+            return ErrorReply(result.reason.value, result.message)
+        assert isinstance(result, Changed)
+        return pack(SessionsClaimed([SessionView(*each) for each in result.value])), []
 
     def _committed(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(Committed, frame.header)

@@ -20,7 +20,7 @@ from raftmq.pop.results import Changed, Refused, Result
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Done, ErrorReply, FetchedQueue, FrameKind
-from raftmq.wire.popping import Lease, Leave, Pop, Popped, Settle, Settled
+from raftmq.wire.popping import Lease, Leave, Pop, Popped, ResetGroup, Settle, Settled
 
 if TYPE_CHECKING:
     from .fake_cluster import FakeNode, Log
@@ -46,6 +46,7 @@ class FakePopping:
             FrameKind.POP: self._ask,
             FrameKind.SETTLE: self._settle,
             FrameKind.LEAVE: self._leave,
+            FrameKind.RESET: self._reset,
         }
 
     def now_ms(self) -> int:
@@ -146,6 +147,18 @@ class FakePopping:
         self._turns[key] = self._turns.get(key, 0) + 1
         log = self._cluster.logs[request.partition_group]
         self.run(log, calls.Leave(request.number, request.consumer))
+        return pack(Done()), []
+
+    def _reset(self, frame: Frame) -> Answer | ErrorReply:
+        request = unpack(ResetGroup, frame.header)
+        error = self._node.not_leader(request.partition_group)
+        if error is not None:
+            return error
+        log = self._cluster.logs[request.partition_group]
+        opening = self._opening(log, request.number)
+        if isinstance(opening, ErrorReply):
+            return opening
+        self.run(log, *opening, calls.ResetGroup(request.number, request.queues, request.offsets))
         return pack(Done()), []
 
     def _opening(self, log: "Log", number: int) -> list[calls.Call] | ErrorReply:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pyarrow as pa
 import pytest
 
 import raftmq
@@ -29,6 +30,18 @@ async def test_queue_that_was_not_recorded_cannot_be_checked(tmp_path: Path) -> 
         with pytest.raises(Rejected, match="check=True") as caught:
             await mq.check()
     assert caught.value.reason is Reason.BAD_ARGUMENT
+
+
+async def test_what_is_not_recorded_cannot_be_sent_to_a_checked_queue(tmp_path: Path) -> None:
+    rows = pa.RecordBatch.from_pydict({"body": [b"x"]})
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", 1)
+        with pytest.raises(Rejected, match="not recorded"):
+            mq.claimed_producer("orders", "import")
+        async with mq.producer("orders") as p:
+            with pytest.raises(Rejected, match="not recorded"):
+                await p.put_arrow(rows)
+        assert (await mq.admin.describe_topic("orders")).queues[0].end == 0
 
 
 async def test_nothing_done_is_unknown_and_not_valid(tmp_path: Path) -> None:

@@ -342,14 +342,20 @@ LONG = {
 @pytest.mark.parametrize("kind", LONG)
 def test_long_filters_enter_and_leave_in_little_time(kind: str) -> None:
     index: Index[int] = Index()
-    times = []
+    times, parsing = [], []
     for each in range(3 * REST_MAX):
+        text = f"({LONG[kind]}) AND z <> {each}"
+        begun = time.process_time()
+        compile_filter(text)
         start = time.process_time()
-        index.add(each, f"({LONG[kind]}) AND z <> {each}")
+        index.add(each, text)
         times.append(time.process_time() - start)
-    # The worst one splits nodes. The median needs 10 ms, the parser's 5 among them.
-    assert max(times) < 0.5
-    assert sorted(times)[len(times) // 2] < 0.1
+        parsing.append(start - begun)
+    # Against the parser's time, 1 to 5 ms, for on busy cores all takes several times as long. The
+    # worst one splits nodes.
+    once = sorted(parsing)[len(parsing) // 2]
+    assert max(times) < 120 * once
+    assert sorted(times)[len(times) // 2] < 20 * once
     props = {"a": 7, "b": 7, "c": 8, "t": "-x7-y", **{f"p{each}": 1 for each in range(1_000)}}
     assert index.match({**props, "z": 3}) == set(range(3 * REST_MAX)) - {3}
     for each in range(3 * REST_MAX):

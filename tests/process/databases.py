@@ -84,9 +84,9 @@ def create_tables(name: str) -> None:
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
+def postgresql(*settings: str) -> Iterator[str]:
     """What libpq takes to reach a new server, but for the name of a database; it is gone at the
-    end.
+    end. `settings` are as `wal_level=logical`.
 
     The server refuses root: then it runs as the user that Debian's package made for it, and all of
     it is in a folder of that user. It listens on a socket in there and nowhere else.
@@ -100,7 +100,7 @@ def postgresql() -> Iterator[str]:
         how |= {"user": SERVER_USER, "group": SERVER_USER, "extra_groups": []}
     try:
         _make(programs, folder, how)
-        with _running(programs, folder, how):
+        with _running(programs, folder, settings, how):
             yield f"host={folder} user={SERVER_USER}"
     finally:
         shutil.rmtree(folder)
@@ -129,11 +129,14 @@ def _make(programs: Path, folder: Path, how: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _running(programs: Path, folder: Path, how: dict[str, Any]) -> Iterator[None]:
+def _running(
+    programs: Path, folder: Path, settings: tuple[str, ...], how: dict[str, Any]
+) -> Iterator[None]:
     import psycopg
 
     log = folder / "log"
     command = [f"{programs}/postgres", "-D", f"{folder}/data", "-k", f"{folder}", "-h", ""]
+    command += [part for setting in settings for part in ("-c", setting)]
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, **how) as server:
         try:
             deadline = time.monotonic() + START_SECONDS_MAX

@@ -17,6 +17,7 @@ from raftmq.wire import (
     messages,
     popping,
     raft,
+    sessions,
     tracing,
     transacting,
 )
@@ -33,6 +34,7 @@ STRUCTS = {
         assigning,
         delaying,
         transacting,
+        sessions,
         tracing,
         raft,
     )

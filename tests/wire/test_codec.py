@@ -20,6 +20,7 @@ from raftmq.wire import (
     delaying,
     messages,
     popping,
+    sessions,
     tracing,
     transacting,
 )
@@ -45,6 +46,7 @@ TYPES = [
         **vars(assigning),
         **vars(delaying),
         **vars(transacting),
+        **vars(sessions),
         **vars(tracing),
     }.values()
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_.__name__[0] != "_"

@@ -1,0 +1,279 @@
+"""How fast messages get into Spark and out of it: `python -m bench.pipeline`.
+
+    python -m bench.pipeline [--messages 1000000] [--rounds 3] [--only read,write,...] [--json FILE]
+
+| scenario | measured, on three nodes | against |
+|---|---|---|
+| read | a topic into a sink that throws rows away | the source that yields tuples |
+| write | rows of Spark into a topic | the sink that takes rows one by one |
+| windows | a stream to its end, counted by tag in windows of a second | the source of tuples |
+| archive | a stream to its end into Parquet | the same into a sink that throws away |
+| first | from a session to the rows of its first query, in a process of its own | - |
+
+Two ways that are compared take turns; the ratio is the median of those of neighbours. Messages have
+100 bytes, a key and one of eight tags, in four queues. Nodes, Spark and all else share the machine.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from anyio.from_thread import start_blocking_portal
+from rich.console import Console
+from rich.table import Table
+
+import raftmq
+from bench.pipeline_twins import RowSource
+from raftmq import pipeline, testing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCENARIOS = ("read", "write", "windows", "archive", "first")
+TOPIC, QUEUES, TAGS = "bench", 4, 8
+COLUMNS = "queue,offset,key,tag,body,timestamp"
+"""What is read; both ways read the same."""
+BODY_BYTES = 100
+CHUNK = 10_000
+FIRST_RUNS = 3
+
+Way = Callable[[], float]
+"""Does the work once; how many messages a second."""
+
+
+class Figure(TypedDict):
+    """One line of the result."""
+
+    name: str
+    """What it is."""
+    value: float
+    """How much."""
+    unit: str
+    """Of what; empty: a ratio."""
+    wanted: float | None
+    """For a ratio at least so much, for seconds at most; None: it is there for comparison."""
+
+
+class Bench:
+    """A cluster with messages, and a Spark."""
+
+    def __init__(self, spark: "SparkSession", url: str, folder: Path, count: int) -> None:
+        self._spark = spark
+        self._url = url
+        self._folder = folder
+        self._count = count
+        self._runs = 0
+
+    def fill(self) -> None:
+        """Make the topic that is read."""
+        with raftmq.blocking.connect(self._url) as mq:
+            mq.admin.create_topic(TOPIC, queues=QUEUES)
+            with mq.producer(TOPIC) as producer:
+                for first in range(0, self._count, CHUNK):
+                    numbers = range(first, min(first + CHUNK, self._count))
+                    producer.send_many(
+                        bodies=[b"%0*d" % (BODY_BYTES, n) for n in numbers],
+                        keys=[f"key-{n % 10_000}" for n in numbers],
+                        tags=[f"tag-{n % TAGS}" for n in numbers],
+                    )
+
+    def read(self, form: str) -> float:
+        """All messages into nothing."""
+        rows = self._reader(form).load()
+        return self._timed(lambda: rows.write.format("noop").mode("overwrite").save())
+
+    def write(self, form: str) -> float:
+        """As many rows into a topic of their own."""
+        self._runs += 1
+        topic = f"written-{self._runs}"
+        with raftmq.blocking.connect(self._url) as mq:
+            mq.admin.create_topic(topic, queues=QUEUES)
+        rows = self._spark.range(self._count, numPartitions=2).selectExpr(
+            f"cast(lpad(id, {BODY_BYTES}, '0') as binary) as body",
+            "concat('key-', id % 10000) as key",
+            f"concat('tag-', id % {TAGS}) as tag",
+        )
+        writer = rows.write.format(form).option("url", self._url).option("topic", topic)
+        rate = self._timed(lambda: writer.mode("append").save())
+        with raftmq.blocking.connect(self._url) as mq:
+            stored = sum(mq.admin.find_offsets(topic, "latest").values())
+            assert stored == self._count, f"{stored} of {self._count} rows are in {topic}"
+            mq.admin.delete_topic(topic)
+        return rate
+
+    def windows(self, form: str) -> float:
+        """The stream to its end, counted by tag and second."""
+        from pyspark.sql.functions import window
+
+        rows = self._stream(form).withWatermark("timestamp", "1 second")
+        counted = rows.groupBy(window("timestamp", "1 second"), "tag").count()
+        return self._to_the_end(counted, "noop", "update", {})
+
+    def archive(self, sink: str) -> float:
+        """The stream to its end into an archive, or into nothing."""
+        rows = self._spark.readStream.format("raftmq").option("url", self._url)
+        rows = rows.option("subscribe", TOPIC).option("maxOffsetsPerTrigger", self._count // 4)
+        if sink == "noop":
+            return self._to_the_end(rows.load(), "noop", "append", {})
+        from raftmq.pipeline.archive.manifest import create
+        from raftmq.pipeline.archive.sink import ArchiveSink
+
+        self._spark.dataSource.register(ArchiveSink)
+        with raftmq.blocking.connect(self._url) as mq:
+            topics = json.dumps({TOPIC: mq.admin.describe_topic(TOPIC).id})
+        self._runs += 1
+        folder = self._folder / f"archive-{self._runs}"
+        create(folder)
+        options = {"path": str(folder), "topics": topics}
+        return self._to_the_end(rows.load(), sink, "append", options)
+
+    # Inside.
+
+    def _reader(self, form: str):  # type: ignore[no-untyped-def]
+        reader = self._spark.read.format(form).option("url", self._url)
+        return reader.option("subscribe", TOPIC).option("columns", COLUMNS)
+
+    def _stream(self, form: str) -> "DataFrame":
+        reader = self._spark.readStream.format(form).option("url", self._url)
+        reader = reader.option("maxOffsetsPerTrigger", self._count // 4)
+        return reader.option("subscribe", TOPIC).option("columns", COLUMNS).load()
+
+    def _to_the_end(
+        self, rows: "DataFrame", sink: str, mode: str, options: dict[str, str]
+    ) -> float:
+        self._runs += 1
+        writer = rows.writeStream.format(sink).outputMode(mode).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(self._folder / f"query-{self._runs}"))
+        for name, value in options.items():
+            writer = writer.option(name, value)
+        return self._timed(lambda: writer.start().awaitTermination())
+
+    def _timed(self, work: Callable[[], object]) -> float:
+        begun = time.perf_counter()
+        work()
+        return self._count / (time.perf_counter() - begun)
+
+
+def compared(
+    name: str, ours: Way, theirs: Way, *, rounds: int, words: tuple[str, str], wanted: float
+) -> list[Figure]:
+    """Both in turn, after one of each that does not count."""
+    ours(), theirs()
+    pairs = [(ours(), theirs()) for _ in range(rounds)]
+    ratios = [mine / other for mine, other in pairs]
+    return [
+        Figure(
+            name=f"{name}: {word}",
+            value=statistics.median(pair[place] for pair in pairs),
+            unit="messages/s",
+            wanted=None,
+        )
+        for place, word in enumerate(words)
+    ] + [
+        Figure(name=f"{name}: ratio", value=statistics.median(ratios), unit="", wanted=wanted),
+        Figure(name=f"{name}: lowest ratio", value=min(ratios), unit="", wanted=None),
+        Figure(name=f"{name}: highest ratio", value=max(ratios), unit="", wanted=None),
+    ]
+
+
+_FIRST = """
+import sys, time
+from raftmq import pipeline
+with pipeline.session() as spark:
+    begun = time.perf_counter()
+    reader = spark.read.format("raftmq").option("url", sys.argv[1]).option("subscribe", sys.argv[2])
+    assert len(reader.load().limit(10).collect()) == 10
+    print(time.perf_counter() - begun)
+"""
+
+
+def first(url: str) -> list[Figure]:
+    """How long the first query of a session takes."""
+    took = []
+    for _ in range(FIRST_RUNS):
+        command = [sys.executable, "-c", _FIRST, url, TOPIC]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        took.append(float(ran.stdout))
+    value = statistics.median(took)
+    return [Figure(name="first query after the session", value=value, unit="s", wanted=8.0)]
+
+
+def run(scenarios: Sequence[str], count: int, rounds: int) -> list[Figure]:
+    """Measure; progress goes to stderr."""
+    found: list[Figure] = []
+    with ExitStack() as stack:
+        portal = stack.enter_context(start_blocking_portal("trio"))
+        made = portal.wrap_async_context_manager(testing.cluster())
+        url = stack.enter_context(made).url
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raftmq-bench-")))
+        spark = stack.enter_context(pipeline.session("bench", memory="3g"))
+        spark.dataSource.register(RowSource)
+        bench = Bench(spark, url, folder, count)
+        print(f"filling a topic with {count:,} messages", file=sys.stderr)
+        bench.fill()
+        arrow, tuples = "raftmq", "raftmq-rows"
+        ways: dict[str, tuple[Way, Way, tuple[str, str], float]] = {
+            "read": (
+                lambda: bench.read(arrow), lambda: bench.read(tuples), ("arrow", "tuples"), 6.0
+            ),
+            "write": (
+                lambda: bench.write(arrow), lambda: bench.write(tuples), ("arrow", "rows"), 3.0
+            ),
+            "windows": (
+                lambda: bench.windows(arrow), lambda: bench.windows(tuples),
+                ("arrow", "tuples"), 2.5,
+            ),
+            "archive": (
+                lambda: bench.archive("raftmq-archive"), lambda: bench.archive("noop"),
+                ("archive", "no sink"), 0.45,
+            ),
+        }  # fmt: skip
+        for name, (ours, theirs, words, wanted) in ways.items():
+            if name in scenarios:
+                print(f"{name}: {rounds} rounds", file=sys.stderr)
+                found += compared(name, ours, theirs, rounds=rounds, words=words, wanted=wanted)
+        if "first" in scenarios:
+            print("first: a session of its own", file=sys.stderr)
+            found += first(url)
+    return found
+
+
+def table(figures: Sequence[Figure]) -> Table:
+    """The figures for people."""
+    shown = Table("", "measured", "wanted", box=None)
+    for each in figures:
+        is_met = each["wanted"] is None or (
+            each["value"] <= each["wanted"] if each["unit"] == "s" else
+            each["value"] >= each["wanted"]
+        )  # fmt: skip
+        wanted = "" if each["wanted"] is None else f"{each['wanted']:g}"
+        value = f"{each['value']:,.0f}" if each["value"] >= 1000 else f"{each['value']:.2f}"
+        style = "" if is_met else "bold red"
+        shown.add_row(each["name"], f"{value} {each['unit']}", wanted, style=style)
+    return shown
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="bench.pipeline")
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default=",".join(SCENARIOS), help=", ".join(SCENARIOS))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    figures = run(arguments.only.split(","), arguments.messages, arguments.rounds)
+    Console().print(table(figures))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The source and the sink row by row, as most connectors for Spark have them: for comparison.
+
+Everything else is alike: the same plan, the same consumer and producer, the same messages.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Row
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+import raftmq
+from raftmq.client import Outgoing
+from raftmq.client.message import Messages
+from raftmq.pipeline.rows import ddl
+from raftmq.pipeline.source.batch import BatchReader, Part
+from raftmq.pipeline.source.options import Options, parse
+from raftmq.pipeline.source.reading import Reading
+from raftmq.pipeline.source.stream import StreamReader
+from raftmq.pipeline.source.table import columns_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+CHUNK = 5_000
+"""Rows in one call of the producer."""
+
+
+def rows_of(reading: Reading, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    """The messages of a range as tuples, one after the other."""
+    assert isinstance(partition, Part)
+    wanted = partition.range
+    for slices in reading._slices(wanted):
+        messages = Messages(slices, wanted.topic)
+        columns = {
+            "queue": messages.queues,
+            "offset": messages.offsets,
+            "key": messages.keys,
+            "tag": messages.tags,
+            "body": messages.bodies,
+            "timestamp": [datetime.fromtimestamp(t / 1000, UTC) for t in messages.timestamps],
+        }
+        yield from zip(*(columns[name] for name in reading.columns), strict=True)
+
+
+class RowReader(BatchReader):
+    """The batch read, as tuples."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """One tuple a message."""
+        return rows_of(self._reading, partition)
+
+
+class RowStreamReader(StreamReader):
+    """The stream read, as tuples."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """One tuple a message."""
+        return rows_of(self._reading, partition)
+
+
+class RowWriter(DataSourceWriter):
+    """The sink: a call of the producer for so many rows, and no promise to write them once."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._url, self._topic = options["url"], options["topic"]
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        """The rows of a task."""
+        with raftmq.blocking.connect(self._url) as mq, mq.producer(self._topic) as producer:
+            pending = []
+            for chunk in _chunks(iterator):
+                pending.append(producer.send_many_nowait(chunk))
+                if len(pending) > 4:
+                    pending.pop(0).wait()
+            for each in pending:
+                each.wait()
+        return WriterCommitMessage()
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[Outgoing]]:
+    chunk: list[Outgoing] = []
+    for row in rows:
+        chunk.append(Outgoing(bytes(row.body), row.key, row.tag))
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+class RowSource(DataSource):
+    """`format("raftmq-rows")`: the options are those of `raftmq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "raftmq-rows"
+
+    def schema(self) -> str:
+        """As `raftmq` has it."""
+        return ddl(self._options().columns)
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        """See `RowReader`."""
+        return RowReader(self._options(), columns_of(schema))
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        """See `RowStreamReader`."""
+        return RowStreamReader(self._options(), columns_of(schema))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
+        """See `RowWriter`."""
+        return RowWriter(dict(self.options))
+
+    def _options(self) -> Options:
+        return parse(self.options)

@@ -1,0 +1,41 @@
+"""What an examination found, as `raftmq doctor` and its like show it.
+
+| finding | means |
+|---|---|
+| ok | nothing to do |
+| warn | it works; something will be slow or is unusual |
+| fail | it would not work, or not safely: the exit code is 4 |
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from .exits import ExitCode
+from .output import print_json, print_table
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One examined thing."""
+
+    check: str
+    """What was examined."""
+    verdict: str
+    """`ok`, `warn` or `fail`."""
+    found: str
+    """What it is like."""
+    fix: str = ""
+    """What to do; empty if nothing."""
+
+
+def show(findings: Sequence[Finding], output: str) -> ExitCode:
+    """Print what was found, as a table or as JSON; how the command ends."""
+    if output == "json":
+        print_json([asdict(finding) for finding in findings])
+    else:
+        print_table(
+            ["", "CHECK", "FOUND", "FIX"],
+            [(finding.verdict, finding.check, finding.found, finding.fix) for finding in findings],
+        )
+    has_failed = any(finding.verdict == "fail" for finding in findings)
+    return ExitCode.UNHEALTHY if has_failed else ExitCode.OK

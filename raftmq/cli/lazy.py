@@ -1,0 +1,50 @@
+"""A group of commands whose modules are imported when one of them is called.
+
+What the group's help shows of each command stands in a table, so that the list costs no import.
+
+Sources: click's documentation on lazily loading subcommands.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import ClassVar
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when it is called."""
+
+    TABLE: ClassVar[Mapping[str, tuple[str, str]]]
+    """Command → (module below `raftmq.cli`:attribute, one line of help)."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands, in the order of the table."""
+        return list(self.TABLE)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of that name."""
+        entry = self.TABLE.get(cmd_name)
+        if entry is None:
+            return None
+        module, attribute = entry[0].split(":")
+        command: click.Command = getattr(import_module(f"raftmq.cli.{module}"), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name those that were perhaps meant."""
+        name = args[0]
+        if not name.startswith("-") and name not in self.TABLE and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, self.TABLE)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            raise click.UsageError(f"there is no command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table without importing a command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self.TABLE.items()])

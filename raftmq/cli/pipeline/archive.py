@@ -1,0 +1,254 @@
+"""`raftmq pipeline archive`: topics as Parquet files, and what there is to do with them.
+
+`run` needs Spark and a cluster; `verify`, `compact` and `ls` need neither.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.output import (
+    Meter,
+    bytes_text,
+    counted,
+    note,
+    output_option,
+    print_json,
+    print_table,
+)
+from raftmq.cli.values import DURATION
+
+from .running import Starter, explaining, with_spark
+
+if TYPE_CHECKING:
+    from raftmq.pipeline.archive.running import Queued, Settings
+    from raftmq.pipeline.archive.verify import Finding
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+_SHOWN_QUEUES = 4
+"""Queues whose offsets are shown in a cell of a table."""
+
+
+@click.group()
+def archive() -> None:
+    """Keep topics as Parquet files by day and hour, each message once.
+
+    \b
+    raftmq pipeline archive run orders --to lake --once
+    raftmq pipeline archive ls lake
+    raftmq pipeline archive verify lake --deep
+    """
+
+
+@archive.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--to", "folder", type=FOLDER, required=True, help="The archive, new or old.")
+@click.option(
+    "--once/--follow",
+    "is_once",
+    default=False,
+    help="End when all is archived that is there now, or go on.  [default: --follow]",
+)
+@click.option(
+    "--every",
+    type=DURATION,
+    default="10s",
+    metavar="DURATION",
+    help="Between two batches; each makes a file a queue and hour.  [default: 10s]",
+)
+@click.option(
+    "--max-per-trigger",
+    "rows_max",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Messages of a batch at most.  [default: all there are]",
+)
+@click.option(
+    "--skip-lost",
+    is_flag=True,
+    help="Go on where retention was faster, and note what it took. Without this it is an error.",
+)
+@click.option("--job", default="", help="Shown as consumer group spark-JOB.  [default: by folder]")
+@click.option("--dry-run", is_flag=True, help="Show what there is to archive, and end.")
+@output_option()
+@with_spark
+def run(
+    starter: Starter,
+    topics: tuple[str, ...],
+    folder: Path,
+    is_once: bool,
+    every: float,
+    rows_max: int | None,
+    skip_lost: bool,
+    job: str,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Archive TOPICs, and go on with what comes until Ctrl-C, or end with --once.
+
+    Killed at any moment and started again it goes on where the archive ends.
+
+    \b
+    raftmq pipeline archive run orders payments --to lake
+    """
+    from raftmq.pipeline.archive.running import Settings, plan
+
+    settings = Settings(
+        tuple(dict.fromkeys(topics)), starter.url, is_once, every, rows_max, skip_lost, job
+    )
+    with starter.explaining():
+        queues = plan(folder, settings)
+    lost = sum(each.lost for each in queues)
+    if lost and not skip_lost:
+        fix = "--skip-lost goes on with what is left, and notes what is gone in the archive"
+        raise Failure(f"retention took {counted(lost, 'message')} before archiving", fix=fix)
+    if dry_run:
+        _show_plan(queues, output)
+        return
+    _archive(starter, folder, settings, sum(each.rows for each in queues))
+
+
+def _show_plan(queues: "list[Queued]", output: str) -> None:
+    if output == "json":
+        print_json([{**each._asdict(), "rows": each.rows, "lost": each.lost} for each in queues])
+        return
+    columns = ["TOPIC", ">QUEUE", ">ARCHIVED TO", ">EARLIEST", ">END", ">TO ARCHIVE", ">LOST"]
+    rows = [
+        (q.topic, q.queue, "-" if q.archived is None else q.archived,
+         q.earliest, q.end, q.rows, q.lost)
+        for q in queues
+    ]  # fmt: skip
+    print_table(columns, rows)
+    note("nothing was archived: leave out --dry-run to do it")
+
+
+def _archive(starter: Starter, folder: Path, settings: "Settings", rows: int) -> None:
+    from raftmq.pipeline.archive.running import job_of, run
+
+    done = 0
+    with starter.session("archive") as spark:
+        note(f"progress: `raftmq group lag spark-{job_of(folder, settings)}`")
+        total = rows if settings.is_once else None
+        with Meter("archiving", total=total) as meter:
+            try:
+                for progress in run(spark, folder, settings):
+                    done += progress.rows
+                    meter.advance(progress.rows)
+            finally:
+                note(f"archived {counted(done, 'message')} to {folder}")
+
+
+@archive.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--deep", is_flag=True, help="Read all rows, too, and compare their digests.")
+@click.option("--dry-run", is_flag=True, help="Show how much there is to read, and end.")
+@output_option()
+def verify(folder: Path, deep: bool, dry_run: bool, output: str) -> int:
+    """Is the archive in FOLDER whole? Exits with 5 if it is not.
+
+    Examines that queues have neither holes nor overlaps, and all files their size and rows.
+    """
+    from raftmq.pipeline.archive.manifest import load
+    from raftmq.pipeline.archive.verify import Checked, verify
+
+    found: list[Finding] = []
+    with explaining():
+        if dry_run:
+            files = load(folder).files
+            size = bytes_text(sum(file.bytes for file in files))
+            note(f"would examine {counted(len(files), 'file')} of {size}")
+            return ExitCode.OK
+        with Meter("verifying", unit="rows") as meter:
+            for each in verify(folder, is_deep=deep):
+                if isinstance(each, Checked):
+                    found.extend(each.findings)
+                    meter.advance(each.file.rows)
+                else:
+                    found.append(each)
+    return _show_findings(found, output)
+
+
+def _show_findings(found: "list[Finding]", output: str) -> int:
+    damage = [each for each in found if each.is_damage]
+    if output == "json":
+        print_json([{**each._asdict(), "is_damage": each.is_damage} for each in found])
+    elif found:
+        rows = [("damage" if each.is_damage else "note", *each) for each in found]
+        print_table(["", "KIND", "WHERE", "WHAT"], rows)
+    note(counted(len(damage), "damage") if damage else "the archive is whole")
+    return ExitCode.VIOLATION if damage else ExitCode.OK
+
+
+@archive.command()
+@click.argument("folder", type=FOLDER)
+@click.option(
+    "--grace",
+    type=DURATION,
+    default="1h",
+    metavar="DURATION",
+    help="How long replaced files stay for those who read them now.  [default: 1h]",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be compacted, and end.")
+@output_option()
+def compact(folder: Path, grace: float, dry_run: bool, output: str) -> None:
+    """Make one file of the many of each topic and hour that is over.
+
+    Readers and a running `archive run` are not in the way. Killed at any moment, it leaves the
+    archive as it was or as it shall be.
+    """
+    from raftmq.pipeline.archive import compact as work
+    from raftmq.pipeline.archive.parts import folder_of
+
+    with explaining():
+        hours = work.plan(folder)
+        if not dry_run:
+            with Meter("compacting", total=sum(hour.rows for hour in hours), unit="rows") as meter:
+                for hour in work.compact(folder, grace=grace):
+                    meter.advance(hour.rows)
+    rows = [
+        (folder_of(hour.topic, hour.hour), len(hour.files), hour.rows, hour.bytes) for hour in hours
+    ]
+    if output == "json":
+        names = ("path", "files", "rows", "bytes")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+    elif rows:
+        print_table(["PATH", ">FILES", ">ROWS", ">BYTES"], rows)
+    note(f"{'would compact' if dry_run else 'compacted'} {counted(len(rows), 'hour')}")
+
+
+@archive.command("ls")
+@click.argument("folder", type=FOLDER)
+@output_option()
+def list_days(folder: Path, output: str) -> None:
+    """Show what the archive in FOLDER holds, by topic and day (UTC)."""
+    from raftmq.pipeline.archive.listing import days
+
+    with explaining():
+        found = days(folder)
+    if output == "json":
+        print_json([each._asdict() for each in found])
+        return
+    columns = ["TOPIC", "DAY", ">HOURS", ">FILES", ">ROWS", ">SIZE", "~OFFSETS"]
+    print_table(
+        columns,
+        [
+            (each.topic, each.day, each.hours, each.files, f"{each.rows:,}",
+             bytes_text(each.bytes), _offsets_text(each.offsets))
+            for each in found
+        ],
+    )  # fmt: skip
+
+
+def _offsets_text(offsets: dict[int, tuple[int, int]]) -> str:
+    """The queues' ranges, `0: 17-41`, and how many more there are.
+
+    >>> _offsets_text({0: (0, 12), 1: (5, 9)})
+    '0: 0-11  1: 5-8'
+    """
+    shown = [f"{queue}: {start}-{end - 1}" for queue, (start, end) in sorted(offsets.items())]
+    more = len(shown) - _SHOWN_QUEUES
+    return "  ".join(shown[:_SHOWN_QUEUES]) + (
+        f"  and {counted(more, 'queue')}" if more > 0 else ""
+    )

@@ -1,0 +1,22 @@
+"""`raftmq pipeline doctor`: is everything here that Spark needs?"""
+
+import click
+
+from raftmq.cli.findings import Finding, show
+from raftmq.cli.output import output_option
+
+
+@click.command()
+@output_option()
+def doctor(output: str) -> int:
+    """Examine Java, Spark and their versions, and run one query; say what to mend.
+
+    Exits with 4 if something fails. Starting Spark takes some seconds.
+    """
+    from raftmq.pipeline.doctor import examine
+
+    findings = [
+        Finding(fact.check, "ok" if fact.is_well else "fail", fact.found, fact.fix)
+        for fact in examine()
+    ]
+    return show(findings, output)

@@ -1,0 +1,339 @@
+"""`raftmq pipeline report`: what came in and what became of it, minute by minute."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.lazy import LazyGroup
+from raftmq.cli.output import (
+    Meter,
+    counted,
+    duration_text,
+    note,
+    output_option,
+    print_json,
+    print_line,
+    print_table,
+    time_text,
+)
+from raftmq.cli.values import DURATION
+
+from .running import Starter, with_spark
+
+if TYPE_CHECKING:
+    from raftmq.blocking import BlockingClient
+    from raftmq.pipeline.report import Step
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ROUND_SECONDS = 1.0
+"""Between two rounds that follow."""
+WAIT_SECONDS_MAX = 30.0
+"""Between two tries, while the cluster does not answer."""
+MINUTE_SECONDS = 60
+
+
+class _Report(LazyGroup):
+    """What can be done with a report."""
+
+    TABLE: ClassVar = {
+        "run": ("pipeline.report:run", "Read the logs, publish minutes and alerts."),
+        "show": ("pipeline.report:show", "Print minutes, or alerts, as a table."),
+        "page": ("pipeline.report:page", "Draw the report: an HTML page, a PNG."),
+        "rules": ("pipeline.report:rules", "Print the built-in rules, as TOML."),
+    }
+
+
+@click.group(cls=_Report)
+def report() -> None:
+    """Per minute, topic and consumer group: in, out, lag, retries, dead letters, times; alerts.
+
+    \b
+    raftmq pipeline report run --out report --follow --alerts alerts
+    raftmq pipeline report show --in report --since 1h
+    raftmq pipeline report page --in report --out report.html
+    """
+
+
+def _folder_option(flag: str) -> Callable[[F], F]:
+    return click.option(
+        flag,
+        "folder",
+        required=True,
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="The folder of the report.",
+    )
+
+
+_since_option = click.option(
+    "--since", type=DURATION, metavar="DURATION", help="Only minutes of the last so long: 1h."
+)
+
+
+@click.command()
+@_folder_option("--out")
+@click.option("--once/--follow", "is_once", default=True, help="End at the logs' ends, or go on.")
+@click.option("--alerts", "topic", metavar="TOPIC", help="Send alerts to this topic, too.")
+@click.option(
+    "--rules",
+    "rules_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="What is an alert, as TOML.  [default: `raftmq pipeline report rules`]",
+)
+@click.option("--dry-run", is_flag=True, help="Say what there is to read, and change nothing.")
+@output_option()
+@with_spark
+def run(
+    starter: Starter,
+    folder: Path,
+    is_once: bool,
+    topic: str | None,
+    rules_file: Path | None,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Read what is new in the logs, and publish each minute that is over, with its alerts.
+
+    Kill it when you like: the next run goes on where this one was. With --follow a minute is
+    published a few seconds after its end.
+    """
+    with starter.explaining():
+        from raftmq.pipeline.report import rules as reading_rules
+
+        found = reading_rules.read(rules_file)
+        if dry_run:
+            with _connected(starter) as mq:
+                _plan(mq, folder, output)
+            return
+    from raftmq.pipeline.report import opened
+    from raftmq.pipeline.report.reading import on_spark
+
+    with starter.session("report") as spark, _connected(starter) as mq:
+        reader = on_spark(spark, starter.url)
+        with opened(folder, mq, reader=reader, rules=found, topic=topic) as each:
+            total = _Total(output)
+            for step in _steps(each, is_once):
+                total.add(step)
+    total.show()
+
+
+@contextmanager
+def _connected(starter: Starter) -> "Iterator[BlockingClient]":
+    import raftmq
+
+    with raftmq.blocking.connect(starter.url) as mq:
+        yield mq
+
+
+def _steps(report: Any, is_once: bool) -> "Iterator[Step]":
+    """Rounds, until all is read or for ever; a cluster that is away is waited for."""
+    from raftmq.errors import OutcomeUnknown, Unavailable
+
+    wait = ROUND_SECONDS
+    with Meter("reading events", unit="records") as meter:
+        while True:
+            started = time.monotonic()
+            try:
+                step = report.round()
+            except (Unavailable, OutcomeUnknown) as error:
+                if is_once:
+                    raise
+                note(f"waiting for the cluster: {error}")
+                time.sleep(wait)
+                wait = min(2 * wait, WAIT_SECONDS_MAX)
+                continue
+            wait = ROUND_SECONDS
+            meter.advance(step.records)
+            yield step
+            if is_once and not step.is_behind:
+                return
+            if not step.is_behind:
+                time.sleep(max(0.0, started + ROUND_SECONDS - time.monotonic()))
+
+
+class _Total:
+    """What all rounds did; each minute is told when it is published."""
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+        self._records = self._minutes = self._alerts = 0
+
+    def add(self, step: "Step") -> None:
+        """After a round."""
+        self._records += step.records
+        self._minutes += len(step.minutes)
+        self._alerts += step.alerts
+        if step.minutes:
+            behind = time.time() - step.minutes[-1] / 1000 - MINUTE_SECONDS
+            note(
+                f"published {counted(len(step.minutes), 'minute')}, the last "
+                f"{time_text(step.minutes[-1])}, {duration_text(round(behind, 1))} after its end"
+            )
+
+    def show(self) -> None:
+        """At the end."""
+        if self._output == "json":
+            print_line({"records": self._records, "minutes": self._minutes, "alerts": self._alerts})
+            return
+        parts = [counted(self._minutes, "minute"), counted(self._records, "record")]
+        note(f"published {parts[0]} from {parts[1]}; {counted(self._alerts, 'alert')}")
+
+
+def _plan(mq: "BlockingClient", folder: Path, output: str) -> None:
+    """What the next run would read."""
+    from raftmq.pipeline.report.looking import look_at
+    from raftmq.pipeline.report.state import load
+
+    look = look_at(mq, has_standings=False)
+    state = load(folder)
+    offsets = {} if state is None else state.offsets
+    rows = []
+    for number, (first, end) in sorted(look.ranges.items()):
+        start = offsets.get(number, first)
+        rows.append((number, max(start, first), end, end - max(start, first), first > start))
+    if output == "json":
+        names = ("partition_group", "start", "end", "records", "is_trimmed")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    table = [(*row[:4], "trimmed before it was read" if row[4] else "") for row in rows]
+    print_table((">GROUP", ">FROM", ">TO", ">RECORDS", ""), table)
+
+
+_SHOWN = {
+    "stored": ">IN",
+    "handed_out": ">OUT",
+    "acked": ">ACKED",
+    "retries": ">RETRIES",
+    "dead": ">DEAD",
+    "lag": ">LAG",
+    "oldest_ms": ">OLDEST",
+    "wait_p50_ms": ">WAIT P50",
+    "wait_p99_ms": ">P99",
+    "service_p50_ms": ">SERVICE P50",
+    "service_p99_ms": ">P99",
+    "consumers": ">CONSUMERS",
+}
+"""Column of the report → heading."""
+
+
+@click.command()
+@_folder_option("--in")
+@_since_option
+@click.option("--topic", help="Only of this topic.")
+@click.option("--group", help="Only of this consumer group.")
+@click.option("--alerts", "has_alerts", is_flag=True, help="Alerts in place of minutes.")
+@output_option()
+def show(
+    folder: Path,
+    since: float | None,
+    topic: str | None,
+    group: str | None,
+    has_alerts: bool,
+    output: str,
+) -> None:
+    """Print minutes, or alerts, from the tables; neither Spark nor the cluster is needed."""
+    rows = _rows(folder, "alert" if has_alerts else "report_minute", since)
+    rows = [row for row in rows if topic in (None, row["topic"]) and group in (None, row["group"])]
+    if output == "json":
+        print_json([_plain(row) for row in rows])
+    elif has_alerts:
+        columns = ("MINUTE", "ALERT", "RULE", "TOPIC", "GROUP", ">VALUE", ">PEAK", "SINCE")
+        names = ("minute", "state", "rule", "topic", "group", "value", "peak", "since")
+        print_table(columns, [[_cell(name, row[name]) for name in names] for row in rows])
+    else:
+        print_table(
+            ("MINUTE", "TOPIC", "GROUP", *_SHOWN.values(), ""), [_line(row) for row in rows]
+        )
+
+
+def _rows(folder: Path, table: str, since: float | None) -> list[dict[str, Any]]:
+    from raftmq.pipeline.report import tables
+
+    if not (folder / "state").exists():
+        fix = f"`raftmq pipeline report run --out {folder}` makes one"
+        raise Failure(f"there is no report in {folder}", fix=fix)
+    since_ms = 0 if since is None else int((time.time() - since) * 1000)
+    return tables.read(folder, table, since_ms=since_ms)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    from raftmq.pipeline.report.alerting import iso
+
+    return row | {name: iso(row[name]) for name in ("minute", "since") if name in row}
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    remark = "partial" if row["is_partial"] else row["mode"] if row["origin"] != "log" else ""
+    cells = [_cell(name, row[name]) for name in ("minute", "topic", "group", *_SHOWN)]
+    return [*cells, remark]
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if name in ("minute", "since"):
+        return time_text(value)
+    if name.endswith("_ms"):
+        return duration_text(round(value / 1000, 3))
+    if isinstance(value, float):
+        return f"{round(value, 2):,.12g}"
+    return f"{value:,}" if name in _SHOWN else str(value)
+
+
+@click.command()
+@_folder_option("--in")
+@click.option(
+    "--out",
+    "html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The page: one HTML file with all in it.",
+)
+@click.option(
+    "--png",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The charts as a picture; needs matplotlib.",
+)
+@_since_option
+@click.option("--topic", help="Only of this topic.")
+def page(
+    folder: Path, html: Path | None, png: Path | None, since: float | None, topic: str | None
+) -> None:
+    """Draw what the tables say; neither Spark nor the cluster is needed."""
+    if html is None and png is None:
+        raise click.UsageError("name a file: --out report.html, --png report.png, or both")
+    rows = [row for row in _rows(folder, "report_minute", since) if topic in (None, row["topic"])]
+    alerts = [row for row in _rows(folder, "alert", since) if topic in (None, row["topic"])]
+    if not rows:
+        raise Failure("there are no such minutes", fix="give --since more, or leave it out")
+    from raftmq.pipeline.errors import PipelineError
+    from raftmq.pipeline.report import page as drawing
+    from raftmq.pipeline.report import picture
+
+    try:
+        if html is not None:
+            html.write_text(drawing.page(rows, alerts), "utf-8")
+            note(f"drew {html}")
+        if png is not None:
+            picture.draw(rows, alerts, png)
+            note(f"drew {png}")
+    except PipelineError as error:
+        raise Failure(error.message, fix=error.fix) from error
+    except OSError as error:
+        raise Failure(f"the file cannot be written: {error}", fix="name another") from error
+
+
+@click.command()
+def rules() -> None:
+    """Print the built-in rules: a start for a file of your own, for `run --rules FILE`."""
+    from raftmq.pipeline.report.rules import built_in
+
+    click.echo(built_in(), nl=False)

@@ -1,0 +1,130 @@
+"""How a job's command gets its Spark: the options, the start, and errors as two lines.
+
+    @pipeline.command()
+    @with_spark
+    def archive(starter: Starter, ...) -> None:
+        with starter.session("archive") as spark:
+            ...
+
+Invariants:
+- A command that plans (`--dry-run`) and needs no Spark never starts it.
+- What goes wrong inside Spark leaves the block as a `Failure` that names the cause, not its layers.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from raftmq.cli.exits import ExitCode, Failure, explained
+from raftmq.cli.output import note
+from raftmq.cli.session import url_option
+from raftmq.errors import RaftmqError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Which cluster, and on what Spark a job runs."""
+
+    url: str
+    """`raftmq://host:port[,host:port...]`."""
+    master: str | None
+    """Spark's master; None: this machine."""
+    memory: str
+    """Of the driver's Java: `2g`."""
+
+    @contextmanager
+    def session(self, job: str) -> "Iterator[SparkSession]":
+        """Start Spark, and stop it at the end. It takes some seconds, and says so.
+
+        Raises:
+            Failure: in place of what Spark, its workers or the client raised inside.
+        """
+        from raftmq import pipeline
+
+        # Sources and sinks without an option `url` take it from here, workers too.
+        os.environ["RAFTMQ_URL"] = self.url
+        note("starting Spark")
+        with self.explaining():
+            spark = pipeline.session(f"raftmq-{job}", master=self.master, memory=self.memory)
+            with spark:
+                yield spark
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """What goes wrong inside is raised as a `Failure`."""
+        from raftmq.pipeline import PipelineError
+
+        try:
+            yield
+        except PipelineError as error:
+            raise Failure(error.message, fix=error.fix) from error
+        except RaftmqError as error:
+            raise explained(error, url=self.url) from error
+        except Exception as error:
+            if not _is_of_spark(error):
+                raise
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> Failure:
+        from raftmq.pipeline.errors import cause_of
+
+        cause = cause_of(error)
+        if cause.message.startswith("Unavailable: "):
+            fix = f"is a cluster running at {self.url}? `raftmq cluster status` examines it"
+            return Failure(cause.message, fix=fix, code=ExitCode.UNREACHABLE)
+        return Failure(cause.message, fix=cause.fix)
+
+
+@contextmanager
+def explaining() -> Iterator[None]:
+    """For commands without a cluster and Spark: a `PipelineError` is raised as a `Failure`."""
+    from raftmq.pipeline import PipelineError
+
+    try:
+        yield
+    except PipelineError as error:
+        raise Failure(error.message, fix=error.fix) from error
+
+
+def _is_of_spark(error: Exception) -> bool:
+    # Without pyspark nothing can have come from it.
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+    except ImportError:
+        return False
+    return isinstance(error, PySparkException | Py4JError)
+
+
+def with_spark(command: Callable[Concatenate[Starter, P], T]) -> Callable[..., T]:
+    """Give a command `--url`, `--master` and `--memory`, and a `Starter` as its first argument."""
+
+    @url_option
+    @click.option(
+        "--master",
+        metavar="MASTER",
+        help="Where Spark runs: local[4], spark://host:7077, ….  [default: this machine]",
+    )
+    @click.option(
+        "--memory",
+        default="2g",
+        show_default=True,
+        metavar="SIZE",
+        help="Memory of Spark's driver, which on one machine does all the work.",
+    )
+    @wraps(command)
+    def wrapper(url: str, master: str | None, memory: str, *args: P.args, **kwargs: P.kwargs) -> T:
+        return command(Starter(url, master, memory), *args, **kwargs)
+
+    return wrapper

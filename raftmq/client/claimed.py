@@ -1,0 +1,144 @@
+"""A producer whose session outlives its process: what was stored before it died is known.
+
+    async with mq.claimed_producer("orders", "import-7", label=3) as p:
+        for queue, stored in p.stored.items():
+            ...                              # stored.count messages, from offset stored.origin on
+        await p.send(...)                    # the rest
+
+Whoever opens it claims the session: from then on what an earlier holder sends is refused
+(`FENCED`), though it may not know yet that it was replaced. And the claim tells how many messages
+the earlier holders of this label have stored in each queue. So work that is done piece by piece,
+each under a label that grows, stores each message once, however often a process dies and whatever
+the old one still does: whoever comes next reads what is there, and sends what is missing.
+
+Invariants:
+- The number of a message in its queue is its place among those of this label; there is no gap.
+- Nothing is sent before all queues are claimed: what `stored` says cannot grow by another's hand.
+- The queues are those that the topic had when they were claimed: a key has one queue.
+
+Left out: going on in the same object after a batch was refused or lost. Who claims anew learns
+what became of it.
+
+Sources: Kafka's transactional ids (KIP-98), which fence by name; the epochs of `pop.producers`.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import NamedTuple, Self
+
+from raftmq.errors import Reason, Rejected
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import FrameKind, TopicView
+from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
+
+from .lane import Claimed, Lane
+from .message import QUEUE_BITS
+from .producer import Producer
+from .producer_settings import ProducerSettings
+from .router import Router
+from .starting import require
+from .supervisor import Supervisor
+from .world import ClientWorld
+
+
+class StoredMessages(NamedTuple):
+    """What earlier holders of a label have stored in a queue."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    """How many messages; others may stand between them."""
+    origin: int
+    """Offset of the first one; -1: it is delayed, so it has none yet."""
+
+
+class ClaimedProducer(Producer):
+    """See `claimed`. Made by `Client.claimed_producer`; use it as `async with`.
+
+    It sends as any other, but the first message that is refused for good, or of which nobody knows
+    what became of it, ends it for its queue: all that is sent there later fails too.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        settings: ProducerSettings,
+        session: str,
+        label: int,
+        *,
+        router: Router,
+        supervisor: Supervisor,
+        world: ClientWorld,
+    ) -> None:
+        super().__init__(topic, settings, router=router, supervisor=supervisor, world=world)
+        require(bool(session), "a session has a name")
+        require(0 < label < 1 << 63, "a label is 1 to 2^63 - 1")
+        self._label = label
+        self._sessions: dict[int, SessionView] = {}
+        self._claimed_view: TopicView | None = None
+        self.id = producer_id(session)
+        """The producer's id, which stands in the head of its batches."""
+        self.session = session
+        """The session's name."""
+
+    async def __aenter__(self) -> Self:
+        """Claim the session on all queues of the topic. Cancelling leaves it claimed or not.
+
+        Raises:
+            Rejected: `FENCED`, a higher label was claimed; `UNKNOWN_TOPIC`.
+            Unavailable, OutcomeUnknown: a leader did not answer in time; try again.
+        """
+        looking = self._router.topic(self.topic, is_fresh=True)
+        view = await self._router.within(None, looking, f"looking up topic {self.topic!r}")
+        groups: dict[int, list[int]] = {}
+        for queue, group in enumerate(view.groups):
+            groups.setdefault(group, []).append(view.id << QUEUE_BITS | queue)
+        for group, queues in sorted(groups.items()):
+            request = ClaimSessions(group, self.id, queues, self._label)
+            frame = await self._router.call_leader(
+                group, FrameKind.SESSIONS, request, is_change=True, queue_number=queues[0]
+            )
+            sessions = unpack(SessionsClaimed, frame.header).sessions
+            self._sessions.update(zip(queues, sessions, strict=True))
+        self._claimed_view = view
+        await super().__aenter__()
+        self._follow_topic()
+        return self
+
+    @property
+    def stored(self) -> Mapping[int, StoredMessages]:
+        """Queue within the topic → what of this label was stored when it was claimed; queues of
+        which nothing was are left out."""
+        mask = (1 << QUEUE_BITS) - 1
+        return {
+            number & mask: StoredMessages(session.next_sequence, session.origin)
+            for number, session in sorted(self._sessions.items())
+            if session.next_sequence
+        }
+
+    @property
+    def queues(self) -> int:
+        """How many queues the topic had when they were claimed."""
+        return len(self._sessions)
+
+    def _make_lane(self, queue_number: int, group: int) -> Lane:
+        assert self._host is not None
+        session = self._sessions.get(queue_number)
+        if session is None:
+            message = f"queue {queue_number:x} is not of the topic that was claimed"
+            raise Rejected(Reason.UNKNOWN_TOPIC, message)
+        claimed = Claimed(self.id, session.epoch, session.next_sequence)
+        return Lane(self._host, queue_number=queue_number, group=group, claimed=claimed)
+
+    def _follow_topic(self) -> None:
+        """Queues that the topic gets are the next claim's."""
+        if self._queues is not None and self._claimed_view is not None:
+            self._queues.view = self._claimed_view
+
+
+def producer_id(session: str) -> int:
+    """The id of a session's producer: the same in every process, 1 to 2^63 - 1.
+
+    >>> producer_id("import-7") == producer_id("import-7") != producer_id("import-8")
+    True
+    """
+    digest = blake2b(session.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1 or 1

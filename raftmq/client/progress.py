@@ -1,0 +1,112 @@
+"""How far a job has come: offsets kept under a group's name, by one owner at a time.
+
+For who plans what to read by offset, and reads it elsewhere: Spark's driver. A consumer that reads
+and commits in one place needs none of this.
+
+    progress = await mq.progress("orders", "spark-daily")   # now it is ours
+    done = progress.committed                               # {0: 1200, 1: 1180}
+    await progress.commit({0: 1300, 1: 1244})
+
+Taking it draws an *owner epoch* from the catalog, higher than any before, and claims each queue in
+its own log. From then on who took it earlier is refused, so two drivers that were started for one
+job never overwrite each other: the first one is told at its next commit.
+
+`raftmq group lag` shows it like any other group, and `raftmq group reset` moves it.
+"""
+
+from collections.abc import Mapping
+
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.offsets import CLAIM
+from raftmq.wire.messages import TopicView
+
+from .message import QUEUE_BITS
+from .offsets import Stamp, by_partition, commit_offsets, committed_offsets
+from .resetting import draw_epoch
+from .router import Router
+
+_MASK = (1 << QUEUE_BITS) - 1
+
+
+class Progress:
+    """A job's place in a topic. Made by `Client.progress`."""
+
+    def __init__(self, router: Router, topic: TopicView, group: str, epoch: int) -> None:
+        self._router = router
+        self._view = topic
+        self._sequence = 0
+        self.topic = topic.name
+        """The topic's name."""
+        self.topic_id = topic.id
+        """Its number; a topic that was made anew under the name has another one."""
+        self.group = group
+        """The name under which the offsets are kept."""
+        self.epoch = epoch
+        """Under which it is ours; it grows with each owner."""
+        self.committed: dict[int, int] = {}
+        """Queue → the next offset to read, as committed last; queues without are left out."""
+
+    async def commit(self, offsets: Mapping[int, int], *, timeout: float | None = None) -> None:
+        """Remember how far the job has come: on the disks of a majority on return.
+
+        Safe to repeat. Cancelling leaves some queues' offsets committed and others not.
+
+        Args:
+            offsets: queue → the next offset to read; it may go back.
+            timeout: seconds for each partition group; None: the client's default.
+
+        Raises:
+            Rejected: `FENCED`, somebody took it since; `OFFSET_OUT_OF_RANGE`, an offset is beyond
+                the queue's end; `UNKNOWN_TOPIC`, the topic is gone; `BAD_ARGUMENT`, it has no such
+                queue.
+            Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.
+        """
+        self._sequence += 1
+        await self._commit(offsets, timeout)
+        self.committed |= offsets
+
+    async def take(self, timeout: float | None) -> None:
+        """For `Client.progress`: claim every queue, and find what is committed."""
+        await self._commit(dict.fromkeys(range(len(self._view.groups)), CLAIM), timeout)
+        groups = self._numbers(range(len(self._view.groups)))
+        found = await committed_offsets(self._router, groups, self.group, timeout)
+        self.committed = {number & _MASK: offset for number, offset in found.items()}
+
+    async def _commit(self, offsets: Mapping[int, int], timeout: float | None) -> None:
+        if offsets and max(offsets) >= len(self._view.groups):
+            # The topic may have got more queues.
+            view = await self._router.topic(self.topic, is_fresh=True)
+            self._view = view if view.id == self.topic_id else self._view
+        groups = self._numbers(offsets)
+        for group, numbers in by_partition(groups).items():
+            part = {number: offsets[number & _MASK] for number in numbers}
+            stamp = Stamp(dict.fromkeys(numbers, self.epoch), self._sequence)
+            fenced = await commit_offsets(
+                self._router, group, self.group, part, timeout, stamp=stamp
+            )
+            if fenced:
+                message = (
+                    f"group {self.group!r} on topic {self.topic!r} was taken over by somebody "
+                    "else, who started later"
+                )
+                raise Rejected(Reason.FENCED, message)
+
+    def _numbers(self, queues: "Mapping[int, int] | range") -> dict[int, int]:
+        """Queue number → partition group."""
+        view = self._view
+        for queue in queues:
+            if not 0 <= queue < len(view.groups):
+                message = f"topic {view.name!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
+                raise Rejected(Reason.BAD_ARGUMENT, message)
+        return {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in queues}
+
+
+async def take_progress(
+    router: Router, topic: str, group: str, timeout: float | None = None
+) -> Progress:
+    """See `Client.progress`."""
+    view = await router.within(timeout, router.topic(topic, is_fresh=True), f"finding {topic!r}")
+    epoch = await draw_epoch(router, topic, group, timeout)
+    progress = Progress(router, view, group, epoch)
+    await progress.take(timeout)
+    return progress

@@ -1,0 +1,19 @@
+"""The data pipeline: messages in and out of Spark, and the jobs that run on it.
+
+Start reading at `session` (a SparkSession with everything in order), then `java` (which Java runs
+it) and `errors` (what a user is told).
+
+Everything here uses the public client alone: a pipeline is one more consumer and producer. It needs
+the extra `raftmq[spark]`; nothing else of raftmq imports it, and `import raftmq.pipeline` loads no
+pyspark.
+
+Invariants:
+- A message becomes a row of an Arrow record batch without a Python object of its own.
+- What a job has done is said by a log, a manifest or a checkpoint that is durable, so that each job
+  can be killed anywhere and started again.
+"""
+
+from .errors import PipelineError
+from .session import session
+
+__all__ = ["PipelineError", "session"]

@@ -1,0 +1,17 @@
+"""Topics as Parquet files by topic, day and hour, with a manifest of their own.
+
+    <archive>/data/topic=orders/dt=2026-11-22/hour=09/*.parquet
+    <archive>/_manifest/00000000000000000042.json
+
+Start reading at `manifest` (what an archive is), then `commit` (why each row is in it once),
+`parts` (how files are written), `sink` (what Spark runs), `running` (the job), and beside them
+`verify`, `compact`, `listing` and `reading`. What makes messages of an archive again is
+`raftmq.pipeline.replay`.
+
+Left out: table formats. Delta Lake and Iceberg bring jars from the network, and a schema that never
+changes needs little of what they do.
+"""
+
+from .reading import read
+
+__all__ = ["read"]

@@ -1,0 +1,18 @@
+"""Change data capture: the changes of a relational table in a topic, and the table rebuilt.
+
+    SQLite, PostgreSQL, MariaDB ─capture─> topic ─rebuild─> DIR/v=<n>/*.parquet ─verify─> equal
+
+Start reading at `change` (what a message is), then `source` (what a database offers), `capturing`
+(each change once), `rebuild` (the table from the topic) and `verify` (equal by digest).
+
+Invariants:
+- The order of a topic's messages is the order of commits, and (position, seq) proves it.
+- Everything can be killed anywhere and started again; what it did is said by the topic's last
+  message, and by `CURRENT` beside the versions of the table.
+- Capture needs no Spark; the databases' drivers are loaded when they are used (`raftmq[cdc]`).
+"""
+
+from .capturing import capture
+from .source import open_source
+
+__all__ = ["capture", "open_source"]

@@ -1,0 +1,166 @@
+"""MariaDB's values as a message writes them, from its binary log and from a query alike.
+
+The binary log's values come as Python's, a query's as the server's text; both become the same:
+
+| type | kind | written as |
+|---|---|---|
+| integers but for unsigned BIGINT, YEAR | int | number |
+| unsigned BIGINT, BIT | text | digits |
+| DECIMAL | text | digits with the column's scale |
+| FLOAT, DOUBLE | text | the shortest that gives the same double; a FLOAT as a double |
+| CHAR, VARCHAR, TEXT, ENUM, SET, JSON | text | as it is |
+| BINARY, VARBINARY, BLOB | bytes | base64 |
+| DATE, DATETIME, TIMESTAMP, TIME | text | with the column's digits of a second; TIMESTAMP in UTC |
+
+Left out, with an error: generated columns, other types, and dates of which a part is zero.
+"""
+
+import base64
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from raftmq.pipeline.errors import PipelineError
+
+from .change import Column, Value
+
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
+_FLOATS = frozenset({"float", "double"})
+_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"})
+_DATES = frozenset({"date", "datetime", "timestamp"})
+_OTHERS = frozenset({"decimal", "bit", "time"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """How the values of one column are read."""
+
+    column: Column
+    """What messages tell of it."""
+    type: str
+    """Its plain type, in lower case."""
+    digits: int
+    """Of a second's fraction."""
+    width: int
+    """Bytes of a BINARY, which the log does not pad."""
+    members: tuple[str, ...]
+    """Of a SET, in their order."""
+
+    def selected(self, name: str) -> str:
+        """What a query asks for."""
+        # As text a FLOAT has six digits, and a BIT is bytes.
+        match self.type:
+            case "float":
+                return f"CAST({name} AS DOUBLE)"
+            case "bit":
+                return f"{name} + 0"
+        return name
+
+    def read(self, value: str | bytes | None) -> Value:
+        """A value that a query found."""
+        if value is None:
+            return None
+        if self.column.kind == "bytes":
+            return _base64(value if isinstance(value, bytes) else value.encode())
+        text = value.decode() if isinstance(value, bytes) else value
+        if self.column.kind == "int":
+            return int(text)
+        if self.type in _FLOATS:
+            return repr(float(text))
+        if self.type in _DATES and (text.startswith("0000") or "-00" in text[:10]):
+            self._refuse_date()
+        return text
+
+    def logged(self, value: Any, nothing: str | None) -> Value:
+        """A value in the binary log. `nothing`: why it is None."""
+        if value is None:
+            if nothing == "empty set":
+                return ""
+            if nothing not in (None, "null"):
+                self._refuse_date()
+            return None
+        if self.column.kind == "int":
+            return int(value)
+        if self.column.kind == "bytes":
+            data = value if isinstance(value, bytes) else str(value).encode()
+            return _base64(data.ljust(self.width, b"\0") if self.type == "binary" else data)
+        match self.type:
+            case "float" | "double":
+                return repr(float(value))
+            case "decimal":
+                return format(value, "f")
+            case "bit":
+                return str(int(value, 2))
+            case "set":
+                return ",".join(member for member in self.members if member in value)
+            case "date":
+                return str(value.isoformat())
+            case "datetime" | "timestamp":
+                return self._moment(value)
+            case "time":
+                return self._span(value)
+        return str(value)
+
+    def _moment(self, value: datetime) -> str:
+        if self.type == "timestamp" and value == datetime(1970, 1, 1):  # noqa: DTZ001  # as it comes
+            # That second cannot be stored: it stands for a date of zeros.
+            self._refuse_date()
+        return value.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0") + self._fraction(
+            value.microsecond
+        )
+
+    def _span(self, value: timedelta) -> str:
+        is_negative = value < timedelta(0)
+        value = abs(value)
+        seconds, fraction = value.days * 86_400 + value.seconds, value.microseconds
+        if is_negative and fraction:
+            # The log has the complement of a negative fraction, and mysql-replication 1.0 gives it
+            # as it is: -0.25 s as -0.75.
+            fraction = 1_000_000 - fraction
+        text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        return ("-" if is_negative else "") + text + self._fraction(fraction)
+
+    def _fraction(self, microseconds: int) -> str:
+        return f".{microseconds:06}"[: self.digits + 1] if self.digits else ""
+
+    def _refuse_date(self) -> None:
+        raise PipelineError(
+            f"the column {self.column.name} has a date of which a part is zero",
+            "correct it, and have the server refuse such dates (sql_mode NO_ZERO_IN_DATE, "
+            "NO_ZERO_DATE)",
+        )
+
+
+def cell_of(column: Column, type_: str, *, digits: int, width: int, is_generated: bool) -> Cell:
+    """How the values of a column are read; its kind is filled in.
+
+    Raises:
+        PipelineError: they cannot be.
+    """
+    type_ = type_.lower()
+    known = _INTEGERS | _FLOATS | _BYTES | _TEXTS | _DATES | _OTHERS
+    if type_ not in known or is_generated:
+        what = "generated" if is_generated else type_.upper()
+        raise PipelineError(
+            f"the column {column.name} is {what}, which cannot be captured",
+            "put it into a table of its own",
+        )
+    kind = "text"
+    if type_ in _BYTES:
+        kind = "bytes"
+    elif type_ in _INTEGERS and not (type_ == "bigint" and "unsigned" in column.type):
+        kind = "int"
+    members = re.findall(r"'((?:[^']|'')*)'", column.type) if type_ == "set" else []
+    return Cell(
+        column._replace(kind=kind),
+        type_,
+        digits,
+        width,
+        tuple(member.replace("''", "'") for member in members),
+    )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

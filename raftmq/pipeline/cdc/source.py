@@ -1,0 +1,125 @@
+"""A table of a database as capture sees it: what each kind of database has to offer.
+
+    source = open_source("postgresql://127.0.0.1/shop", "orders", "orders-changes")
+
+| kind | how changes are seen | what wakes the capture | what is kept for it |
+|---|---|---|---|
+| `sqlite` | triggers write a table of changes | it looks at a counter in the file's head | rows |
+| `postgresql` | logical decoding, plugin pgoutput | the server sends | a replication slot |
+| `mariadb` | the binary log, row format | the server sends | binary logs, while it keeps them |
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from raftmq.pipeline.errors import PipelineError
+
+from .change import Event, Place, Row, Table
+
+
+class Snapshot(NamedTuple):
+    """The table's rows at one place, of one consistent read."""
+
+    place: Place
+    """Its position is above that of each change in it, and below that of each later one."""
+    rows: Iterator[Row]
+    """All rows, by primary key; to be read while the snapshot is open."""
+
+
+class Source(Protocol):
+    """A captured table. One thread uses it."""
+
+    table: Table
+    """What is captured."""
+
+    def prepare(self) -> list[str]:
+        """The statements that make the table ready to be captured; empty: it is. Changes
+        nothing."""
+
+    def undo(self) -> list[str]:
+        """The statements that take back what `prepare` and captures have left. Changes nothing."""
+
+    def execute(self, statements: list[str]) -> None:
+        """Run them, in one transaction where the database can."""
+
+    def claim(self) -> AbstractContextManager[None]:
+        """Inside, no other capture of this table into this topic runs.
+
+        Raises:
+            PipelineError: one does already.
+        """
+
+    def now(self) -> Place:
+        """All that is committed when this is called is before it."""
+
+    def check(self, after: Place) -> None:
+        """Whether the changes after this place are all there still.
+
+        Raises:
+            PipelineError: they are not, and a new snapshot is needed.
+        """
+
+    def snapshot(self, *, is_first: bool) -> AbstractContextManager[Snapshot]:
+        """All rows. With `is_first`, changes are kept by the database from its place on."""
+
+    def events(self, after: Place) -> Iterator[Event]:
+        """Changes, in the order of commits, from this place or from somewhat before it. Endless;
+        while there is nothing, `Idle` comes several times a second."""
+
+    def confirm(self, reached: Place) -> None:
+        """What is before this place is in the topic: the database may forget it."""
+
+    def close(self) -> None:
+        """End its connections."""
+
+
+def open_source(database: str, table: str, topic: str) -> Source:
+    """Connect to a database and look at a table.
+
+    Args:
+        database: `sqlite:PATH`, `postgresql://user@host/name`, or
+            `mariadb://user:password@host:port/name` (`?unix_socket=PATH` for a socket).
+        table: its name, with its schema where it has another than usual.
+        topic: for which topic; the database remembers separately for each.
+
+    Raises:
+        PipelineError: it cannot be reached or read; there is no such table, or none that can be
+            captured.
+    """
+    kind = database.partition(":")[0]
+    match kind:
+        case "sqlite":
+            from .sqlite import SqliteSource
+
+            return SqliteSource(database.partition(":")[2], table, topic)
+        case "postgresql" | "postgres":
+            from .postgresql import PostgresqlSource
+
+            return PostgresqlSource(database, table, topic)
+        case "mariadb":
+            from .mariadb import MariadbSource
+
+            return MariadbSource(database, table, topic)
+    raise PipelineError(
+        f"{database!r} names no database that can be captured",
+        "write sqlite:PATH, postgresql://user@host/name or mariadb://user@host/name",
+    )
+
+
+def needs_snapshot(what: str) -> PipelineError:
+    """An error that only a new snapshot mends."""
+    return PipelineError(what, "`raftmq pipeline cdc capture … --snapshot` begins anew, in order")
+
+
+def no_table(database: str, table: str) -> PipelineError:
+    """There is no such table."""
+    return PipelineError(f"{database} has no table {table!r}", "give the name of one with --table")
+
+
+def no_key(table: str) -> PipelineError:
+    """Its rows cannot be told apart."""
+    return PipelineError(
+        f"the table {table} has no primary key, so its rows cannot be told apart",
+        f"give it one: ALTER TABLE {table} ADD PRIMARY KEY (…)",
+    )

@@ -1,0 +1,337 @@
+"""Capture of a SQLite table: triggers write each change into a table beside it.
+
+    raftmq_log_orders      id | op | b0 | b1 | … | a0 | a1 | …     the row before and after
+    raftmq_captures        name | topic | confirmed                who has what
+
+The triggers run in the transaction of the change, so the log has what was committed and nothing
+else. SQLite has one writer at a time: ids grow in the order of commits. A read sees whole
+transactions, and nothing says where one ends within it; so what one read finds counts as one
+transaction (`last`), and there is no `txid`.
+
+Nothing wakes up who waits for a SQLite file that other processes write: the capture looks at
+`PRAGMA data_version`, a counter in the file's head, every `LOOK_SECONDS`.
+
+Positions: 2 x id for a change; the odd ones between are for snapshots.
+
+Left out:
+- Rows that `INSERT OR REPLACE` removes because of a UNIQUE constraint that is not the primary key:
+  SQLite tells triggers of them only in connections with `PRAGMA recursive_triggers = ON`.
+- While a snapshot is read, who writes waits, unless the file is in WAL mode.
+"""
+
+import base64
+import fcntl
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raftmq.pipeline.errors import PipelineError
+
+from .change import Change, Column, Commit, Event, Idle, Op, Place, Row, Table, Value, split_update
+from .source import Snapshot, needs_snapshot, no_key, no_table
+
+LOOK_SECONDS = 0.05
+"""Between two looks at the file's counter."""
+ROWS = 1000
+"""That are read at once."""
+WRITER_SECONDS_MAX = 60.0
+"""How long to wait for another writer."""
+
+
+class SqliteSource:
+    """See `source.Source`."""
+
+    def __init__(self, path: str, table: str, topic: str) -> None:
+        if not Path(path).is_file():
+            raise PipelineError(f"there is no SQLite file {path!r}", "give the path of one")
+        self._path = path
+        self._topic = topic
+        self._connection = sqlite3.connect(
+            path, timeout=WRITER_SECONDS_MAX, isolation_level=None, check_same_thread=False
+        )
+        try:
+            columns = self._columns(table)
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise PipelineError(f"{path} cannot be read: {error}", "give a SQLite file") from error
+        except PipelineError:
+            self._connection.close()
+            raise
+        self.table = Table("sqlite", table, columns)
+        self._log = f"raftmq_log_{table}"
+
+    def prepare(self) -> list[str]:
+        """See `Source.prepare`."""
+        found = dict(self._all("SELECT name, sql FROM sqlite_master"))
+        missing = [sql for name, sql in self._statements().items() if found.get(name) != sql]
+        # Changes may have passed unseen: whoever captures has to begin with a snapshot.
+        return missing + self._forgetting() if missing else []
+
+    def undo(self) -> list[str]:
+        """See `Source.undo`."""
+        triggers = [f"DROP TRIGGER IF EXISTS {_quoted(name)}" for name in self._triggers()]
+        return [*triggers, f"DROP TABLE IF EXISTS {_quoted(self._log)}", *self._forgetting()]
+
+    def execute(self, statements: list[str]) -> None:
+        """See `Source.execute`."""
+        with self._transaction("IMMEDIATE"):
+            for statement in statements:
+                if statement.startswith("CREATE TRIGGER"):
+                    # One that was made for other columns is in the way.
+                    name = statement.split('"')[1]
+                    self._connection.execute(f"DROP TRIGGER IF EXISTS {_quoted(name)}")
+                if statement == self._statements()[self._log]:
+                    self._renew_log(statement)
+                else:
+                    self._connection.execute(statement)
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """See `Source.claim`. A lock on a file beside the database, which the system ends."""
+        with Path(f"{self._path}-raftmq-{self.table.name}").open("wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PipelineError(
+                    f"another capture of {self.table.name} is running", "end it, or let it work"
+                ) from None
+            yield
+
+    def now(self) -> Place:
+        """See `Source.now`."""
+        return _place(self._last_id())
+
+    def check(self, after: Place) -> None:
+        """See `Source.check`."""
+        name = self.table.name
+        query = "SELECT topic, confirmed FROM raftmq_captures WHERE name = ?"
+        found = self._all(query, name)
+        if not found:
+            raise needs_snapshot(f"no snapshot of {name} was made for the topic {self._topic}")
+        topic, confirmed = found[0]
+        if topic != self._topic:
+            raise needs_snapshot(f"changes of {name} go to the topic {topic}, one at a time")
+        # Half of a position, rounded down, is the last id that is there, or more.
+        if after.position // 2 < confirmed // 2 - 1:
+            raise needs_snapshot(
+                f"the topic ends before position {confirmed}, and changes of {name} up to there "
+                "were dropped when they had been sent"
+            )
+        if after.position > self.now().position:
+            raise PipelineError(
+                f"the topic is ahead of {self._path}: it was captured from another file, or this "
+                "one is an older copy",
+                "give the right file, or another topic",
+            )
+
+    @contextmanager
+    def snapshot(self, *, is_first: bool) -> Iterator[Snapshot]:
+        """See `Source.snapshot`."""
+        if is_first:
+            with self._transaction("IMMEDIATE"):
+                statement = "INSERT OR REPLACE INTO raftmq_captures VALUES (?, ?, 0)"
+                self._connection.execute(statement, (self.table.name, self._topic))
+                # A number is used up, so that each snapshot has a place of its own.
+                log = _quoted(self._log)
+                self._connection.execute(f"INSERT INTO {log} (op) VALUES ('{Op.MARK}')")
+                self._connection.execute(f"DELETE FROM {log} WHERE op = '{Op.MARK}'")
+        with self._transaction("DEFERRED"):
+            last = self._last_id()
+            yield Snapshot(Place(2 * last + 1, str(last)), self._rows())
+
+    def events(self, after: Place) -> Iterator[Event]:
+        """See `Source.events`."""
+        # The mark of position 2n, and the snapshot of 2n - 1, are before the change n.
+        done = (after.position + 1) // 2 - 1
+        version = -1
+        shape: list[Any] = []
+        while True:
+            found = self._all("PRAGMA data_version")[0][0]
+            if found != version:
+                version = found
+                if self._all("PRAGMA schema_version") != shape:
+                    shape = self._all("PRAGMA schema_version")
+                    self._check_columns()
+                for row in self._changes(done):
+                    done = row[0]
+                    yield from self._change(row)
+                yield Commit(_place(done))
+            yield Idle(_place(done))
+            time.sleep(LOOK_SECONDS)
+
+    def confirm(self, reached: Place) -> None:
+        """See `Source.confirm`."""
+        with self._transaction("IMMEDIATE"):
+            before = (reached.position + 1) // 2
+            self._connection.execute(f"DELETE FROM {_quoted(self._log)} WHERE id < ?", (before,))
+            statement = "UPDATE raftmq_captures SET confirmed = ? WHERE name = ? AND topic = ?"
+            values = (reached.position, self.table.name, self._topic)
+            self._connection.execute(statement, values)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._connection.close()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _columns(self, table: str) -> tuple[Column, ...]:
+        found = self._all("SELECT name, type, pk FROM pragma_table_info(?)", table)
+        if not found:
+            raise no_table(self._path, table)
+        if not any(key for _, _, key in found):
+            raise no_key(table)
+        return tuple(Column(name, _kind(type_), type_, key) for name, type_, key in found)
+
+    def _check_columns(self) -> None:
+        if self._columns(self.table.name) != self.table.columns:
+            raise needs_snapshot(f"the columns of {self.table.name} have changed")
+        if self.prepare():
+            raise needs_snapshot(f"the triggers of {self.table.name} were changed or are gone")
+
+    def _statements(self) -> dict[str, str]:
+        """What has to be there: name → the statement that makes it."""
+        table, log = _quoted(self.table.name), _quoted(self._log)
+        count = len(self.table.columns)
+        befores, afters = _numbered("b", count), _numbered("a", count)
+        triggers = iter(self._triggers())
+        olds = [f"OLD.{_quoted(column.name)}" for column in self.table.columns]
+        news = [f"NEW.{_quoted(column.name)}" for column in self.table.columns]
+        values = {
+            Op.CREATE: ("INSERT", afters, news),
+            Op.UPDATE: ("UPDATE", befores + afters, olds + news),
+            Op.DELETE: ("DELETE", befores, olds),
+        }
+        made = {
+            "raftmq_captures": "CREATE TABLE raftmq_captures "
+            "(name TEXT PRIMARY KEY, topic TEXT, confirmed INTEGER)",
+            self._log: f"CREATE TABLE {log} (id INTEGER PRIMARY KEY AUTOINCREMENT, op TEXT, "
+            f"{', '.join(befores + afters)})",
+        }
+        for op, (event, columns, sources) in values.items():
+            name = next(triggers)
+            made[name] = (
+                f"CREATE TRIGGER {_quoted(name)} AFTER {event} ON {table} BEGIN INSERT INTO {log} "
+                f"(op, {', '.join(columns)}) VALUES ('{op}', {', '.join(sources)}); END"
+            )
+        return made
+
+    def _triggers(self) -> list[str]:
+        return [f"{self._log}_{event}" for event in ("insert", "update", "delete")]
+
+    def _renew_log(self, statement: str) -> None:
+        """Make the log in place of one for other columns; ids go on, so that positions grow."""
+        last = self._last_id()
+        self._connection.execute(f"DROP TABLE IF EXISTS {_quoted(self._log)}")
+        self._connection.execute(statement)
+        self._connection.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (self._log, last))
+
+    def _forgetting(self) -> list[str]:
+        if not self._has("raftmq_captures"):
+            return []
+        return [f"DELETE FROM raftmq_captures WHERE name = {_literal(self.table.name)}"]
+
+    def _has(self, name: str) -> bool:
+        return bool(self._all("SELECT 1 FROM sqlite_master WHERE name = ?", name))
+
+    def _last_id(self) -> int:
+        if not self._has("sqlite_sequence"):
+            return 0
+        found = self._all("SELECT seq FROM sqlite_sequence WHERE name = ?", self._log)
+        return int(found[0][0]) if found else 0
+
+    def _changes(self, after: int) -> Iterator[tuple[Any, ...]]:
+        # One read: whole transactions.
+        query = f"SELECT * FROM {_quoted(self._log)} WHERE id > ? ORDER BY id"
+        cursor = self._connection.execute(query, (after,))
+        while rows := cursor.fetchmany(ROWS):
+            yield from rows
+
+    def _change(self, row: tuple[Any, ...]) -> Iterator[Change]:
+        number, op, *values = row
+        count = len(self.table.columns)
+        position, lsn = 2 * number, str(number)
+        before = None if op == Op.CREATE else self._row(values[:count])
+        after = None if op == Op.DELETE else self._row(values[count:])
+        if before is None or after is None:
+            yield Change(Op(op), position, 1, lsn, None, before, after)
+            return
+        for seq, (part, old, new) in enumerate(split_update(self.table, before, after), 1):
+            yield Change(part, position, seq, lsn, None, old, new)
+
+    def _rows(self) -> Iterator[Row]:
+        names = ", ".join(_quoted(column.name) for column in self.table.columns)
+        order = ", ".join(map(_quoted, self.table.key))
+        query = f"SELECT {names} FROM {_quoted(self.table.name)} ORDER BY {order}"
+        cursor = self._connection.execute(query)
+        while rows := cursor.fetchmany(ROWS):
+            yield from map(self._row, rows)
+
+    def _row(self, values: Any) -> Row:
+        columns = self.table.columns
+        return {c.name: self._value(c, v) for c, v in zip(columns, values, strict=True)}
+
+    def _value(self, column: Column, value: Any) -> Value:
+        """SQLite lets any value into any column, but for what would be read as another."""
+        match column.kind, value:
+            case _, None:
+                return None
+            case "int", int():
+                return value
+            case "bool", 0 | 1:
+                return bool(value)
+            case "bytes", bytes():
+                return base64.b64encode(value).decode()
+            case "text", str():
+                return value
+            case "text", int() | float():
+                return repr(value)
+        raise PipelineError(
+            f"{self.table.name}.{column.name} is {column.type} and holds "
+            f"{type(value).__name__} {value!r:.40}",
+            "correct the value, or declare the column with the type that it holds",
+        )
+
+    def _all(self, query: str, *values: Any) -> list[Any]:
+        return self._connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self, kind: str) -> Iterator[None]:
+        self._connection.execute(f"BEGIN {kind}")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+
+def _place(last: int) -> Place:
+    return Place(2 * last + 2, str(last))
+
+
+def _kind(declared: str) -> str:
+    """SQLite's own rules of affinity, and booleans.
+
+    >>> [_kind(t) for t in ("INTEGER", "BIGINT", "BOOLEAN", "BLOB", "DECIMAL(10,2)", "TEXT", "")]
+    ['int', 'int', 'bool', 'bytes', 'text', 'text', 'text']
+    """
+    declared = declared.upper()
+    for word, kind in (("INT", "int"), ("BOOL", "bool"), ("BLOB", "bytes")):
+        if word in declared:
+            return kind
+    return "text"
+
+
+def _numbered(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(count)]
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

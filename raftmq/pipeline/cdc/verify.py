@@ -1,0 +1,100 @@
+"""Is the rebuilt table the database's? Their digests at one place in the order of commits.
+
+The database is read in one consistent snapshot, whose place is known. What the topic lacks up to
+there is captured. Then the last version and the changes after it, up to that place and no further,
+make the other side; nothing is written. So others may go on writing, and both sides are of the same
+place: if they differ, a change was lost, doubled or altered.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from raftmq.pipeline.errors import PipelineError
+
+from .capturing import capture
+from .change import Op, Place
+from .digest import Digest, digest_in_spark, digest_of
+from .rebuild import fold, plan, read
+from .source import Source
+from .tail import read_tail, tail_at
+from .versions import Version
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from raftmq.blocking import BlockingClient
+
+LOOK_SECONDS = 0.5
+"""Between two looks at what another capture has sent."""
+
+
+class SourceDigest(NamedTuple):
+    """Of the table in the database."""
+
+    place: Place
+    """All changes up to its position are in it, and no others."""
+    digest: Digest
+    """Of all rows."""
+
+
+def source_digest(source: Source) -> SourceDigest:
+    """Read the whole table."""
+    with source.snapshot(is_first=False) as (place, rows):
+        return SourceDigest(place, digest_of(row.values() for row in rows))
+
+
+def verify(
+    spark: "SparkSession",
+    mq: "BlockingClient",
+    source: Source,
+    topic: str,
+    folder: Path,
+    found: SourceDigest,
+    *,
+    url: str | None = None,
+    wait_seconds: float = 60.0,
+) -> Digest:
+    """The digest of the rebuilt table at the place of `found`: equal to it, or a promise is broken.
+
+    Raises:
+        PipelineError: another capture is running and does not get as far in `wait_seconds`, or as
+            `capture` and `plan`.
+    """
+    wanted = Place(found.place.position + 1, found.place.lsn)
+    _catch_up(mq, source, topic, wanted, wait_seconds)
+    planned = plan(mq, topic, folder)
+    if planned.base is not None and _is_later(mq, planned.base, wanted):
+        raise PipelineError(
+            f"{folder} was rebuilt while the table was read", "verify once more, without rebuilding"
+        )
+    messages = read(spark, topic, planned, url)
+    folded = fold(messages, topic, planned, folder, until=found.place.position)
+    return digest_in_spark(folded.rows, folded.table.columns)
+
+
+def _is_later(mq: "BlockingClient", version: Version, wanted: Place) -> bool:
+    """Whether it has changes that are not before this place."""
+    last = tail_at(mq, version.topic, version.end - 1)
+    return last.position >= wanted.position and last.op is not Op.MARK
+
+
+def _catch_up(
+    mq: "BlockingClient", source: Source, topic: str, wanted: Place, wait_seconds: float
+) -> None:
+    """Have the topic contain all before this place: by a capture of our own, or by another's."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        tail = read_tail(mq, topic)
+        if tail is not None and tail.is_last and tail.position >= wanted.position:
+            return
+        try:
+            # The stream has to get as far though nothing is written any more.
+            source.now()
+            for _ in capture(mq, source, topic, until=wanted):
+                pass
+            return
+        except PipelineError as error:
+            if "is running" not in error.message or time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_SECONDS)

@@ -1,0 +1,115 @@
+"""The versions of a rebuilt table in a folder, and which one holds.
+
+    orders/v=7/*.parquet     the table before
+    orders/v=8/*.parquet     the table
+    orders/CURRENT           {"version": 8, "topic": "orders-changes", "end": 120411, ...}
+    orders/LOCK              held by who makes a version
+
+A version is written whole, made durable, and then named by `CURRENT`, which is replaced in one
+step. So readers that take the version from `CURRENT` see a whole table at any time, and a kill
+leaves at most a folder that the next version writes over. The version before stays, for those who
+are reading it.
+
+| field of CURRENT | meaning |
+|---|---|
+| version | the folder `v=<version>` |
+| topic, topic_id | where the changes come from: a topic made anew has another number |
+| end | the offset after the last change that is in it |
+| source, table, schema, columns | of the table in the database, see `change` |
+| position, lsn | of the last message that is in it |
+| rows | how many |
+
+A column of kind `int` is a bigint, `bool` a boolean, `bytes` a binary; others are strings that hold
+what the database wrote, for a cast on reading to make numbers or times of.
+
+Left out: object stores, which rename no files; on a cluster the folder has to be one that all of
+Spark's workers and this process share.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from raftmq.pipeline.archive.files import sync_file, sync_folder
+from raftmq.pipeline.errors import PipelineError
+
+from .change import Column, Table, columns_of
+
+KEPT = 2
+"""Versions that stay: the one that holds, and the one before."""
+
+
+class Version(NamedTuple):
+    """What `CURRENT` says."""
+
+    version: int
+    """The folder `v=<version>`."""
+    topic: str
+    """Where the changes come from."""
+    topic_id: int
+    """Its number."""
+    end: int
+    """The offset after the last change that is in it."""
+    source: str
+    """The kind of database."""
+    table: str
+    """The table's name there."""
+    schema: str
+    """The fingerprint of its columns."""
+    columns: tuple[Column, ...]
+    """They, in order."""
+    position: int
+    """Of the last message that is in it."""
+    lsn: str
+    """The same in the database's words."""
+    rows: int
+    """How many."""
+
+    @property
+    def of(self) -> Table:
+        """The table."""
+        return Table(self.source, self.table, self.columns)
+
+
+def current(folder: Path) -> Version | None:
+    """The version that holds; None: there is none yet.
+
+    Raises:
+        PipelineError: `CURRENT` cannot be read.
+    """
+    path = folder / "CURRENT"
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text())
+        return Version(**content | {"columns": columns_of(content["columns"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise PipelineError(
+            f"{path} cannot be read: {error}", "take another folder, or rebuild in an empty one"
+        ) from error
+
+
+def path_of(folder: Path, version: int) -> Path:
+    """Where a version's files are."""
+    return folder / f"v={version}"
+
+
+def publish(folder: Path, version: Version) -> None:
+    """Make a version that was written the one that holds, durably; drop old ones."""
+    written = path_of(folder, version.version)
+    for file in written.iterdir():
+        sync_file(file)
+    sync_folder(written)
+    sync_folder(folder)
+    unfinished = folder / "CURRENT.unfinished"
+    with unfinished.open("w") as out:
+        json.dump(version._asdict(), out, indent=2)
+        out.flush()
+        os.fsync(out.fileno())
+    unfinished.replace(folder / "CURRENT")
+    sync_folder(folder)
+    for old in folder.glob("v=*"):
+        if int(old.name[2:]) <= version.version - KEPT:
+            shutil.rmtree(old)

@@ -1,0 +1,104 @@
+"""What a history is held to, and what is found wrong with it.
+
+A *finding* is one broken promise, a row of the table of violations; its `kind` is the anomaly's
+name in `raftmq chaos list anomalies`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+TOTAL_QUEUE = "total-queue"
+LOG = "log"
+KEY_ORDER = "key-order"
+CHECKERS = (TOTAL_QUEUE, LOG, KEY_ORDER)
+
+VALID, INVALID, UNDECIDED = "valid", "invalid", "unknown"
+
+SCHEMA = (
+    "kind string, row bigint, queue string, process bigint, offset bigint, values array<string>, "
+    "operations array<bigint>, fact string"
+)
+"""Of findings: `row` is the number of the history's row that shows it, `values` are the messages it
+is about as JSON, `operations` those of their rows, `fact` says it in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is promised beyond the least, and how much is kept of what is found."""
+
+    is_exactly_once: bool = False
+    """No message is delivered twice."""
+    is_drained: bool = True
+    """Readers polled until nothing more came: what they never saw is lost."""
+    is_send_contiguous: bool = False
+    """The messages of one send get offsets in a row, as raftmq's batches do."""
+    examples_max: int = 1000
+    """So many findings of each kind are kept, 100,000 at the most; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a checker found."""
+
+    checker: str
+    findings: "DataFrame | None"
+    """Of `SCHEMA`; None: nothing could be judged."""
+    counts: Mapping[str, int]
+    """Figures, and of some kinds how often they occurred: this counts then, in the place of how
+    many findings there are."""
+    kinds: tuple[str, ...] = ()
+    """All that it looked for."""
+    tolerated: frozenset[str] = frozenset()
+    """Kinds that do not make the history invalid."""
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    """By kind: why the verdict is unknown if there is one of these."""
+    reason: str = ""
+    """Why nothing could be judged."""
+
+
+class Judged(NamedTuple):
+    """A checker's verdict."""
+
+    checker: str
+    verdict: str
+    """`VALID`, `INVALID` or `UNDECIDED`."""
+    reason: str
+    """Why it is undecided; empty otherwise."""
+    counts: dict[str, int]
+    """Figures, and how often each kind occurred."""
+    tolerated: tuple[str, ...] = ()
+    """Kinds that occurred and do not make it invalid."""
+    kinds: tuple[str, ...] = ()
+    """All kinds that it looked for; each is in `counts`."""
+
+
+def undecided(checker: str, reason: str) -> Found:
+    """Nothing can be said."""
+    return Found(checker, None, {}, reason=reason)
+
+
+def finding(
+    found: "DataFrame",
+    kind: "str | Column",
+    *,
+    values: "Column",
+    operations: "Column",
+    fact: "Column",
+) -> "DataFrame":
+    """Rows of `SCHEMA` from rows with `row`, `queue`, `process` and `offset`."""
+    from pyspark.sql import functions as f
+
+    return found.select(
+        (f.lit(kind) if isinstance(kind, str) else kind).alias("kind"),
+        "row",
+        "queue",
+        "process",
+        "offset",
+        values.alias("values"),
+        f.array_sort(f.array_distinct(operations)).alias("operations"),
+        fact.alias("fact"),
+    )

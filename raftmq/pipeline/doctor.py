@@ -1,0 +1,109 @@
+"""Is everything here that Spark needs? One fact after the other, the cheap ones first."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from . import java
+from .errors import PipelineError, cause_of
+from .session import cache_folder, session
+
+PACKAGES = {"pyspark": "4.3", "pyarrow": "", "pandas": "2."}
+"""Package → how the versions begin that serve."""
+MEMORY_BYTES_MIN = 3 * 1024**3
+"""A driver with 2 GiB of heap and a Python worker a core."""
+
+_INSTALL = "pip install 'raftmq[spark]'"
+
+
+class Fact(NamedTuple):
+    """One examined thing."""
+
+    check: str
+    """What was examined."""
+    is_well: bool
+    """Whether a pipeline runs with it."""
+    found: str
+    """What it is like."""
+    fix: str = ""
+    """What to do; empty if nothing."""
+
+
+def examine() -> Iterator[Fact]:
+    """All facts, as they are found; the last one starts Spark and takes some seconds."""
+    found = list(_packages())
+    yield from found
+    facts = [_java(), _bash(), _memory()]
+    yield from facts
+    if all(fact.is_well for fact in (*found, *facts)):
+        yield _query()
+    else:
+        yield Fact("query", False, "not tried", "mend what is above first")
+
+
+def _packages() -> Iterator[Fact]:
+    for name, begins in PACKAGES.items():
+        if find_spec(name) is None:
+            yield Fact(name, False, "not installed", _INSTALL)
+            continue
+        version = metadata.version(name)
+        is_well = version.startswith(begins)
+        size = f", {_megabytes(name)} MB" if name == "pyspark" else ""
+        fix = "" if is_well else f"{_INSTALL} --upgrade: it has to be {begins}*"
+        yield Fact(name, is_well, f"{version}{size}", fix)
+
+
+def _megabytes(package: str) -> int:
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    files = Path(spec.origin).parent.rglob("*")
+    return round(sum(file.stat().st_size for file in files if file.is_file()) / 1e6)
+
+
+def _java() -> Fact:
+    try:
+        found = java.find(cache_folder())
+    except PipelineError as error:
+        return Fact("java", False, error.message, error.fix)
+    return Fact("java", True, f"{found.version} from {found.origin}: {found.home}")
+
+
+def _bash() -> Fact:
+    # Spark's own launcher is a bash script.
+    found = shutil.which("bash")
+    if found is None:
+        return Fact("bash", False, "not on the PATH", "install it: Spark is started by a script")
+    return Fact("bash", True, found)
+
+
+def _memory() -> Fact:
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return Fact("memory", True, f"unknown on {sys.platform}")
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    found = f"{free / 1024**3:.1f} GiB available"
+    if free < MEMORY_BYTES_MIN:
+        least = MEMORY_BYTES_MIN / 1024**3
+        return Fact("memory", False, found, f"end something: Spark needs {least:.0f} GiB")
+    return Fact("memory", True, found)
+
+
+def _query() -> Fact:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.functions import udf
+
+    try:
+        with session("raftmq-doctor") as spark:
+            # Through a Python worker, which is what usually is not in order.
+            where = udf(lambda _: sys.executable)
+            (row,) = spark.range(1).select(where("id").alias("python")).collect()
+    except (PipelineError, PySparkException) as error:
+        cause = cause_of(error)
+        return Fact("query", False, cause.message, cause.fix)
+    return Fact("query", True, f"one row, by a worker of {row.python}")

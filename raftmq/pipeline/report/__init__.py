@@ -1,0 +1,14 @@
+"""The report: per minute, what came into each topic and what each consumer group made of it.
+
+    logs of partition groups ──a task each──> facts ──> minutes ──> Parquet, alerts, pictures
+
+Start reading at `tables` (what comes out), then `running` (the rounds and what a crash leaves),
+`folding` (events become facts), `ledger` (facts become minutes) and `rules` (alerts).
+
+Events are what the broker notes of each record of a log (`raftmq.client.Events`); nothing is
+measured by clients, so nothing is missing of those that died.
+"""
+
+from .running import Report, Step, opened
+
+__all__ = ["Report", "Step", "opened"]

@@ -1,0 +1,209 @@
+"""The report's rounds: look, read, close minutes, judge, write down, publish.
+
+    with running.opened(folder, mq, reader=..., rules=...) as report:
+        while (step := report.round()).is_behind: ...
+
+A round reads each log to where it ended when the round began, at most `RECORDS_MAX` records of it.
+A log that has nothing new costs no task.
+
+| killed | what the next start does |
+|---|---|
+| before the state is written | reads the same records again: nothing of the round is anywhere |
+| after that, while it is published | publishes what the state says; see `tables` and `alerting` |
+| after that | goes on |
+
+Left out: a checkpoint of Spark. What was read and what it led to are one file; two could differ.
+"""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from .alerting import send
+from .carry import Carry
+from .facts import MINUTE_MS
+from .folding import Folding
+from .ledger import GRACE_MS, Look
+from .looking import look_at
+from .reading import Reader, Task
+from .rules import Rule
+from .state import Outbox, State, load, locked, save
+from .tables import write
+
+if TYPE_CHECKING:
+    from raftmq.blocking import BlockingClient
+
+RECORDS_MAX = 100_000
+"""Records of a log that one task reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a round did."""
+
+    records: int
+    """Records of all logs that were read."""
+    left: int
+    """Records that are there and were not read yet."""
+    minutes: tuple[int, ...]
+    """Minutes that were published, milliseconds since 1970; some for the second time."""
+    alerts: int
+    """Alerts that opened or closed."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to read at once."""
+        return self.left > 0
+
+
+class Report:
+    """A report that is written to a folder. Made by `opened`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        mq: "BlockingClient",
+        reader: Reader,
+        rules: Sequence[Rule],
+        topic: str | None,
+        state: State,
+    ) -> None:
+        self._folder = folder
+        self._mq = mq
+        self._reader = reader
+        self._rules = rules
+        self._topic = topic
+        # What the state says may have been published or not when the process before ended.
+        self._is_published = False
+        self.state = state
+        """What it knows."""
+
+    def round(self, look: Look | None = None) -> Step:
+        """One round; `look`: what is known of the cluster, None: ask it.
+
+        Raises:
+            PySparkException: a task failed for good: a log was trimmed while it was read, for
+                instance; the next round goes on behind that.
+            Unavailable: the cluster did not answer in time. The next round goes on.
+        """
+        if not self._is_published:
+            # The cluster did not take what the last round found; this one would forget it.
+            self.publish()
+        look = look or look_at(self._mq, has_standings=self._is_due())
+        tasks, firsts = self._tasks(look)
+        state, ledger = self.state, self.state.ledger
+        for done in self._reader(tasks) if tasks else []:
+            number = done.partition_group
+            ledger.take(number, done.facts, is_first=number in firsts)
+            state.carries[number] = done.carry
+        state.offsets.update({task.partition_group: task.stop for task in tasks})
+        for number, (first, end) in look.ranges.items():
+            # A log without records has no task.
+            reached = state.offsets[number] = max(state.offsets.get(number, 0), first)
+            if reached >= end:
+                self._appear(number, look)
+                ledger.reached_end(number, look.time)
+        ledger.see(look)
+        minutes = self._close(look)
+        if tasks or minutes:
+            save(self._folder, state)
+            self._is_published = False
+            self.publish()
+        left = sum(max(0, end - state.offsets[n]) for n, (_, end) in look.ranges.items())
+        records = sum(task.stop - task.start for task in tasks)
+        return Step(records, left, minutes, len(state.outbox.alerts))
+
+    def publish(self) -> None:
+        """Publish what the last round found. Doing it again changes nothing.
+
+        Raises:
+            Unavailable, OutcomeUnknown: the alerts' topic did not take them in time.
+        """
+        outbox = self.state.outbox
+        write(self._folder, "report_minute", outbox.rows)
+        write(self._folder, "alert", [structs.asdict(alert) for alert in outbox.alerts])
+        if self._topic is not None:
+            for alert in outbox.alerts:
+                send(self._mq, self._topic, self.state.name, alert)
+        self._is_published = True
+
+    def _is_due(self) -> bool:
+        """Whether a minute may be closed in this round."""
+        import time
+
+        closed = self.state.ledger.closed
+        return not closed or closed + MINUTE_MS + GRACE_MS <= time.time_ns() // 1_000_000
+
+    def _tasks(self, look: Look) -> tuple[list[Task], set[int]]:
+        """What there is to read, and the partition groups that are read from their first record."""
+        tasks: list[Task] = []
+        firsts: set[int] = set()
+        for number, (first, end) in sorted(look.ranges.items()):
+            start = self.state.offsets.get(number, 0)
+            carry = self.state.carries.get(number, b"")
+            if start < first:
+                # What is carried does not reach to the first record that is left.
+                start, carry = first, b""
+                firsts.add(number)
+            stop = min(end, start + RECORDS_MAX)
+            if start < stop:
+                tasks.append(Task(number, start, stop, carry, look.attachments))
+        return tasks, firsts
+
+    def _appear(self, number: int, look: Look) -> None:
+        """Groups that are new have levels, though they have touched nothing."""
+        there = sorted(each.number for each in look.attachments)
+        if self.state.attached.get(number) == there:
+            return
+        carry = Carry.unpack(self.state.carries.get(number, b""))
+        minute = look.time - look.time % MINUTE_MS
+        facts = Folding(carry, look.attachments).appear(minute)
+        self.state.ledger.take(number, facts, is_first=False)
+        self.state.carries[number] = carry.pack()
+        self.state.attached[number] = there
+
+    def _close(self, look: Look) -> tuple[int, ...]:
+        ledger, outbox = self.state.ledger, Outbox()
+        minutes: list[int] = []
+        new_from = ledger.closed
+        for minute, rows in ledger.close(look):
+            minutes.append(minute)
+            outbox.rows += rows
+            if minute >= new_from:
+                outbox.alerts += self.state.judge.judge(self._rules, rows)
+        self.state.outbox = outbox
+        return tuple(minutes)
+
+
+@contextmanager
+def opened(
+    folder: Path,
+    mq: "BlockingClient",
+    *,
+    reader: Reader,
+    rules: Sequence[Rule],
+    topic: str | None = None,
+) -> Iterator[Report]:
+    """A report that goes on where the last one ended, in a folder that is made if there is none.
+
+    Args:
+        folder: where tables and state are.
+        mq: a client of the cluster.
+        reader: where tasks run.
+        rules: what is an alert.
+        topic: where alerts are sent, too; None: nowhere.
+
+    Raises:
+        PipelineError: another process has the folder, or its state cannot be read.
+        Rejected: `UNKNOWN_TOPIC`, that of the alerts.
+    """
+    if topic is not None:
+        mq.admin.describe_topic(topic)
+    with locked(folder):
+        state = load(folder) or State(secrets.token_hex(8))
+        yield Report(folder, mq, reader, rules, topic, state)

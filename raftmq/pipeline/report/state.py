@@ -1,0 +1,106 @@
+"""What a report knows, as one file: `DIR/state`.
+
+The file is replaced after each round, and durable before anything of the round is published. It
+says what is to be published, too (`outbox`); so whoever starts after a crash publishes that again,
+which changes nothing where it was published before.
+
+The bytes are msgpack. A version that is not known is refused: a report can be made anew from the
+log, as far as that reaches back.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from raftmq.pipeline.errors import PipelineError
+
+from .ledger import Ledger
+from .rules import Alert, Judge
+from .tables import Row, settle
+
+VERSION = 1
+
+
+class Outbox(msgspec.Struct):
+    """What is to be published."""
+
+    rows: list[Row] = []
+    """Of `report_minute`."""
+    alerts: list[Alert] = []
+    """For the table and the topic."""
+
+
+class State(msgspec.Struct):
+    """All of it."""
+
+    name: str
+    """Of the report: made at random, it names the session that sends its alerts."""
+    version: int = VERSION
+    """Of these bytes."""
+    offsets: dict[int, int] = {}
+    """Partition group → the next record to read."""
+    carries: dict[int, bytes] = {}
+    """Partition group → what is carried to there: see `carry`."""
+    attached: dict[int, list[int]] = {}
+    """Partition group → the attachments whose levels are known of it."""
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    """Minutes."""
+    judge: Judge = msgspec.field(default_factory=Judge)
+    """Alerts."""
+    outbox: Outbox = msgspec.field(default_factory=Outbox)
+    """What this round publishes."""
+
+
+def load(folder: Path) -> State | None:
+    """The state of a report; None: it never ran.
+
+    Raises:
+        PipelineError: the file is damaged, or of another version.
+    """
+    path = folder / "state"
+    if not path.exists():
+        return None
+    fix = f"make the report anew: move {folder} away"
+    try:
+        data = path.read_bytes()
+        version = msgspec.msgpack.decode(data, type=_Head).version
+        if version != VERSION:
+            raise PipelineError(f"{path} is of version {version}, not {VERSION}", fix)
+        return msgspec.msgpack.decode(data, type=State)
+    except msgspec.MsgspecError as error:
+        raise PipelineError(f"{path} is damaged: {error}", fix) from error
+
+
+class _Head(msgspec.Struct):
+    version: int
+
+
+def save(folder: Path, state: State) -> None:
+    """Replace the file; durable on return."""
+    written = folder / "state.tmp"
+    written.write_bytes(msgspec.msgpack.encode(state))
+    settle(written, folder / "state")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The folder is this process's alone; it is made if there is none.
+
+    Raises:
+        PipelineError: another process has it, or it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("a")
+    except OSError as error:
+        raise PipelineError(f"{folder} cannot be used: {error}", "name another folder") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            message = f"another report is written to {folder}"
+            raise PipelineError(message, "end it, or name another folder") from None
+        yield

@@ -1,0 +1,52 @@
+"""The sink: rows of a Spark query become messages, each once.
+
+    df.write.format("raftmq").option("topic", "orders").mode("append").save()
+    df.writeStream.format("raftmq").option("topic", "orders").start(checkpointLocation="…")
+
+Start reading at `task` (what one task does, and why a row is stored once), then `stored` (what an
+earlier attempt left behind), `columns` (what rows may have), `options` and `writers` (what Spark
+calls).
+
+| option | default | meaning |
+|---|---|---|
+| topic | needed | the topic, which must exist |
+| url | `RAFTMQ_URL` | `raftmq://host:port[,host:port...]` |
+| compression | none | of the bodies: `none`, `lz4`, `zstd` |
+| timeout | 60 | seconds without an answer until an error |
+| writeId | | batch: a name under which this write is done once, however often it is run |
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from .options import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+    from pyspark.sql.types import StructType
+
+__all__ = ["batch_writer", "stream_writer"]
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: "StructType", *, overwrite: bool = False
+) -> "DataSourceArrowWriter":
+    """What `DataSource.writer` returns.
+
+    Raises:
+        PipelineError: an option, a column or the mode cannot be used.
+    """
+    from .writers import BatchWriter, check
+
+    check(schema, overwrite=overwrite)
+    return BatchWriter(parse(options, is_stream=False))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: "StructType", *, overwrite: bool = False
+) -> "DataSourceStreamArrowWriter":
+    """What `DataSource.streamWriter` returns; raises as `batch_writer`."""
+    from .writers import StreamWriter, check
+
+    check(schema, overwrite=overwrite)
+    return StreamWriter(parse(options, is_stream=True))

@@ -1,0 +1,97 @@
+"""What Spark calls: a writer is made in the driver, pickled, and runs in a task for each partition.
+
+`commit` and `abort` have nothing to do: when a task returns, its rows are on the disks of a
+majority, and they stay there when another task of the batch fails. The batch is run again then,
+and finds them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from raftmq import blocking
+from raftmq.pipeline.errors import PipelineError
+
+from .columns import check_columns
+from .options import Options
+from .task import Work, Written, write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class Done(WriterCommitMessage):
+    """What a task did."""
+
+    partition: int
+    """Spark's number of the partition."""
+    written: Written
+    """Its rows."""
+
+
+def check(schema: "StructType", *, overwrite: bool) -> None:
+    """Refuse what cannot be written, before anything is.
+
+    Raises:
+        PipelineError: the mode or a column.
+    """
+    if overwrite:
+        message = "a topic cannot be overwritten: its messages stay until retention takes them"
+        raise PipelineError(message, 'write with .mode("append")')
+    check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields])
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Of one `df.write`."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        # Made once in the driver: all attempts of all tasks have the same.
+        self._name = f"write/{options.write_id}" if options.write_id else str(uuid4())
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Done:
+        """Store the rows of one partition; see `task`."""
+        return _run(self._options, self._name, 1, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of one streaming query; it is made anew for each micro-batch."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Done:
+        """Store the rows of one partition of a micro-batch; see `task`."""
+        query = _property("sql.streaming.queryId")
+        batch = int(_property("streaming.sql.batchId"))
+        return _run(self._options, query, batch + 1, iterator)
+
+
+def _run(options: Options, name: str, label: int, batches: "Iterator[pa.RecordBatch]") -> Done:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    work = Work(name, context.partitionId(), label)
+    with blocking.connect(options.url, timeout=options.timeout) as mq:
+        return Done(work.partition, write(mq, work, options, batches))
+
+
+def _property(name: str) -> str:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    value = None if context is None else context.getLocalProperty(name)
+    if value is None:
+        message = f"Spark does not tell its {name}, which exactly once needs"
+        raise PipelineError(message, "use PySpark 4.3; `raftmq pipeline doctor` tells yours")
+    return value

@@ -1,0 +1,199 @@
+"""The stream read: what Spark's driver asks between micro-batches.
+
+    initialOffset() ── latestOffset(start, limit) ── partitions(start, end) ── read ... ──┐
+                            ^ what ended at `start` is complete: progress is committed    │
+                            └─────────────────────────────────────────────────────────────┘
+
+Spark keeps the end of each micro-batch in its checkpoint, and asks for the same range again after a
+crash; so the ranges need nothing else. The group `spark-<job>` is kept for two things:
+
+- *Progress*, for `raftmq group lag`. Spark's own `commit` comes one micro-batch late, and never for
+  the last one; but when it asks for what comes next, what was before is complete.
+- *`latest`*. Spark does not keep where a query began, and asks again after a crash in the first
+  micro-batch. So the end that was found first is committed to the group, and found there again.
+
+Taking the group over fences the driver that had it: two that run one job are noticed.
+
+Left out: a query whose checkpoint loses the completion of its very first micro-batch begins, with
+`latest`, after that micro-batch. Sinks that skip a micro-batch they completed lose nothing.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.pipeline.errors import PipelineError
+
+from .batch import Part, reading_of
+from .cluster import Bounds, Cluster, lost
+from .connection import explained
+from .gaps import report
+from .offsets import Place, Places, advanced, from_json, limited, ranges, split, to_json
+from .options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from raftmq.blocking import BlockingProgress
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads micro-batches. Connects when it is first asked something, not before."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
+        _check_start(options)
+        self._options = options
+        self._cluster = Cluster(options)
+        self._reading = reading_of(options, columns)
+        # With AvailableNow: where the query ends.
+        self._pinned: Places | None = None
+        self._bounds: Bounds | None = None
+        self._progress: dict[str, BlockingProgress] = {}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins; the same answer again after a crash in its first micro-batch.
+
+        Raises:
+            PipelineError: a topic does not exist, or the options do not fit it.
+            Unavailable: a leader was not found in time.
+        """
+        bounds = self._look()
+        if self._options.start == "latest":
+            return to_json(
+                {topic: self._named(topic, place) for topic, place in bounds.end.items()}
+            )
+        return to_json(self._cluster.resolve(self._options.start, bounds, is_start=True))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query is to end where the queues end now."""
+        self._pinned = self._look().end
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """`maxOffsetsPerTrigger`."""
+        rows_max = self._options.rows_max
+        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; what ended at `start` is complete.
+
+        Raises:
+            PipelineError: `start` is of other topics, or another driver runs the job.
+            Unavailable: a leader was not found in time.
+        """
+        places = from_json(start)
+        bounds = self._look()
+        bounds.check(places)
+        self._report(places)
+        end = bounds.end if self._pinned is None else self._pinned
+        begun = bounds.earliest | places
+        wanted = ranges(begun, end)
+        if isinstance(limit, ReadMaxRows):
+            wanted = limited(wanted, limit.max_rows)
+        return to_json(advanced(begun, wanted, end))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the queues ended when they were last asked, for the query's progress."""
+        return None if self._bounds is None else to_json(self._bounds.end)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What the tasks of a micro-batch read.
+
+        Raises:
+            PipelineError: retention took messages away, or the places are of other topics.
+            Unavailable: a leader was not found in time.
+        """
+        before, after = from_json(start), from_json(end)
+        # After a crash this comes first, and what was seen then is not known here.
+        bounds = self._bounds if self._bounds is not None else self._look()
+        bounds.check(before)
+        bounds.check(after)
+        gone, left = lost(ranges(bounds.earliest | before, after), bounds.earliest)
+        report(gone, fails=self._options.fails_on_loss, folder=self._options.gaps)
+        return [Part(each) for each in split(left, self._options.parts_min)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """In a worker: the messages of one range."""
+        assert isinstance(partition, Part)
+        return self._reading.read(partition.range)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """All before `end` is complete."""
+        self._report(from_json(end))
+
+    # Inside.
+
+    def _look(self) -> Bounds:
+        self._bounds = self._cluster.bounds()
+        return self._bounds
+
+    def _taken(self, topic: str) -> "BlockingProgress":
+        """The job's progress in a topic; the first call takes it over."""
+        group = self._options.group
+        assert group is not None
+        if topic not in self._progress:
+            with explained():
+                self._progress[topic] = self._cluster.client.progress(topic, group)
+        return self._progress[topic]
+
+    def _named(self, topic: str, end: Place) -> Place:
+        """Where the job has come; queues where it has come nowhere begin at the end, for good."""
+        progress = self._taken(topic)
+        new = {q: offset for q, offset in end.queues.items() if q not in progress.committed}
+        if new:
+            # Raises unless it is durable: a crash has to find it again.
+            self._commit(progress, new)
+        return Place(end.id, {queue: progress.committed[queue] for queue in end.queues})
+
+    def _report(self, places: Places) -> None:
+        """Commit how far the query has come, if that changed; a fault waits for the next time."""
+        if self._options.group is None:
+            return
+        for topic, place in places.items():
+            try:
+                progress = self._taken(topic)
+                committed = progress.committed
+                if any(committed.get(q) != offset for q, offset in place.queues.items()):
+                    self._commit(progress, place.queues)
+            except (Unavailable, OutcomeUnknown):
+                continue
+
+    def _commit(self, progress: "BlockingProgress", offsets: dict[int, int]) -> None:
+        with explained():
+            try:
+                progress.commit(offsets)
+            except Rejected as error:
+                if error.reason is not Reason.FENCED:
+                    raise
+                job = self._options.job
+                raise PipelineError(
+                    f"another driver runs job {job!r}: it began later, and goes on",
+                    "run a job once, or give each its own name with the option job",
+                ) from error
+
+
+def _check_start(options: Options) -> None:
+    start = options.start
+    is_latest = start == "latest" or (
+        isinstance(start, dict) and any(-1 in wish.queues.values() for wish in start.values())
+    )
+    if is_latest and (options.job is None or isinstance(start, dict)):
+        raise PipelineError(
+            "where a stream begins has to be found again after a crash, and latest is elsewhere "
+            "then",
+            "set startingOffsets to latest and job to a name, which the cluster keeps it under; "
+            "or begin at earliest, an offset or a time",
+        )
+    if isinstance(start, datetime) and start > datetime.now(UTC):
+        raise PipelineError(
+            f"option startingTimestamp is in the future: {start.isoformat()}",
+            "begin at a time that has passed, or filter on the column timestamp",
+        )

@@ -1,0 +1,43 @@
+"""The messages about claimed sessions of producers.
+
+| kind | request, answer | body of the request | body of the answer |
+|---|---|---|---|
+| SESSIONS | `ClaimSessions`, `SessionsClaimed` | - | - |
+
+A claim takes the sessions of a producer over: batches of every epoch that was given before are
+refused from then on, and the answer says what they stored. A repeat is safe: the last one holds.
+"""
+
+from .messages import _Wire
+
+
+class ClaimSessions(_Wire, frozen=True):
+    """Take over a producer's sessions on queues of one partition group."""
+
+    partition_group: int
+    """The partition group."""
+    producer: int
+    """The producer's id, 1 to 2^63 - 1."""
+    queues: list[int]
+    """Numbers of queues of the group, each once."""
+    label: int
+    """What is written, 1 to 2^63 - 1. The same as before: go on with it; higher: begin something
+    new; lower: refused, `fenced`."""
+
+
+class SessionView(_Wire, frozen=True):
+    """The session on one queue, as it was claimed."""
+
+    epoch: int
+    """The epoch that batches need."""
+    next_sequence: int
+    """How many messages of this label are stored: the sequence of the next one."""
+    origin: int
+    """Offset of the first of them; -1: none is stored, or it is delayed."""
+
+
+class SessionsClaimed(_Wire, frozen=True):
+    """The answer: the claim is on the disks of a majority."""
+
+    sessions: list[SessionView]
+    """One a queue, in the order of the request."""

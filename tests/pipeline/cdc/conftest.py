@@ -1,0 +1,77 @@
+"""Databases for the tests of cdc: each of their servers is started once for all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.cdc.shops import Shop, mariadb_shop, postgresql_shop, sqlite_shop
+from tests.pipeline.nodes import Nodes
+from tests.process.databases import postgresql
+from tests.process.mariadb import mariadb
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """One node for all of them: what is killed here is the capture."""
+    with Nodes(1) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """A PostgreSQL whose log can be decoded."""
+    with postgresql("wal_level=logical", "max_replication_slots=50", "max_wal_senders=20") as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[Path]:
+    """A MariaDB whose log has rows."""
+    settings = ("log_bin=binlog", "binlog_format=ROW", "binlog_row_metadata=FULL")
+    with mariadb(*settings) as socket:
+        yield socket
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """A database with an empty table, of each kind in turn."""
+    with _shop(request, request.param, tmp_path) as shop:
+        shop.create()
+        yield shop
+
+
+@pytest.fixture
+def postgresql_item(postgresql_server: str) -> Iterator[Shop]:
+    """A PostgreSQL with an empty table."""
+    with postgresql_shop(postgresql_server) as shop:
+        shop.create()
+        yield shop
+
+
+@pytest.fixture
+def mariadb_item(mariadb_server: Path) -> Iterator[Shop]:
+    """A MariaDB with an empty table."""
+    with mariadb_shop(mariadb_server) as shop:
+        shop.create()
+        yield shop
+
+
+@pytest.fixture
+def sqlite_item(tmp_path: Path) -> Iterator[Shop]:
+    """A SQLite file with an empty table."""
+    with sqlite_shop(tmp_path) as shop:
+        shop.create()
+        yield shop
+
+
+@contextmanager
+def _shop(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[Shop]:
+    if kind == "sqlite":
+        with sqlite_shop(folder) as shop:
+            yield shop
+        return
+    server = request.getfixturevalue(f"{kind}_server")
+    with postgresql_shop(server) if kind == "postgresql" else mariadb_shop(server) as shop:
+        yield shop

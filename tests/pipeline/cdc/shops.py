@@ -1,0 +1,185 @@
+"""A table in each kind of database, written at random, and what a topic's changes make of it."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from raftmq.blocking import BlockingClient
+from raftmq.pipeline.cdc import capture, open_source
+from raftmq.pipeline.cdc.source import Source
+
+if TYPE_CHECKING:
+    from raftmq.pipeline.cdc.change import Row
+
+KEYS = 40
+"""Few, so that keys come again after they were deleted."""
+
+
+@dataclass
+class Shop:
+    """A database with one table, `item(id, name, price, data, fresh)`."""
+
+    url: str
+    """What `open_source` takes."""
+    execute: Callable[..., Any]
+    """Run a statement with `?` for each value."""
+    abort: type[Exception]
+    """What the database raises where a key is there already."""
+
+    def create(self, table: str = "item") -> None:
+        """Make the table anew."""
+        self.execute(f"DROP TABLE IF EXISTS {table}")
+        blob = "bytea" if self.url.startswith("postgresql") else "blob"
+        self.execute(
+            f"CREATE TABLE {table} (id integer PRIMARY KEY, name varchar(200), "
+            f"price decimal(9,2), data {blob}, fresh boolean)"
+        )
+
+    def write(self, random: Random, transactions: int) -> None:
+        """Random transactions, some rolled back."""
+        for _ in range(transactions):
+            self.execute("BEGIN")
+            try:
+                for _ in range(random.choice([1, 1, 2, 5, 30])):
+                    self._statement(random)
+            except self.abort:
+                self.execute("ROLLBACK")
+                continue
+            self.execute(random.choice(["COMMIT", "COMMIT", "COMMIT", "ROLLBACK"]))
+
+    def _statement(self, random: Random) -> None:
+        key, other = random.randrange(KEYS), random.randrange(KEYS)
+        name = random.choice([None, "", "é€𝄞 'x'", "name\n\\" + str(random.random())])
+        match random.randrange(6):
+            case 0 | 1:
+                # One that is there would end nearly each long transaction.
+                self.execute("DELETE FROM item WHERE id = ?", key)
+                values = (key, name, f"{random.randrange(10**6) / 100}", random.randbytes(100))
+                self.execute("INSERT INTO item VALUES (?, ?, ?, ?, ?)", *values, True)
+            case 2 | 3:
+                self.execute("UPDATE item SET name = ?, fresh = NULL WHERE id = ?", name, key)
+            case 4:
+                self.execute("DELETE FROM item WHERE id = ?", key)
+            case _:
+                # Another key, which fails if it is taken.
+                self.execute("UPDATE item SET id = ? WHERE id = ?", other, key)
+
+
+@contextmanager
+def opened(shop: Shop, topic: str, table: str = "item") -> Iterator[Source]:
+    """The table, prepared for capture."""
+    source = open_source(shop.url, table, topic)
+    try:
+        source.execute(source.prepare())
+        yield source
+    finally:
+        source.close()
+
+
+def capture_all(mq: BlockingClient, shop: Shop, topic: str, *, snapshot: bool = False) -> int:
+    """Capture what is there now; how many messages were sent."""
+    with opened(shop, topic) as source:
+        steps = capture(mq, source, topic, until=source.now(), snapshot=snapshot)
+        return sum(step.sent for step in steps)
+
+
+def rows_of(shop: Shop, topic: str) -> "list[Row]":
+    """The table as the database has it, in the order of the key."""
+    with opened(shop, topic) as source, source.snapshot(is_first=False) as snapshot:
+        return list(snapshot.rows)
+
+
+def contents(mq: BlockingClient, topic: str) -> list[dict[str, Any]]:
+    """The topic's messages from the beginning."""
+    end = mq.admin.describe_topic(topic).queues[0].end
+    found: list[dict[str, Any]] = []
+    with mq.consumer(topic, start="earliest") as consumer:
+        while len(found) < end:
+            found += [
+                json.loads(message.body) | {"key": message.key} for message in consumer.fetch(1000)
+            ]
+    return found
+
+
+def fold(changes: list[dict[str, Any]]) -> "list[Row]":
+    """The table that complete transactions make. Each change has to fit the row that is there: so
+    none is missing, and none is there twice or in another order."""
+    rows: dict[str, Any] = {}
+    ends = [number for number, change in enumerate(changes) if change["last"]]
+    for change in changes[: ends[-1] + 1] if ends else []:
+        match change["op"]:
+            case "t":
+                rows.clear()
+            case "m":
+                pass
+            case op:
+                assert rows.pop(change["key"], None) == change["before"], change
+                if op != "d":
+                    rows[change["key"]] = change["after"]
+    return sorted(rows.values(), key=lambda row: int(row["id"]))
+
+
+def assert_in_order(changes: list[dict[str, Any]]) -> None:
+    """(position, seq) grows: the order of commits, nothing twice."""
+    places = [(change["position"], change["seq"]) for change in changes]
+    assert all(one < other for one, other in pairwise(places))
+
+
+@contextmanager
+def sqlite_shop(folder: Path) -> Iterator[Shop]:
+    """A file."""
+    import sqlite3
+
+    path = folder / "shop.db"
+    connection = sqlite3.connect(path, isolation_level=None, timeout=60, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+
+    def execute(statement: str, *values: Any) -> Any:
+        return connection.execute(statement, values)
+
+    try:
+        yield Shop(f"sqlite:{path}", execute, sqlite3.IntegrityError)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def postgresql_shop(server: str) -> Iterator[Shop]:
+    """The database of a server, which is named as libpq takes it."""
+    import psycopg
+
+    connection = psycopg.connect(server, autocommit=True)
+
+    def execute(statement: str, *values: Any) -> Any:
+        return connection.execute(statement.replace("?", "%s").encode(), values)
+
+    try:
+        yield Shop(f"postgresql:///?{server.replace(' ', '&')}", execute, psycopg.Error)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def mariadb_shop(socket: Path) -> Iterator[Shop]:
+    """The database `shop` of a server."""
+    import pymysql
+
+    connection = pymysql.connect(unix_socket=str(socket), user="root", autocommit=True)
+
+    def execute(statement: str, *values: Any) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(statement.replace("?", "%s"), values)
+            return cursor
+
+    try:
+        execute("CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4")
+        execute("USE shop")
+        url = f"mariadb://root@localhost/shop?unix_socket={socket}"
+        yield Shop(url, execute, pymysql.err.IntegrityError)
+    finally:
+        connection.close()

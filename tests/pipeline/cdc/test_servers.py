@@ -1,0 +1,164 @@
+"""What a database lacks for capture is told with the remedy, before anything is sent or lost."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from raftmq.pipeline import PipelineError
+from raftmq.pipeline.cdc import open_source
+from raftmq.pipeline.cdc.capturing import capture
+from tests.pipeline.cdc.shops import Shop, capture_all, opened, postgresql_shop
+from tests.process.databases import postgresql
+
+if TYPE_CHECKING:
+    from raftmq.blocking import BlockingClient
+
+
+def test_postgresql_whose_log_has_too_little_is_refused() -> None:
+    with postgresql() as server, postgresql_shop(server) as shop:
+        shop.create()
+        source = open_source(shop.url, "item", "little")
+        with pytest.raises(PipelineError, match=r"wal_level is replica.*SET wal_level = logical"):
+            source.prepare()
+        source.close()
+
+
+def test_postgresql_user_without_the_right_is_refused(postgresql_item: Shop) -> None:
+    postgresql_item.execute("DROP ROLE IF EXISTS weak")
+    postgresql_item.execute("CREATE ROLE weak LOGIN")
+    url = postgresql_item.url.replace("user=postgres", "user=weak&dbname=postgres")
+    source = open_source(url, "item", "weak")
+    with pytest.raises(PipelineError, match=r"user weak may not.*ALTER ROLE weak REPLICATION"):
+        source.prepare()
+    source.close()
+
+
+def test_postgresql_slot_that_is_gone_needs_a_snapshot(
+    mq: "BlockingClient", postgresql_item: Shop
+) -> None:
+    capture_all(mq, postgresql_item, "gone")
+    with opened(postgresql_item, "gone") as source:
+        (drop,) = [each for each in source.undo() if "slot" in each]
+        source.execute([drop])
+    with pytest.raises(PipelineError, match=r"slot raftmq_gone.* is gone.*--snapshot"):
+        capture_all(mq, postgresql_item, "gone")
+    assert capture_all(mq, postgresql_item, "gone", snapshot=True) == 2
+
+
+def test_postgresql_slot_in_use_is_refused(
+    mq: "BlockingClient", postgresql_item: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.pipeline.cdc.replication.FREED_SECONDS_MAX", 0.1)
+    capture_all(mq, postgresql_item, "used")
+    with opened(postgresql_item, "used") as one, opened(postgresql_item, "used") as other:
+        place = one.now()
+        running = one.events(place)
+        next(running)
+        with pytest.raises(PipelineError, match=r"is active for PID.*pg_replication_slots"):
+            next(other.events(place))
+        running.close()  # type: ignore[attr-defined]  # it is a generator
+
+
+def test_database_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"PostgreSQL cannot be reached"):
+        open_source(f"postgresql:///x?host={tmp_path}", "item", "t")
+    with pytest.raises(PipelineError, match=r"there is no SQLite file"):
+        open_source(f"sqlite:{tmp_path}/none.db", "item", "t")
+    (tmp_path / "text.db").write_text("no database at all, but a text of some length\n" * 99)
+    with pytest.raises(PipelineError, match=r"cannot be read: file is not a database"):
+        open_source(f"sqlite:{tmp_path}/text.db", "item", "t")
+    with pytest.raises(PipelineError, match=r"names no database"):
+        open_source("oracle://x", "item", "t")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "usual"),
+    [
+        ("binlog_format", "STATEMENT", "ROW"),
+        ("binlog_row_image", "MINIMAL", "FULL"),
+        ("binlog_row_metadata", "NO_LOG", "FULL"),
+    ],
+)
+def test_mariadb_whose_log_has_too_little_is_refused(
+    mariadb_item: Shop, setting: str, value: str, usual: str
+) -> None:
+    mariadb_item.execute(f"SET GLOBAL {setting} = {value}")
+    try:
+        source = open_source(mariadb_item.url, "item", "little")
+        with pytest.raises(PipelineError, match=f"{setting} is {value}.*SET GLOBAL {setting}"):
+            source.prepare()
+        source.close()
+    finally:
+        mariadb_item.execute(f"SET GLOBAL {setting} = {usual}")
+
+
+def test_mariadb_statement_in_the_log_is_refused(mq: "BlockingClient", mariadb_item: Shop) -> None:
+    capture_all(mq, mariadb_item, "statement")
+    mariadb_item.execute("SET SESSION binlog_format = STATEMENT")
+    mariadb_item.execute("INSERT INTO item (id) VALUES (1)")
+    with pytest.raises(PipelineError, match=r"has a statement for shop.item.*INSERT INTO item"):
+        capture_all(mq, mariadb_item, "statement")
+
+
+def test_mariadb_log_that_was_dropped_needs_a_snapshot(
+    mq: "BlockingClient", mariadb_item: Shop
+) -> None:
+    capture_all(mq, mariadb_item, "purged")
+    mariadb_item.execute("INSERT INTO item (id) VALUES (1)")
+    mariadb_item.execute("FLUSH BINARY LOGS")
+    (last, *_) = mariadb_item.execute("SHOW MASTER STATUS").fetchone()
+    while len(mariadb_item.execute("SHOW BINARY LOGS").fetchall()) > 1:
+        # It keeps logs that somebody reads, as the capture did until just now.
+        mariadb_item.execute(f"PURGE BINARY LOGS TO '{last}'")
+    with pytest.raises(PipelineError, match=r"dropped its log binlog.*--snapshot"):
+        capture_all(mq, mariadb_item, "purged")
+    # t, r, and the mark that says how far it is.
+    assert capture_all(mq, mariadb_item, "purged", snapshot=True) == 3
+
+
+def test_mariadb_user_without_the_right_is_refused(mariadb_item: Shop) -> None:
+    mariadb_item.execute("CREATE OR REPLACE USER weak")
+    mariadb_item.execute("GRANT SELECT ON shop.* TO weak")
+    source = open_source(mariadb_item.url.replace("root@", "weak@"), "item", "weak")
+    with pytest.raises(PipelineError, match=r"refuses its binary log.*GRANT REPLICATION SLAVE"):
+        source.now()
+    source.close()
+
+
+def test_sqlite_file_that_is_an_older_copy_is_refused(
+    mq: "BlockingClient", sqlite_item: Shop, tmp_path: Path
+) -> None:
+    capture_all(mq, sqlite_item, "older")
+    path = Path(sqlite_item.url.removeprefix("sqlite:"))
+    sqlite_item.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(path, tmp_path / "copy.db")
+    sqlite_item.execute("INSERT INTO item (id) VALUES (1)")
+    capture_all(mq, sqlite_item, "older")
+    copy = Shop(f"sqlite:{tmp_path}/copy.db", sqlite_item.execute, sqlite_item.abort)
+    with pytest.raises(PipelineError, match=r"an older copy.*another topic"):
+        capture_all(mq, copy, "older")
+
+
+def test_sqlite_table_that_is_captured_elsewhere_is_refused(
+    mq: "BlockingClient", sqlite_item: Shop
+) -> None:
+    capture_all(mq, sqlite_item, "here")
+    capture_all(mq, sqlite_item, "there")
+    with pytest.raises(PipelineError, match=r"go to the topic there, one at a time.*--snapshot"):
+        capture_all(mq, sqlite_item, "here")
+
+
+def test_table_that_is_not_prepared_is_told_and_undo_takes_all_back(
+    mq: "BlockingClient", sqlite_item: Shop
+) -> None:
+    source = open_source(sqlite_item.url, "item", "undone")
+    with pytest.raises(PipelineError, match=r"item is not prepared.*cdc prepare"):
+        list(capture(mq, source, "undone", until=source.now()))
+    source.execute(source.prepare())
+    assert source.prepare() == []
+    source.execute(source.undo())
+    names = sqlite_item.execute("SELECT name FROM sqlite_master").fetchall()
+    assert {name for (name,) in names if "item" in name} == {"item"}
+    source.close()

@@ -1,0 +1,128 @@
+"""The report as tables on a terminal, and as pictures."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.pipeline.report import report
+from raftmq.pipeline.report import charts, page, tables
+from raftmq.pipeline.report.rules import read as read_rules
+from raftmq.pipeline.report.state import State, save
+
+START = 1_795_345_200_000
+MINUTE = 60_000
+
+
+def row(minute: int, group: str = "", topic: str = "orders", **values: Any) -> dict[str, Any]:
+    known = {"minute": START + minute * MINUTE, "topic": topic, "group": group}
+    empty = dict.fromkeys(tables.ROW) | {"is_partial": False, "mode": "", "origin": "log"}
+    return empty | known | values
+
+
+def alert(number: int, state: str, minute: int) -> dict[str, Any]:
+    at = START + minute * MINUTE
+    return {
+        "number": number, "state": state, "rule": "slow", "topic": "orders", "group": "<b>",
+        "minute": at, "since": at, "metric": "lag", "value": 3.0, "peak": 4.0, "threshold": 0.0,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [row(n, stored=10 * n) for n in (0, 1, 2, 5, 6)]
+    rows += [row(n, "<b>", acked=n, lag=n, retries=0, dead=1) for n in (0, 1, 2, 5, 6)]
+    tables.write(tmp_path, "report_minute", rows)
+    tables.write(tmp_path, "alert", [alert(1, "open", 1), alert(2, "closed", 5)])
+    save(tmp_path, State("name"))
+    return tmp_path
+
+
+def drawn(folder: Path) -> tuple[list[charts.Sheet], charts.Axis]:
+    rows = tables.read(folder, "report_minute")
+    axis = charts.axis_of(rows)
+    return charts.sheets_of(rows, tables.read(folder, "alert"), axis)[0], axis
+
+
+def test_missing_and_partial_minutes_are_gaps(folder: Path) -> None:
+    tables.write(folder, "report_minute", [row(6, stored=1, is_partial=True)])
+    ((sheet,), axis) = drawn(folder)
+    assert axis == charts.Axis(START, 7, 1)
+    assert sheet.gaps == (3, 4, 6)
+    assert sheet.panels[0].lines[0].values == [0, 10, 20, None, None, 50, None]
+    assert [mark.point for mark in sheet.marks] == [1, 5]
+
+
+def test_point_of_a_long_time_is_the_mean_or_the_highest() -> None:
+    rows = [row(n, stored=n) for n in range(1000)] + [row(n, "g", lag=n) for n in range(1000)]
+    axis = charts.axis_of(rows)
+    assert (axis.points, axis.minutes) == (334, 3)
+    ((sheet,), _) = charts.sheets_of(rows, [], axis)
+    assert sheet.gaps == ()
+    assert sheet.panels[0].lines[0].values[:2] == [1, 4]
+    assert sheet.panels[1].lines[0].values[:2] == [2, 5]
+
+
+def test_lines_with_the_highest_points_are_drawn() -> None:
+    rows = [row(n, f"g{group:02}", lag=group) for n in range(2) for group in range(20)]
+    ((sheet,), _) = charts.sheets_of(rows, [], charts.axis_of(rows))
+    assert [line.name for line in sheet.panels[1].lines] == [f"g{n}" for n in range(12, 20)]
+    assert sheet.panels[1].left_out == 12
+
+
+def test_page_is_whole_and_shows_gaps_and_alerts(folder: Path) -> None:
+    text = page.page(tables.read(folder, "report_minute"), tables.read(folder, "alert"))
+    pictures = [ElementTree.fromstring(each) for each in re.findall("(?s)<svg.*?</svg>", text)]
+    charts_drawn = [each for each in pictures if "viewBox" in each.attrib]
+    assert len(charts_drawn) == 3
+    for each in charts_drawn:
+        kinds = [part.attrib.get("class", "") for part in each]
+        assert (kinds.count("gap"), kinds.count("open"), kinds.count("closed")) == (1, 1, 1)
+        # Two lines of a path: nothing is drawn across the gap.
+        (line, *_) = (part for part in each if part.attrib.get("class", "").startswith("line"))
+        assert line.attrib["d"].count("M") == 2
+    assert "<b>:" not in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_png_is_drawn(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="uv sync --group bench installs matplotlib")
+    path = tmp_path / "report.png"
+    run("page", "--in", str(folder), "--png", str(path))
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(report, arguments, standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_show_prints_rows_and_alerts(folder: Path) -> None:
+    lines = run("show", "--in", str(folder), "--group", "<b>").splitlines()
+    assert len(lines) == 6
+    assert lines[1].split()[1:3] == ["orders", "<b>"]
+    shown = json.loads(run("show", "--in", str(folder), "--group", "", "-o", "json"))
+    assert [each["stored"] for each in shown] == [0, 10, 20, 50, 60]
+    alerts = json.loads(run("show", "--in", str(folder), "--alerts", "-o", "json"))
+    assert [(each["state"], each["minute"]) for each in alerts] == [
+        ("open", "2026-11-22T11:01:00Z"),
+        ("closed", "2026-11-22T11:05:00Z"),
+    ]
+
+
+def test_folder_without_a_report_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="there is no report"):
+        run("show", "--in", str(tmp_path))
+
+
+def test_built_in_rules_are_printed_as_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(run("rules"))
+    assert read_rules(path) == read_rules()

@@ -1,0 +1,40 @@
+"""What goes wrong in a job leaves its command as two lines and an exit code."""
+
+import pytest
+
+from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.pipeline.running import Starter
+from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.pipeline import PipelineError
+
+STARTER = Starter("raftmq://10.0.0.1:7400", None, "1g")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "fix"),
+    [
+        (PipelineError("no topic", "make it"), ExitCode.FAILED, "make it"),
+        (Unavailable("nobody answers"), ExitCode.UNREACHABLE, "10.0.0.1"),
+        (Rejected(Reason.UNKNOWN_TOPIC, "no topic"), ExitCode.FAILED, "topic create"),
+    ],
+)
+def test_error_becomes_a_failure(error: Exception, code: ExitCode, fix: str) -> None:
+    with pytest.raises(Failure) as raised, STARTER.explaining():
+        raise error
+    assert raised.value.code == code
+    assert fix in raised.value.fix
+
+
+def test_cluster_that_a_worker_did_not_find_is_unreachable() -> None:
+    from pyspark.errors import PySparkException
+
+    text = "Job aborted\n  raftmq.errors.Unavailable: no node answered\n at java.lang.Thread"
+    with pytest.raises(Failure) as raised, STARTER.explaining():
+        raise PySparkException(text)
+    assert raised.value.code == ExitCode.UNREACHABLE
+    assert "no node answered" in str(raised.value)
+
+
+def test_bug_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError), STARTER.explaining():
+        raise ZeroDivisionError
