@@ -1,6 +1,8 @@
 """Index equals scan: whatever was added, replaced and removed, in whatever order."""
 
+import gc
 import time
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -339,6 +341,15 @@ LONG = {
 }
 
 
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No garbage is collected: beside all that other tests hold, that takes half a second once."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("kind", LONG)
 def test_long_filters_enter_and_leave_in_little_time(kind: str) -> None:
     index: Index[int] = Index()
