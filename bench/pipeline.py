@@ -24,13 +24,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from anyio.from_thread import start_blocking_portal
 from rich.console import Console
-from rich.table import Table
 
 import raftmq
+from bench.figures import Figure, Way, compared, table, write
 from bench.pipeline_twins import RowSource
 from raftmq import pipeline, testing
 
@@ -44,22 +44,6 @@ COLUMNS = "queue,offset,key,tag,body,timestamp"
 BODY_BYTES = 100
 CHUNK = 10_000
 FIRST_RUNS = 3
-
-Way = Callable[[], float]
-"""Does the work once; how many messages a second."""
-
-
-class Figure(TypedDict):
-    """One line of the result."""
-
-    name: str
-    """What it is."""
-    value: float
-    """How much."""
-    unit: str
-    """Of what; empty: a ratio."""
-    wanted: float | None
-    """For a ratio at least so much, for seconds at most; None: it is there for comparison."""
 
 
 class Bench:
@@ -162,28 +146,6 @@ class Bench:
         return self._count / (time.perf_counter() - begun)
 
 
-def compared(
-    name: str, ours: Way, theirs: Way, *, rounds: int, words: tuple[str, str], wanted: float
-) -> list[Figure]:
-    """Both in turn, after one of each that does not count."""
-    ours(), theirs()
-    pairs = [(ours(), theirs()) for _ in range(rounds)]
-    ratios = [mine / other for mine, other in pairs]
-    return [
-        Figure(
-            name=f"{name}: {word}",
-            value=statistics.median(pair[place] for pair in pairs),
-            unit="messages/s",
-            wanted=None,
-        )
-        for place, word in enumerate(words)
-    ] + [
-        Figure(name=f"{name}: ratio", value=statistics.median(ratios), unit="", wanted=wanted),
-        Figure(name=f"{name}: lowest ratio", value=min(ratios), unit="", wanted=None),
-        Figure(name=f"{name}: highest ratio", value=max(ratios), unit="", wanted=None),
-    ]
-
-
 _FIRST = """
 import sys, time
 from raftmq import pipeline
@@ -203,7 +165,7 @@ def first(url: str) -> list[Figure]:
         ran = subprocess.run(command, capture_output=True, text=True, check=True)
         took.append(float(ran.stdout))
     value = statistics.median(took)
-    return [Figure(name="first query after the session", value=value, unit="s", wanted=8.0)]
+    return [Figure("first query after the session", value, "s", wanted=8.0, is_limit=True)]
 
 
 def run(scenarios: Sequence[str], count: int, rounds: int) -> list[Figure]:
@@ -239,26 +201,13 @@ def run(scenarios: Sequence[str], count: int, rounds: int) -> list[Figure]:
         for name, (ours, theirs, words, wanted) in ways.items():
             if name in scenarios:
                 print(f"{name}: {rounds} rounds", file=sys.stderr)
-                found += compared(name, ours, theirs, rounds=rounds, words=words, wanted=wanted)
+                found += compared(
+                    name, ours, theirs, rounds=rounds, words=words, unit="messages/s", wanted=wanted
+                )
         if "first" in scenarios:
             print("first: a session of its own", file=sys.stderr)
             found += first(url)
     return found
-
-
-def table(figures: Sequence[Figure]) -> Table:
-    """The figures for people."""
-    shown = Table("", "measured", "wanted", box=None)
-    for each in figures:
-        is_met = each["wanted"] is None or (
-            each["value"] <= each["wanted"] if each["unit"] == "s" else
-            each["value"] >= each["wanted"]
-        )  # fmt: skip
-        wanted = "" if each["wanted"] is None else f"{each['wanted']:g}"
-        value = f"{each['value']:,.0f}" if each["value"] >= 1000 else f"{each['value']:.2f}"
-        style = "" if is_met else "bold red"
-        shown.add_row(each["name"], f"{value} {each['unit']}", wanted, style=style)
-    return shown
 
 
 def main() -> None:
@@ -272,7 +221,7 @@ def main() -> None:
     figures = run(arguments.only.split(","), arguments.messages, arguments.rounds)
     Console().print(table(figures))
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+        write(figures, arguments.json)
 
 
 if __name__ == "__main__":
