@@ -11,15 +11,17 @@ from raftmq import testing
 class Nodes:
     """Three nodes; use it as `with Nodes() as nodes`."""
 
-    def __init__(self, count: int = 3) -> None:
+    def __init__(self, count: int = 3, settings: testing.Settings | None = None) -> None:
         self._count = count
+        self._settings = settings
         self._stack = ExitStack()
         self._portal: BlockingPortal
         self._cluster: testing.Cluster
 
     def __enter__(self) -> Self:
         portal = self._portal = self._stack.enter_context(start_blocking_portal("trio"))
-        made = portal.wrap_async_context_manager(testing.cluster(self._count, timeout=120.0))
+        cluster = testing.cluster(self._count, settings=self._settings, timeout=120.0)
+        made = portal.wrap_async_context_manager(cluster)
         self._cluster = self._stack.enter_context(made)
         return self
 

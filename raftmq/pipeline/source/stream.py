@@ -5,12 +5,14 @@
                             └─────────────────────────────────────────────────────────────┘
 
 Spark keeps the end of each micro-batch in its checkpoint, and asks for the same range again after a
-crash; so the ranges need nothing else. The group `spark-<job>` is kept for two things:
+crash; so the ranges need nothing else. The group `spark-<job>` is kept for three things:
 
 - *Progress*, for `raftmq group lag`. Spark's own `commit` comes one micro-batch late, and never for
   the last one; but when it asks for what comes next, what was before is complete.
 - *`latest`*. Spark does not keep where a query began, and asks again after a crash in the first
   micro-batch. So the end that was found first is committed to the group, and found there again.
+- *Loss in the first micro-batch*. For the same reason `earliest` is a later offset after a crash,
+  if retention went on. Where the query began is in the group, so what lies between is a gap.
 
 Taking the group over fences the driver that had it: two that run one job are noticed.
 
@@ -37,7 +39,7 @@ from .batch import Part, reading_of
 from .cluster import Bounds, Cluster, lost
 from .connection import explained
 from .gaps import report
-from .offsets import Place, Places, advanced, from_json, limited, ranges, split, to_json
+from .offsets import Place, Places, Range, advanced, from_json, limited, ranges, split, to_json
 from .options import Options
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned: Places | None = None
         self._bounds: Bounds | None = None
         self._progress: dict[str, BlockingProgress] = {}
+        # Where the query begins, until a micro-batch is planned that nobody planned before.
+        self._first: Places | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins; the same answer again after a crash in its first micro-batch.
@@ -68,10 +72,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         bounds = self._look()
         if self._options.start == "latest":
-            return to_json(
-                {topic: self._named(topic, place) for topic, place in bounds.end.items()}
-            )
-        return to_json(self._cluster.resolve(self._options.start, bounds, is_start=True))
+            first = {topic: self._named(topic, place) for topic, place in bounds.end.items()}
+        else:
+            first = self._cluster.resolve(self._options.start, bounds, is_start=True)
+        self._first = first
+        return to_json(first)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query is to end where the queues end now."""
@@ -93,6 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._look()
         bounds.check(places)
         self._report(places)
+        self._first = None
         end = bounds.end if self._pinned is None else self._pinned
         begun = bounds.earliest | places
         wanted = ranges(begun, end)
@@ -117,6 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds.check(before)
         bounds.check(after)
         gone, left = lost(ranges(bounds.earliest | before, after), bounds.earliest)
+        gone = self._lost_at_first(before, after) + gone
         report(gone, fails=self._options.fails_on_loss, folder=self._options.gaps)
         return [Part(each) for each in split(left, self._options.parts_min)]
 
@@ -152,6 +159,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Raises unless it is durable: a crash has to find it again.
             self._commit(progress, new)
         return Place(end.id, {queue: progress.committed[queue] for queue in end.queues})
+
+    def _lost_at_first(self, before: Places, after: Places) -> list[Range]:
+        """What retention took of a first micro-batch that is repeated; nothing of others."""
+        if self._options.group is None or before != self._first:
+            return []
+        # Committed was where it began; or its end, if it was complete after all.
+        begun = {
+            topic: Place(place.id, place.queues | self._taken(topic).committed)
+            for topic, place in before.items()
+        }
+        reached = {
+            topic: Place(place.id, {q: min(n, end[q]) for q, n in place.queues.items() if q in end})
+            for topic, place in before.items()
+            if (end := after[topic].queues if topic in after else {})
+        }
+        return ranges(begun, reached)
 
     def _report(self, places: Places) -> None:
         """Commit how far the query has come, if that changed; a fault waits for the next time."""
