@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.cli.exits import Failure
 from raftmq.cli.output import (
     Meter,
     counted,
@@ -115,12 +116,16 @@ def show(folder: Path, topic: str, queue: int, offset: int, output: str) -> None
 
     with explaining():
         rows = show(folder, topic, queue, offset)
+    if not rows:
+        raise Failure(
+            f"nothing is known of {topic}/{queue}/{offset}",
+            fix=f"`raftmq topic describe {topic}` tells whether it was stored; "
+            f"`raftmq pipeline trace run {folder}` reads what came since the last run",
+        )
     if output == "json":
         print_json([_plain(row) for row in rows])
         return
     print_table(["time", ">after", "what", "group", ">attempt", "until"], _story(rows))
-    if not rows:
-        note("nothing is known of it: is that its topic, and was the trace run since?")
 
 
 def _story(rows: list[Any]) -> list[tuple[object, ...]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from raftmq.pipeline.errors import PipelineError
 
 from .files import HOUR_FORMAT
-from .folder import EVENTS, QUANTILES, TIMELINES, files, load
+from .folder import EVENTS, QUANTILES, TIMELINES, State, files, load
 from .life import SWEEPING
 
 if TYPE_CHECKING:
@@ -110,13 +110,19 @@ def _read(
     """Rows of a table; None if it has no file."""
     import pyarrow.dataset as ds
 
-    state = load(folder)
-    if not state.runs:
-        raise PipelineError(f"{folder} holds no trace", "make one: raftmq pipeline trace run")
-    paths = files(folder, table, state, since)
+    paths = files(folder, table, _loaded(folder), since)
     if not paths:
         return None
     return ds.dataset(paths, format="parquet").to_table(columns=columns, filter=wanted)
+
+
+def _loaded(folder: Path) -> State:
+    """What is durable of a trace that was run."""
+    state = load(folder)
+    if not state.runs:
+        fix = f"make one: raftmq pipeline trace run {folder}"
+        raise PipelineError(f"{folder} holds no trace", fix)
+    return state
 
 
 def quantiles(
@@ -142,11 +148,13 @@ def quantiles(
     Returns:
         Rows of time (None without a unit), topic, group, messages, and lists of milliseconds,
         waits and services, as long as `at`; None where there is nothing.
+
+    Raises:
+        PipelineError: there is no trace there.
     """
     from pyspark.sql import functions as f
 
-    state = load(folder)
-    paths = files(folder, QUANTILES, state)
+    paths = files(folder, QUANTILES, _loaded(folder))
     if not paths:
         return []
     rows = spark.read.parquet(*paths)

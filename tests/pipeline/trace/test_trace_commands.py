@@ -44,9 +44,14 @@ def test_show_tells_the_story_of_one_message(raftmq: CommandLine, folder: str) -
     assert [line.split()[1] for line in lines[1:]] == ["0s", "10ms", "20ms"]
 
 
-def test_show_of_what_is_not_known_says_so(raftmq: CommandLine, folder: str) -> None:
-    ran = raftmq.ok("pipeline", "trace", "show", folder, "orders", "1", "10")
-    assert "nothing is known of it" in ran.stderr
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_show_of_what_is_not_known_is_an_error_with_a_fix(
+    raftmq: CommandLine, folder: str, output: str
+) -> None:
+    ran = raftmq("pipeline", "trace", "show", folder, "orders", "1", "10", "-o", output)
+    assert (ran.code, ran.stdout) == (1, "")
+    assert "error: nothing is known of orders/1/10" in ran.stderr
+    assert f"raftmq pipeline trace run {folder}" in ran.stderr
 
 
 def test_slowest_come_first_with_their_story(raftmq: CommandLine, folder: str) -> None:
