@@ -196,8 +196,8 @@ def verify(
         return ExitCode.OK
     raise Failure(
         f"{table} and the table in {out} differ",
-        fix="`raftmq pipeline cdc rebuild … --full` tells whether the changes or the versions are "
-        "wrong; keep both, and report it",
+        fix="`raftmq pipeline cdc rebuild … --full`, and verify again; if they still differ, the "
+        "topic lacks changes: `raftmq pipeline cdc capture … --snapshot`, then rebuild",
         code=ExitCode.VIOLATION,
     )
 
