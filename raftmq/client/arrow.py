@@ -24,6 +24,9 @@ batch's columns.
 Times beyond what 64 bits of microseconds hold (the year 294,246) become the last that they hold.
 
 Bodies of one uncompressed batch are not copied: the record batch keeps the batch's bytes alive.
+
+Arrays are made from buffers, never by `pa.array`: that loads pandas where it is installed, over a
+second in each process that reads.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -80,7 +83,7 @@ def record_batch(
     """See `MessageColumns.to_arrow`."""
     schema = SCHEMA if columns is None else schema_of(columns)
     if not messages:
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return pa.RecordBatch.from_arrays([pa.nulls(0, of) for of in schema.types], schema=schema)
     columns_made = [_column(messages, name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns_made, schema=schema)
 
@@ -88,12 +91,13 @@ def record_batch(
 def _column(messages: "MessageColumns[Any]", name: str) -> pa.Array:
     match name:
         case "topic":
-            return pa.repeat(messages.topic, len(messages))
+            return _taken([messages.topic], np.zeros(len(messages), np.int64))
         case "queue":
             mask = (1 << QUEUE_BITS) - 1
-            return pa.array(_spread(messages, lambda part: part.queue_number & mask), pa.int32())
+            queues = _spread(messages, lambda part: part.queue_number & mask)
+            return _numbers(queues.astype(np.int32))
         case "offset":
-            return pa.array(np.concatenate([_offsets(part) for part in messages.slices]))
+            return _numbers(np.concatenate([_offsets(part) for part in messages.slices]))
         case "key":
             return _keys(messages)
         case "tag":
@@ -135,10 +139,24 @@ def _created(part: Slice) -> np.ndarray:
 
 def _times(milliseconds: np.ndarray) -> pa.Array:
     within = np.clip(milliseconds, -_MS_MAX, _MS_MAX)
-    return pa.array(within * 1000).view(_TIME)
+    return _numbers(within * 1000).view(_TIME)
+
+
+def _numbers(values: np.ndarray) -> pa.Array:
+    """Integers or floats; not copied where they stand one after another."""
+    kind, data = pa.from_numpy_dtype(values.dtype), pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values), [None, data])
 
 
 # Texts and bytes.
+
+
+def _taken(texts: Sequence[str | None], places: np.ndarray) -> pa.Array:
+    """By place (int64): the text that is there; null for None."""
+    encoded = [None if text is None else text.encode() for text in texts]
+    sizes = np.array([NO_KEY if each is None else len(each) for each in encoded], np.uint32)
+    content = b"".join(each for each in encoded if each is not None)
+    return _joined([Pieces(sizes, content)], pa.string()).take(_numbers(places))
 
 
 def _joined(parts: Sequence[Pieces], kind: pa.DataType) -> pa.Array:
@@ -187,7 +205,7 @@ def _tags(messages: "MessageColumns[Any]") -> pa.Array:
         own = numbers[part.start : part.stop].astype(np.int64)
         codes.append(np.where(own == 0, 0, own + (len(distinct) - 1)))
         distinct += dictionary
-    return pa.array(distinct, pa.string()).take(pa.array(np.concatenate(codes)))
+    return _taken(distinct, np.concatenate(codes))
 
 
 # Properties.
@@ -204,14 +222,14 @@ class _Props(NamedTuple):
     """All their values, as text."""
 
 
-_NO_TEXTS = pa.array([], pa.string())
+_NO_TEXTS = pa.nulls(0, pa.string())
 
 
 def _maps(parts: list[_Props]) -> pa.Array:
     ends = _ends(np.concatenate([part.counts for part in parts]))
     names = pa.concat_arrays([part.names for part in parts])
     values = pa.concat_arrays([part.values for part in parts])
-    return pa.MapArray.from_arrays(pa.array(ends), names, values)
+    return pa.MapArray.from_arrays(_numbers(ends), names, values)
 
 
 def _props(part: Slice) -> _Props:
@@ -228,22 +246,24 @@ def _props(part: Slice) -> _Props:
     place = (np.cumsum(present, axis=0) - 1)[rows, which]
     texts = [_as_text(column) for column in columns]
     firsts = np.cumsum([0, *map(len, texts)])
-    names = pa.array([column.name for column in columns], pa.string()).take(pa.array(which))
-    values = pa.concat_arrays(texts).take(pa.array(firsts[which] + place))
+    names = _taken([column.name for column in columns], which)
+    values = pa.concat_arrays(texts).take(_numbers(firsts[which] + place))
     return _Props(present.sum(axis=1), names, values)
 
 
 def _as_text(column: PropertyColumn) -> pa.Array:
     """The present values of a column as text."""
     match column.kind:
-        case PropertyKind.INTEGER | PropertyKind.FLOAT | PropertyKind.BOOLEAN:
-            return pa.array(np.array(column.values)).cast(pa.string())
+        case PropertyKind.INTEGER | PropertyKind.FLOAT:
+            return _numbers(np.array(column.values)).cast(pa.string())
+        case PropertyKind.BOOLEAN:
+            return _taken(["false", "true"], np.array(column.values, np.int64))
         case PropertyKind.TEXT:
             assert column.pieces is not None
             return _joined([column.pieces], pa.string())
         case PropertyKind.TEXT_CODED:
-            codes = np.array(column.values, np.int64)
-            return pa.array(column.dictionary, pa.string()).take(pa.array(codes))
+            assert column.dictionary is not None
+            return _taken(column.dictionary, np.array(column.values, np.int64))
         case PropertyKind.BINARY:
             assert column.pieces is not None
             return _base64(column.pieces)

@@ -2,6 +2,8 @@
 
 import base64
 import math
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -124,3 +126,20 @@ def test_column_that_cannot_be_read_is_an_unreadable_batch() -> None:
     assert messages.to_arrow(["body", "offset"])["offset"].to_pylist() == [7, 8]
     with pytest.raises(UnreadableBatch, match="queue 3 of topic 'orders', batch at offset 7"):
         messages.to_arrow(["key"])
+
+
+def test_making_rows_loads_no_pandas() -> None:
+    # It takes over a second, in each of Spark's workers.
+    program = (
+        "import sys\n"
+        "from raftmq.batch import Batch, encode\n"
+        "from raftmq.client.message import Messages, Slice\n"
+        "props = [{'i': 1, 'f': 0.5, 'b': True, 't': 'x', 'r': b'raw'}] * 3\n"
+        "made = encode([b'a'] * 3, keys=['k', None, 'k'], tags=['t', None, 'u'], props=props)\n"
+        "batch = Batch.decode(made.to_bytes(queue=1))\n"
+        "rows = Messages([Slice(batch, 0, 3, 1)], 'orders').to_arrow()\n"
+        "print(rows.num_rows, rows.num_columns, 'pandas' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["3", "9", "False"]
