@@ -25,6 +25,7 @@ setup: $(VENV)/.dev  ## make .venv with the locked dependencies
 
 test: setup  ## run the whole test suite
 	@if pkg-config --exists fuse3; then $(SYNC) --extra chaos-disk; fi
+	@$(BIN)/raftmq pipeline prepare || echo 'the tests that start Spark take longer'
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 demo: setup  ## kill a leader mid-stream, prove that nothing is lost (ARGS="--rows 20000")

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import java
+from . import classes, java
 from .errors import PipelineError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ TRIES_MAX = 3
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """A log longer than this is begun anew by the next session."""
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 SETTINGS = {
@@ -45,7 +46,7 @@ SETTINGS = {
     # On a machine that is busy a worker takes longer to start than the 15 s that Java waits for it.
     "spark.python.authenticate.socketTimeout": "120s",
     # Stopping a query within a callback overflows a smaller stack.
-    "spark.driver.extraJavaOptions": "-Xss8m",
+    _JAVA_OPTIONS: "-Xss8m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -91,14 +92,18 @@ def session(
     builder = SparkSession.builder.appName(app).master(master)
     builder = builder.config("spark.driver.memory", memory)
     builder = builder.config("spark.sql.shuffle.partitions", str(cores))
-    for name, value in {**SETTINGS, **(_LOCAL if is_local else {}), **(settings or {})}.items():
+    chosen = {**SETTINGS, **(_LOCAL if is_local else {}), **(settings or {})}
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     if SparkSession.getActiveSession() is not None:
         return builder.getOrCreate()
     if is_local:
         # Workers would take whatever `python3` is on the PATH.
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["JAVA_HOME"] = str(java.find(cache_folder()).home)
+    found = java.find(cache_folder())
+    os.environ["JAVA_HOME"] = str(found.home)
+    kept = classes.flags(classes.kept(found, cache_folder()))
+    builder = builder.config(_JAVA_OPTIONS, f"{chosen[_JAVA_OPTIONS]} {kept}")
     with _stderr_into(log_path()):
         try:
             spark = builder.getOrCreate()

@@ -15,8 +15,8 @@ def doctor(output: str) -> int:
     """
     from raftmq.pipeline.doctor import examine
 
-    findings = [
-        Finding(fact.check, "ok" if fact.is_well else "fail", fact.found, fact.fix)
-        for fact in examine()
-    ]
+    findings = []
+    for fact in examine():
+        verdict = "fail" if not fact.is_well else "warn" if fact.fix else "ok"
+        findings.append(Finding(fact.check, verdict, fact.found, fact.fix))
     return show(findings, output)

@@ -1,0 +1,98 @@
+"""Spark's classes, parsed once and kept in a file that Java maps: Spark starts in less time.
+
+Java reads, checks and links some ten thousand classes until Spark's first query has run. `keep` has
+it do that once, in a run that uses what pipelines use, and write the result at its end; `session`
+passes the file to each Java of that kind. Java checks by itself that a file fits, and goes on
+without one that does not.
+
+| step | what |
+|---|---|
+| `keep` | starts `training` as a process of its own, whose Java writes the classes down |
+| `training` | runs a batch, a stream and a sink of raftmq on a small cluster, and ends |
+| `keep` | puts the file in its place, once Java has closed the pipe that they share |
+
+Invariants:
+- A file that is there is whole: it gets its name at the end.
+
+Sources: *dynamic archives* of class data sharing, JEP 350.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from . import java
+from .errors import PipelineError
+
+QUIET = "-Xlog:disable -Xlog:all=error:stderr"
+"""Java's own messages: errors alone, and away from standard output."""
+SECONDS_MAX = 600
+"""Where the run that writes the classes takes longer, something is wrong."""
+
+
+def kept(of: java.Java, cache: Path) -> Path:
+    """Where the classes of this Spark and Java are, or would be.
+
+    Args:
+        of: the Java.
+        cache: the folder of what can be made again.
+    """
+    import pyspark
+
+    place = f"{of.home} {of.version} {pyspark.__file__} {pyspark.__version__}"
+    return cache / "classes" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.jsa"
+
+
+def flags(file: Path) -> str:
+    """What makes Java use a file of classes, if it is there; or nothing.
+
+    Java's own warnings go to standard error then: what it says of a file that does not fit would
+    stand on standard output, between a program's results.
+    """
+    return f'-XX:SharedArchiveFile="{file}" {QUIET}' if file.exists() else ""
+
+
+def keep(of: java.Java, cache: Path) -> Path:
+    """Make the file of classes, or make it anew; takes about a minute.
+
+    Args:
+        of: the Java that Spark is started with.
+        cache: the folder of what can be made again.
+
+    Raises:
+        PipelineError: Spark or Java failed, or this Java cannot write its classes down.
+    """
+    file = kept(of, cache)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        written = Path(folder) / file.name
+        command = [sys.executable, "-m", "raftmq.pipeline.training", str(written)]
+        # A cache of its own: Java does not write classes down while it uses some that were.
+        environment = {**os.environ, "JAVA_HOME": str(of.home), "XDG_CACHE_HOME": folder}
+        ran = _run(command, environment)
+        if ran.returncode != 0:
+            # Java's own stack is indented.
+            said = [line for line in ran.stderr.splitlines() if line[:1].strip()]
+            message = f"the run of Spark failed: {said[-1] if said else 'it says nothing'}"
+            raise PipelineError(message, "`raftmq pipeline doctor` examines Spark")
+        if not written.exists():
+            message = f"Java {of.version} ({of.origin}) does not write its classes down"
+            fix = "Spark works without; another Java, as Debian's openjdk-17-jre-headless, can"
+            raise PipelineError(message, fix)
+        written.replace(file)
+    return file
+
+
+def _run(command: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    try:
+        # Java ends after Python does: it holds the other end of the pipe until then.
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+            env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        message = f"the run of Spark did not end in {SECONDS_MAX} s"
+        raise PipelineError(message, "end something else on this machine, or go without") from error

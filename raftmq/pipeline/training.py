@@ -1,0 +1,62 @@
+"""What Java runs to write Spark's classes down: `python -m raftmq.pipeline.training FILE`.
+
+A batch, a stream and a sink on a cluster of one node; Java writes the file when it ends.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from anyio.from_thread import start_blocking_portal
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+import raftmq
+from raftmq import testing
+
+from .classes import QUIET
+from .session import session
+
+_ROWS = 1000
+
+
+def run(written: Path) -> None:
+    """Run what pipelines run, in a Java that writes its classes to a file when it ends."""
+    options = {"spark.driver.extraJavaOptions": f'-XX:ArchiveClassesAtExit="{written}" {QUIET}'}
+    with (
+        start_blocking_portal("trio") as portal,
+        portal.wrap_async_context_manager(testing.cluster(1)) as nodes,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        os.environ["RAFTMQ_URL"] = nodes.url
+        with raftmq.blocking.connect(nodes.url) as mq:
+            mq.admin.create_topic("read")
+            mq.admin.create_topic("written")
+            with mq.producer("read") as producer:
+                producer.send_many(bodies=[b"%d" % n for n in range(_ROWS)])
+        with session("raftmq-classes", settings=options) as spark:
+            _batch(spark, Path(folder))
+            _stream(spark, Path(folder))
+
+
+def _batch(spark: SparkSession, folder: Path) -> None:
+    rows = spark.read.format("raftmq").option("subscribe", "read").load()
+    rows.mapInArrow(lambda batches: batches, rows.schema).write.parquet(str(folder / "rows"))
+    stored = spark.read.parquet(str(folder / "rows"))
+    both = rows.select("queue", "offset").join(stored, ["queue", "offset"])
+    assert both.groupBy("queue").count().orderBy("queue").toArrow()["count"].to_pylist() != []
+    rows.select("body").write.format("raftmq").option("topic", "written").mode("append").save()
+
+
+def _stream(spark: SparkSession, folder: Path) -> None:
+    rows = spark.readStream.format("raftmq").option("subscribe", "read").load()
+    by_second = f.window("timestamp", "1 second")
+    counted = rows.withWatermark("timestamp", "1 second").groupBy(by_second, "tag").count()
+    writer = counted.writeStream.outputMode("append").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer.format("parquet").option("path", str(folder / "windows")).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

@@ -1,0 +1,118 @@
+"""Classes that are kept speed a start up, and whatever is in their file, Spark starts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raftmq.pipeline import PipelineError, classes, java
+from raftmq.pipeline.session import cache_folder
+from tests.cli.command_line import CommandLine
+
+_PROGRAM = (
+    "from pathlib import Path\n"
+    "from raftmq.pipeline import session\n"
+    "with session() as spark:\n"
+    "    print(spark.range(5).count())\n"
+    "    java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()\n"
+    "    print('.jsa' in Path(f'/proc/{java}/maps').read_text())\n"
+)
+
+
+def _ran(program: str) -> tuple[str, str]:
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
+    return ran.stdout, ran.stderr
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return cache_folder()
+
+
+@pytest.fixture
+def found(cache: Path) -> java.Java:
+    return java.find(cache)
+
+
+@pytest.fixture
+def raftmq(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_java_maps_the_classes_that_are_kept() -> None:
+    found = java.find(cache_folder())
+    if not classes.kept(found, cache_folder()).exists():
+        pytest.skip("no classes are kept: `raftmq pipeline prepare`")
+    # Only a kept file has a name of our own; Java's base archive is `classes.jsa` in its home.
+    name = classes.kept(found, cache_folder()).name
+    assert _ran(_PROGRAM.replace(".jsa", name)) == ("5\nTrue\n", "")
+
+
+@pytest.mark.timeout(300)
+def test_file_that_holds_no_classes_is_passed_over_without_a_word(
+    cache: Path, found: java.Java
+) -> None:
+    file = classes.kept(found, cache)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"no classes" * 1000)
+    assert str(file) in classes.flags(file)
+    out, errors = _ran(_PROGRAM.replace(".jsa", file.name))
+    assert (out.splitlines()[0], errors) == ("5", "")
+
+
+def test_nothing_is_passed_to_java_where_no_classes_are_kept(cache: Path, found: java.Java) -> None:
+    assert classes.flags(classes.kept(found, cache)) == ""
+
+
+def test_other_java_or_spark_has_another_file(
+    cache: Path, found: java.Java, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = java.Java(found.home, "99.0.1", found.origin)
+    before = classes.kept(found, cache)
+    assert classes.kept(newer, cache) != before
+    monkeypatch.setattr("pyspark.__version__", "99.1")
+    assert classes.kept(found, cache) != before
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'Boom: no memory' >&2; echo '   at deep.inside' >&2; exit 1", "Boom: no memory"),
+        ("exit 0", "does not write its classes down"),
+    ],
+)
+def test_failure_leaves_no_file_and_says_why(
+    script: str, said: str, cache: Path, found: java.Java,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(PipelineError, match=said):
+        classes.keep(found, cache)
+    assert list((cache / "classes").iterdir()) == []
+
+
+def test_prepare_makes_the_file_once(
+    raftmq: CommandLine, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def keep(of: java.Java, folder: Path) -> Path:
+        file = classes.kept(of, folder)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"classes")
+        made.append(file)
+        return file
+
+    monkeypatch.setattr(classes, "keep", keep)
+    for arguments, times in [((), 1), ((), 1), (("--anew",), 2)]:
+        ended = raftmq("pipeline", "prepare", *arguments)
+        assert (ended.code, len(made)) == (0, times)
+        assert str(made[0]) in ended.stderr
