@@ -137,6 +137,7 @@ def _steps(report: Any, is_once: bool) -> "Iterator[Step]":
     from raftmq.errors import OutcomeUnknown, Unavailable
 
     wait = ROUND_SECONDS
+    away_since: float | None = None
     with Meter("reading events", unit="records") as meter:
         while True:
             started = time.monotonic()
@@ -145,10 +146,16 @@ def _steps(report: Any, is_once: bool) -> "Iterator[Step]":
             except (Unavailable, OutcomeUnknown) as error:
                 if is_once:
                     raise
-                note(f"waiting for the cluster: {error}")
+                if away_since is None:
+                    away_since = started
+                    note(f"waiting for the cluster: {error}")
                 time.sleep(wait)
                 wait = min(2 * wait, WAIT_SECONDS_MAX)
                 continue
+            if away_since is not None:
+                away = duration_text(round(time.monotonic() - away_since, 1))
+                note(f"the cluster answers again, after {away}")
+                away_since = None
             wait = ROUND_SECONDS
             meter.advance(step.records)
             yield step
