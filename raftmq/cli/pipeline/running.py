@@ -9,13 +9,17 @@
 Invariants:
 - A command that plans (`--dry-run`) and needs no Spark never starts it.
 - What goes wrong inside Spark leaves the block as a `Failure` that names the cause, not its layers.
+- What libraries log meanwhile goes where Spark's own words go, not to the terminal: Py4J logs a
+  traceback of each call that Ctrl-C ends.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -51,13 +55,14 @@ class Starter:
             Failure: in place of what Spark, its workers or the client raised inside.
         """
         from raftmq import pipeline
+        from raftmq.pipeline.session import log_path
 
         # Sources and sinks without an option `url` take it from here, workers too.
         os.environ["RAFTMQ_URL"] = self.url
         note("starting Spark")
         with self.explaining():
             spark = pipeline.session(f"raftmq-{job}", master=self.master, memory=self.memory)
-            with spark:
+            with _logged_into(log_path()), spark:
                 yield spark
 
     @contextmanager
@@ -95,6 +100,20 @@ def explaining() -> Iterator[None]:
         yield
     except PipelineError as error:
         raise Failure(error.message, fix=error.fix) from error
+
+
+@contextmanager
+def _logged_into(path: Path) -> Iterator[None]:
+    """What is logged inside goes to the end of this file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Where there is no handler, logging makes one for the terminal.
+    handler = logging.FileHandler(path)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
 
 
 def _is_of_spark(error: Exception) -> bool:
