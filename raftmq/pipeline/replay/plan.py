@@ -202,9 +202,9 @@ def _check_same(plan: Plan, wish: Wish) -> None:
 def _within(held: dict[int, Range], queue: int, start: int, end: int) -> Range:
     part = held.get(queue)
     if part is None or not part.start <= start < end <= part.end:
-        there = "nothing" if part is None else f"offsets {part.start} to {part.end}"
+        there = "nothing" if part is None else f"{part.start}-{part.end - 1}"
         raise PipelineError(
-            f"queue {queue} has no offsets {start} to {end} in the archive",
+            f"queue {queue} has no offsets {start}-{end - 1} in the archive",
             f"it holds {there} of that queue; `raftmq pipeline archive ls DIR` shows all",
         )
     return Range(queue, start, end)
