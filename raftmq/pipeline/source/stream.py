@@ -14,7 +14,8 @@ crash; so the ranges need nothing else. The group `spark-<job>` is kept for thre
 - *Loss in the first micro-batch*. For the same reason `earliest` is a later offset after a crash,
   if retention went on. Where the query began is in the group, so what lies between is a gap.
 
-Taking the group over fences the driver that had it: two that run one job are noticed.
+Taking the group over fences the driver that had it: two that run one job are noticed. So each
+micro-batch is planned after a commit, even if nothing changed since the last one.
 
 Left out: a query whose checkpoint loses the completion of its very first micro-batch begins, with
 `latest`, after that micro-batch. Sinks that skip a micro-batch they completed lose nothing.
@@ -97,11 +98,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = from_json(start)
         bounds = self._look()
         bounds.check(places)
-        self._report(places)
         self._first = None
         end = bounds.end if self._pinned is None else self._pinned
         begun = bounds.earliest | places
         wanted = ranges(begun, end)
+        # Where nothing came for a while another driver may have begun, and would plan the same.
+        self._report(places, is_planning=bool(wanted))
         if isinstance(limit, ReadMaxRows):
             wanted = limited(wanted, limit.max_rows)
         return to_json(advanced(begun, wanted, end))
@@ -176,15 +178,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return ranges(begun, reached)
 
-    def _report(self, places: Places) -> None:
-        """Commit how far the query has come, if that changed; a fault waits for the next time."""
+    def _report(self, places: Places, *, is_planning: bool = False) -> None:
+        """Commit how far the query has come; a fault waits for the next time.
+
+        Args:
+            places: they are committed if they changed.
+            is_planning: or even if not: whoever was fenced plans no micro-batch.
+        """
         if self._options.group is None:
             return
         for topic, place in places.items():
             try:
                 progress = self._taken(topic)
                 committed = progress.committed
-                if any(committed.get(q) != offset for q, offset in place.queues.items()):
+                is_new = any(committed.get(q) != offset for q, offset in place.queues.items())
+                if is_new or is_planning:
                     self._commit(progress, place.queues)
             except (Unavailable, OutcomeUnknown):
                 continue
