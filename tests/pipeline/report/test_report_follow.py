@@ -53,31 +53,33 @@ class Away:
             look = self._look_at(mq, **said)
         except Unavailable:
             self.tries += 1
-            if self.tries == 3:
+            if self.tries % 3 == 0:
                 self._nodes.restart(1)
             raise
         return structs.replace(look, time=look.time + self.later_ms)
 
 
 class Interrupted:
-    """Runs tasks; the cluster goes away when they begin, once, and comes back meanwhile."""
+    """Runs tasks on Spark; the cluster goes away when they begin, where a test says so."""
 
-    def __init__(self, nodes: Nodes, reader: reading.Reader) -> None:
+    def __init__(self, nodes: Nodes, spark: reading.Reader, here: reading.Reader) -> None:
         self._nodes = nodes
-        self._reader = reader
-        self.is_next = False
-        self.times = 0
+        self._spark = spark
+        self._here = here
+        self.away = ""
 
     def __call__(self, tasks: Sequence[reading.Task]) -> list[reading.Done]:
-        if not self.is_next:
-            return self._reader(tasks)
-        self.is_next = False
-        self.times += 1
+        away, self.away = self.away, ""
+        if not away:
+            return self._spark(tasks)
         self._nodes.kill(1)
+        if away == "long":
+            # Spark's workers would wait for half a minute, three times.
+            return self._here(tasks)
         back = Timer(AWAY_SECONDS, self._nodes.restart, [1])
         back.start()
         try:
-            return self._reader(tasks)
+            return self._spark(tasks)
         finally:
             back.join()
 
@@ -99,7 +101,7 @@ def test_report_goes_on_when_the_cluster_is_back_and_tells_once_that_it_waits(
     monkeypatch.setattr(command, "note", notes.append)
     monkeypatch.setattr(command, "ROUND_SECONDS", 0.05)
     away = Away(nodes, monkeypatch)
-    reader = Interrupted(nodes, reading.on_spark(spark, nodes.url))
+    reader = Interrupted(nodes, reading.on_spark(spark, nodes.url), reading.here(mq))
     mq.admin.attach(topic, "billing")
     with opened(tmp_path, mq, reader=reader, rules=rules.read()) as report:
         steps = command._steps(report, is_once=False)
@@ -121,15 +123,17 @@ def test_report_goes_on_when_the_cluster_is_back_and_tells_once_that_it_waits(
         nodes.kill(1)
         # It is away when the cluster is looked at …
         read()
-        assert away.tries >= 3
-        waited = [each for each in notes if each.startswith("waiting for the cluster")]
-        assert len(waited) == 1
-        assert len([each for each in notes if each.startswith("the cluster answers")]) == 1
-        # … and again in the middle of a round.
-        produce(mq, topic, 12)
-        reader.is_next = True
+        assert (away.tries, told(notes)) == (3, ["waiting", "answers"])
+        # … in the middle of a round, for so short a time that its tasks wait for it …
+        produce(mq, topic, 5)
+        reader.away = "short"
         read()
-        assert reader.times == 1
+        assert (away.tries, told(notes)) == (3, ["waiting", "answers"])
+        # … and for longer, so that the round has to be made again.
+        produce(mq, topic, 7)
+        reader.away = "long"
+        read()
+        assert (away.tries, told(notes)) == (6, ["waiting", "answers"] * 2)
         away.later_ms = 4 * MINUTE_MS
         read()
     found = minutes(tmp_path, topic)
@@ -140,6 +144,12 @@ def test_report_goes_on_when_the_cluster_is_back_and_tells_once_that_it_waits(
     levels = [row["lag"] for row in rows if row["group"] == "billing"]
     assert len(levels) == len(found)
     assert levels[-1] == 42
+
+
+def told(notes: list[str]) -> list[str]:
+    """What was said of the cluster."""
+    words = {"waiting for the cluster: ": "waiting", "the cluster answers again, after": "answers"}
+    return [word for note in notes for start, word in words.items() if note.startswith(start)]
 
 
 def minutes(folder: Path, topic: str) -> list[int]:
