@@ -61,6 +61,8 @@ bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks
 	$(BIN)/python -m bench.popping --json docs/benchmarks-popping.json
 	$(BIN)/python -m bench.embedded
 	$(BIN)/python -m bench.pipeline --json docs/benchmarks-pipeline.json
+	$(BIN)/python -m bench.pipeline_jobs --json docs/benchmarks-pipeline-jobs.json
+	$(BIN)/python -m bench.pipeline_live --json docs/benchmarks-pipeline-live.json
 	$(BIN)/python -m bench.pipeline_check
 
 mutants: setup  ## plant each known bug and hunt it, writes docs/chaos/mutants.* (ARGS="44 45")

@@ -49,7 +49,7 @@ def compared(
     rounds: int,
     words: tuple[str, str],
     unit: str,
-    wanted: float,
+    wanted: float | None,
     is_limit: bool = False,
 ) -> list[Figure]:
     """Both in turn, after one of each that does not count.
@@ -61,7 +61,7 @@ def compared(
         rounds: how often each is measured.
         words: what the two ways are called.
         unit: of what they give.
-        wanted: the median of ours / theirs, of neighbours.
+        wanted: the median of ours / theirs, of neighbours; None: there for comparison.
         is_limit: the ratio may be at most so much, as where the ways give seconds.
     """
     ours(), theirs()

@@ -4,14 +4,16 @@
 
 | scenario | measured, on three nodes | against |
 |---|---|---|
-| read | a topic into a sink that throws rows away | the source that yields tuples |
+| read | a topic into a sink that throws rows away | the source that yields a tuple a message |
+| columns | the same | the source that makes tuples column by column |
 | write | rows of Spark into a topic | the sink that takes rows one by one |
-| windows | a stream to its end, counted by tag in windows of a second | the source of tuples |
+| windows | a stream to its end, counted by tag in windows of a second | tuples, by column |
 | archive | a stream to its end into Parquet | the same into a sink that throws away |
 | first | from a session to the rows of its first query, in a process of its own | - |
 
 Two ways that are compared take turns; the ratio is the median of those of neighbours. Messages have
-100 bytes, a key and one of eight tags, in four queues. Nodes, Spark and all else share the machine.
+100 bytes, a key and one of eight tags, in four queues. A stream comes in four micro-batches. Nodes,
+Spark and all else share the machine.
 """
 
 import argparse
@@ -31,13 +33,13 @@ from rich.console import Console
 
 import raftmq
 from bench.figures import Figure, Way, compared, table, write
-from bench.pipeline_twins import RowSource
+from bench.pipeline_twins import EachSource, RowSource
 from raftmq import pipeline, testing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SCENARIOS = ("read", "write", "windows", "archive", "first")
+SCENARIOS = ("read", "columns", "write", "windows", "archive", "first")
 TOPIC, QUEUES, TAGS = "bench", 4, 8
 COLUMNS = "queue,offset,key,tag,body,timestamp"
 """What is read; both ways read the same."""
@@ -178,13 +180,19 @@ def run(scenarios: Sequence[str], count: int, rounds: int) -> list[Figure]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raftmq-bench-")))
         spark = stack.enter_context(pipeline.session("bench", memory="3g"))
         spark.dataSource.register(RowSource)
+        spark.dataSource.register(EachSource)
         bench = Bench(spark, url, folder, count)
         print(f"filling a topic with {count:,} messages", file=sys.stderr)
         bench.fill()
         arrow, tuples = "raftmq", "raftmq-rows"
-        ways: dict[str, tuple[Way, Way, tuple[str, str], float]] = {
+        ways: dict[str, tuple[Way, Way, tuple[str, str], float | None]] = {
             "read": (
-                lambda: bench.read(arrow), lambda: bench.read(tuples), ("arrow", "tuples"), 6.0
+                lambda: bench.read(arrow), lambda: bench.read("raftmq-each"),
+                ("arrow", "tuples"), 6.0,
+            ),
+            "columns": (
+                lambda: bench.read(arrow), lambda: bench.read(tuples),
+                ("arrow", "tuples by column"), None,
             ),
             "write": (
                 lambda: bench.write(arrow), lambda: bench.write(tuples), ("arrow", "rows"), 3.0

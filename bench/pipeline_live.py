@@ -1,6 +1,6 @@
 """How old the oldest message is that a live page shows: `python -m bench.pipeline_live`.
 
-    python -m bench.pipeline_live [--rates 5000,20000,50000] [--seconds 60] [--warm 20]
+    python -m bench.pipeline_live [--rates 5000,20000,50000] [--seconds 60] [--warm 20] [--json FILE]
 
 Three node processes, a process that sends at an even rate, and `raftmq pipeline live` as a process
 of its own run on this machine together. This process reads the page's events as a browser does: for
@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--rates", default="5000,20000,50000")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--warm", type=float, default=20.0)
+    parser.add_argument("--json", type=Path, help="write the result there, not to the terminal")
     parser.add_argument("--send", nargs=2, metavar=("URL", "RATE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.send:
@@ -65,7 +66,11 @@ def main() -> None:
     if (words := warning()) is not None:
         print(words, file=sys.stderr)
     found = [measure(int(rate), given.seconds, given.warm) for rate in given.rates.split(",")]
-    print(json.dumps({"machine": describe(), "rates": found}, indent=2))
+    text = json.dumps({"machine": describe(), "rates": found}, indent=2)
+    if given.json is None:
+        print(text)
+    else:
+        given.json.write_text(text + "\n")
 
 
 async def send(url: str, rate: int) -> dict[str, int]:

@@ -51,12 +51,30 @@ def rows_of(reading: Reading, partition: InputPartition) -> Iterator[tuple[Any, 
         yield from zip(*(columns[name] for name in reading.columns), strict=True)
 
 
+def rows_of_each(reading: Reading, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    """The same, each tuple made from a message: as code that loops over a consumer does."""
+    assert isinstance(partition, Part)
+    wanted = partition.range
+    for slices in reading._slices(wanted):
+        for m in Messages(slices, wanted.topic):
+            time = datetime.fromtimestamp(m.timestamp / 1000, UTC)
+            yield m.queue, m.offset, m.key, m.tag, m.body, time
+
+
 class RowReader(BatchReader):
-    """The batch read, as tuples."""
+    """The batch read, as tuples made column by column."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """One tuple a message."""
         return rows_of(self._reading, partition)
+
+
+class EachReader(BatchReader):
+    """The batch read, as tuples made message by message."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """One tuple a message."""
+        return rows_of_each(self._reading, partition)
 
 
 class RowStreamReader(StreamReader):
@@ -123,3 +141,16 @@ class RowSource(DataSource):
 
     def _options(self) -> Options:
         return parse(self.options)
+
+
+class EachSource(RowSource):
+    """`format("raftmq-each")`: for batches with the columns of `rows_of_each` alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "raftmq-each"
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        """See `EachReader`."""
+        return EachReader(self._options(), columns_of(schema))
