@@ -1,6 +1,7 @@
 """How old the oldest message is that a live page shows: `python -m bench.pipeline_live`.
 
-    python -m bench.pipeline_live [--rates 5000,20000,50000] [--seconds 60] [--warm 20] [--json FILE]
+    python -m bench.pipeline_live [--rates 5000,20000,50000] [--seconds 60] [--warm 20]
+                                  [--json FILE]
 
 Three node processes, a process that sends at an even rate, and `raftmq pipeline live` as a process
 of its own run on this machine together. This process reads the page's events as a browser does: for
