@@ -186,19 +186,15 @@ def test_archive_fails_or_goes_on_with_skip_lost_and_has_the_gap(
     send(mq, topic, 5)
     list(run(spark, folder, Settings((topic,), nodes.url, is_once=True)))
     send(mq, topic, 20)
-    kept = overrun(mq, topic)
-    lost = sum(kept.values()) - 5 * QUEUES
+    lost = sum(overrun(mq, topic).values()) - 5 * QUEUES
     raftmq, words = CommandLine(capsys), ("pipeline", "archive", "run", topic, "--to", str(folder))
-    ended = raftmq(*words, "--dry-run")
+    # Without Spark, which would say so only after its start.
+    ended = raftmq(*words, "--once")
     assert ended.code == 1
     assert f"retention took {lost} messages before archiving" in ended.stderr
     assert "--skip-lost goes on with what is left" in ended.stderr
     planned = raftmq.ok(*words, "--skip-lost", "--dry-run", "-o", "json").json
     assert sum(each["lost"] for each in planned) == lost
-    with pytest.raises(StreamingQueryException) as caught:
-        list(run(spark, folder, Settings((topic,), nodes.url, is_once=True)))
-    assert cause_of(caught.value).message == gone(topic, 0, 5, kept[0])
-    assert manifest.load(folder).version == 1
     list(run(spark, folder, Settings((topic,), nodes.url, is_once=True, skip_lost=True)))
     assert {q: end for q, (_, end) in bounds(mq, topic).items()} == {
         queue: manifest.load(folder).end(topic, queue) for queue in range(QUEUES)
