@@ -1,7 +1,7 @@
 """The data pipeline: messages in and out of Spark, and the jobs that run on it.
 
 Start reading at `session` (a SparkSession with everything in order), then `java` (which Java runs
-it), `classes` (how it starts in less time) and `errors` (what a user is told).
+it), `classes` and `home` (how it starts in less time) and `errors` (what a user is told).
 
 Everything here uses the public client alone: a pipeline is one more consumer and producer. It needs
 the extra `raftmq[spark]`; nothing else of raftmq imports it, and `import raftmq.pipeline` loads no

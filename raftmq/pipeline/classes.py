@@ -33,16 +33,17 @@ SECONDS_MAX = 600
 """Where the run that writes the classes takes longer, something is wrong."""
 
 
-def kept(of: java.Java, cache: Path) -> Path:
+def kept(of: java.Java, spark_home: Path, cache: Path) -> Path:
     """Where the classes of this Spark and Java are, or would be.
 
     Args:
         of: the Java.
+        spark_home: where it finds Spark.
         cache: the folder of what can be made again.
     """
     import pyspark
 
-    place = f"{of.home} {of.version} {pyspark.__file__} {pyspark.__version__}"
+    place = f"{of.home} {of.version} {spark_home} {pyspark.__version__}"
     return cache / "classes" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.jsa"
 
 
@@ -55,24 +56,25 @@ def flags(file: Path) -> str:
     return f'-XX:SharedArchiveFile="{file}" {QUIET}' if file.exists() else ""
 
 
-def keep(of: java.Java, cache: Path) -> Path:
+def keep(of: java.Java, spark_home: Path, cache: Path) -> Path:
     """Make the file of classes, or make it anew; takes about a minute.
 
     Args:
         of: the Java that Spark is started with.
+        spark_home: where it finds Spark.
         cache: the folder of what can be made again.
 
     Raises:
         PipelineError: Spark or Java failed, or this Java cannot write its classes down.
     """
-    file = kept(of, cache)
+    file = kept(of, spark_home, cache)
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         written = Path(folder) / file.name
         command = [sys.executable, "-m", "raftmq.pipeline.training", str(written)]
         # A cache of its own: Java does not write classes down while it uses some that were.
-        environment = {**os.environ, "JAVA_HOME": str(of.home), "XDG_CACHE_HOME": folder}
-        ran = _run(command, environment)
+        homes = {"JAVA_HOME": str(of.home), "SPARK_HOME": str(spark_home)}
+        ran = _run(command, {**os.environ, **homes, "XDG_CACHE_HOME": folder})
         if ran.returncode != 0:
             # Java's own stack is indented.
             said = [line for line in ran.stderr.splitlines() if line[:1].strip()]

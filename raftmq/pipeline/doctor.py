@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from . import classes, java
+from . import classes, home, java
 from .errors import PipelineError, cause_of
 from .session import cache_folder, session
 
@@ -76,7 +76,8 @@ def _java() -> Fact:
 
 
 def _classes() -> Fact:
-    file = classes.kept(java.find(cache_folder()), cache_folder())
+    cache = cache_folder()
+    file = classes.kept(java.find(cache), home.find(cache), cache)
     if file.exists():
         return Fact("classes", True, f"kept, {file.stat().st_size / 1e6:.0f} MB: {file}")
     fix = "`raftmq pipeline prepare`, once: Spark starts in two thirds of the time"

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import classes, java
+from . import classes, home, java
 from .errors import PipelineError
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Without it a source that takes filters over is refused.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # A third less time for a micro-batch on a local disk; one driver a checkpoint is seen to.
+    # A third less time for a micro-batch on a local disk. Two drivers of one checkpoint are told
+    # apart less surely: an option `job` fences the older one (docs/pipeline/source.md).
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{_FILES}.FileSystemBasedCheckpointFileManager"
     ),
@@ -100,10 +101,13 @@ def session(
     if is_local:
         # Workers would take whatever `python3` is on the PATH.
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    found = java.find(cache_folder())
+    cache = cache_folder()
+    found = java.find(cache)
     os.environ["JAVA_HOME"] = str(found.home)
-    kept = classes.flags(classes.kept(found, cache_folder()))
-    builder = builder.config(_JAVA_OPTIONS, f"{chosen[_JAVA_OPTIONS]} {kept}")
+    if is_local:
+        os.environ["SPARK_HOME"] = str(home.find(cache))
+        kept = classes.flags(classes.kept(found, home.find(cache), cache))
+        builder = builder.config(_JAVA_OPTIONS, f"{chosen[_JAVA_OPTIONS]} {kept}")
     with _stderr_into(log_path()):
         try:
             spark = builder.getOrCreate()

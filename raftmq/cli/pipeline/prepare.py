@@ -15,13 +15,14 @@ def prepare(anew: bool) -> None:
     Runs Spark once on a small cluster of its own, for about a minute. The file (0.2 GB) is for this
     Java and this Spark alone, and every job uses it from then on. Does nothing if it is there.
     """
-    from raftmq.pipeline import classes, java
+    from raftmq.pipeline import classes, home, java
     from raftmq.pipeline.session import cache_folder
 
     with explaining():
-        found = java.find(cache_folder())
-        file = classes.kept(found, cache_folder())
+        cache = cache_folder()
+        found, spark_home = java.find(cache), home.find(cache)
+        file = classes.kept(found, spark_home, cache)
         if anew or not file.exists():
             note("running Spark once, to write its classes down: about a minute")
-            classes.keep(found, cache_folder())
+            classes.keep(found, spark_home, cache)
     note(f"kept: {file} ({file.stat().st_size / 1e6:.0f} MB)")

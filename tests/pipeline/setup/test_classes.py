@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.pipeline import PipelineError, classes, java
+from raftmq.pipeline import PipelineError, classes, home, java
 from raftmq.pipeline.session import cache_folder
 from tests.cli.command_line import CommandLine
 
@@ -29,6 +29,8 @@ def _ran(program: str) -> tuple[str, str]:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    # A session of this process has set it.
+    monkeypatch.delenv("SPARK_HOME", raising=False)
     return cache_folder()
 
 
@@ -45,19 +47,33 @@ def raftmq(capsys: pytest.CaptureFixture[str]) -> CommandLine:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_java_maps_the_classes_that_are_kept() -> None:
-    found = java.find(cache_folder())
-    if not classes.kept(found, cache_folder()).exists():
+    cache = cache_folder()
+    file = classes.kept(java.find(cache), home.find(cache), cache)
+    if not file.exists():
         pytest.skip("no classes are kept: `raftmq pipeline prepare`")
     # Only a kept file has a name of our own; Java's base archive is `classes.jsa` in its home.
-    name = classes.kept(found, cache_folder()).name
+    name = file.name
     assert _ran(_PROGRAM.replace(".jsa", name)) == ("5\nTrue\n", "")
+
+
+def test_links_to_spark_leave_out_what_python_would_compile_each_time(cache: Path) -> None:
+    found = home.find(cache)
+    assert (found / "bin" / "spark-submit").exists()
+    assert any((found / "jars").glob("spark-core_*.jar"))
+    assert not (found / "python").exists()
+    assert home.find(cache) == found
+
+
+def test_spark_home_that_is_set_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert home.find(cache) == Path("/opt/spark")
 
 
 @pytest.mark.timeout(300)
 def test_file_that_holds_no_classes_is_passed_over_without_a_word(
     cache: Path, found: java.Java
 ) -> None:
-    file = classes.kept(found, cache)
+    file = classes.kept(found, home.find(cache), cache)
     file.parent.mkdir(parents=True)
     file.write_bytes(b"no classes" * 1000)
     assert str(file) in classes.flags(file)
@@ -66,17 +82,17 @@ def test_file_that_holds_no_classes_is_passed_over_without_a_word(
 
 
 def test_nothing_is_passed_to_java_where_no_classes_are_kept(cache: Path, found: java.Java) -> None:
-    assert classes.flags(classes.kept(found, cache)) == ""
+    assert classes.flags(classes.kept(found, home.find(cache), cache)) == ""
 
 
 def test_other_java_or_spark_has_another_file(
     cache: Path, found: java.Java, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = java.Java(found.home, "99.0.1", found.origin)
-    before = classes.kept(found, cache)
-    assert classes.kept(newer, cache) != before
+    before = classes.kept(found, home.find(cache), cache)
+    assert classes.kept(newer, home.find(cache), cache) != before
     monkeypatch.setattr("pyspark.__version__", "99.1")
-    assert classes.kept(found, cache) != before
+    assert classes.kept(found, home.find(cache), cache) != before
 
 
 @pytest.mark.parametrize(
@@ -95,7 +111,7 @@ def test_failure_leaves_no_file_and_says_why(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(PipelineError, match=said):
-        classes.keep(found, cache)
+        classes.keep(found, home.find(cache), cache)
     assert list((cache / "classes").iterdir()) == []
 
 
@@ -104,8 +120,8 @@ def test_prepare_makes_the_file_once(
 ) -> None:
     made = []
 
-    def keep(of: java.Java, folder: Path) -> Path:
-        file = classes.kept(of, folder)
+    def keep(of: java.Java, spark_home: Path, folder: Path) -> Path:
+        file = classes.kept(of, spark_home, folder)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"classes")
         made.append(file)
