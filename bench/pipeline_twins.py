@@ -78,7 +78,7 @@ class EachReader(BatchReader):
 
 
 class RowStreamReader(StreamReader):
-    """The stream read, as tuples."""
+    """The stream read, as tuples made column by column."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """One tuple a message."""
@@ -143,8 +143,16 @@ class RowSource(DataSource):
         return parse(self.options)
 
 
+class EachStreamReader(StreamReader):
+    """The stream read, as tuples made message by message."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """One tuple a message."""
+        return rows_of_each(self._reading, partition)
+
+
 class EachSource(RowSource):
-    """`format("raftmq-each")`: for batches with the columns of `rows_of_each` alone."""
+    """`format("raftmq-each")`: with the columns of `rows_of_each` alone."""
 
     @classmethod
     def name(cls) -> str:
@@ -154,3 +162,7 @@ class EachSource(RowSource):
     def reader(self, schema: "StructType") -> DataSourceReader:
         """See `EachReader`."""
         return EachReader(self._options(), columns_of(schema))
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        """See `EachStreamReader`."""
+        return EachStreamReader(self._options(), columns_of(schema))

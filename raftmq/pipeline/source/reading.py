@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from raftmq.blocking import BlockingClient, BlockingConsumer
 
-ROWS_MAX = 20_000
+ROWS_MAX = 65_536
 """Rows in a record batch."""
-BYTES_MAX = 4 * 1024 * 1024
+BYTES_MAX = 8 * 1024 * 1024
 """Bytes of bodies, about, in a record batch; one with a larger body has no other."""
 WAIT_SECONDS = 1.0
 """So long it is waited for messages that are there, before the cluster is asked about them."""
