@@ -94,6 +94,9 @@ STAMP_END: Final = 36
 """Bytes 0 to 35 depend on where the batch goes; the rest is final once encoded."""
 STAMP = struct.Struct("<IQQQI")
 """Magic, queue, producer, first sequence, epoch: bytes 4 to 35."""
+PRODUCER_AT: Final = 16
+PRODUCER_BYTES: Final = 8
+"""Where the producer's id stands in a batch, u64."""
 FIXED = struct.Struct("<IIIqIIII")
 """Flags, count, header bytes and so on: bytes 36 to 71."""
 _HEAD = struct.Struct("<IIQQQIIIIqIIII")

@@ -15,6 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from raftmq.batch.layout import PRODUCER_AT, PRODUCER_BYTES
 from raftmq.log.events import Page, Part, page_of
 from raftmq.log.index_file import IndexDamaged
 from raftmq.log.reading import Stamps
@@ -130,7 +133,12 @@ def _read(
         rows_max=rows_max,
         bits_max=bits_max,
     )
-    return _Read(page, store.stamps(page.rows["index"]))
+    rows = page.rows
+    # Indexes do not have who sent a batch: the log does.
+    placed = np.flatnonzero(rows["kind"] == 0)
+    producers = store.heads(rows["index"][placed], PRODUCER_AT, PRODUCER_BYTES)
+    rows["consumer"][placed] = producers.view("<u8")[:, 0]
+    return _Read(page, store.stamps(rows["index"]))
 
 
 def _answer(connection: Connection, frame: Frame, read: _Read, first: int, end: int) -> None:

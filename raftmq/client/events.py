@@ -10,7 +10,7 @@ failed are a row for each run among them. `Client.trace` tells the same of one m
 
 | what | detail |
 |---|---|
-| `stored` | the batch was placed in its queue |
+| `stored` | -; the batch was placed in its queue |
 | `handed out`, `extended` | until when the lease runs |
 | `nacked`, `expired` | when they are due again |
 | `dead letter` | the letter's number |
@@ -102,7 +102,7 @@ class Events:
     number: Column
     """The attachment of the consumer group, u32; 0: about no group."""
     consumer: Column
-    """Who did it or whose the messages are, i64; 0: nobody's."""
+    """Who did it or whose the messages are, i64; 0: nobody's. Of `stored`: the producer's id."""
     token: Column
     """The lease, i64; 0: none."""
     attempt: Column
@@ -130,15 +130,18 @@ class Events:
 
         Columns: partition_group int32, index int64, step int32 (which of its record's rows it is,
         from 0), term int64, timestamp (us, UTC), what string, topic string, topic_id int64, queue
-        int32, offset int64, count int64, group string, attachment int64, consumer int64, token
-        int64, attempt int32, until timestamp (us, UTC). Null: group and attachment of `stored`,
-        consumer and token where there is none, until where the detail is no time.
+        int32, offset int64, count int64, group string, attachment int64, producer int64 (of
+        `stored`), consumer int64, token int64, attempt int32, until timestamp (us, UTC). Null:
+        group and attachment of `stored`, producer, consumer and token where there is none, until
+        where the detail is no time.
         """
         import pyarrow as pa
 
         topics = (self.queue_number >> np.uint64(QUEUE_BITS)).astype(np.int64)
         queues = (self.queue_number & np.uint64((1 << QUEUE_BITS) - 1)).astype(np.int32)
         has_group = self.number != 0
+        is_consumer = (self.kind != 0) & (self.consumer != 0)
+        is_producer = (self.kind == 0) & (self.consumer != 0)
         attachments = self.number.astype(np.int64)
         # Events end with a record, and begin with one.
         steps = np.arange(len(self)) - np.searchsorted(self.index, self.index)
@@ -157,7 +160,8 @@ class Events:
             "count": pa.array(self.count),
             "group": _named(attachments, self.groups | {0: None}),
             "attachment": pa.array(attachments, mask=~has_group),
-            "consumer": pa.array(self.consumer, mask=self.consumer == 0),
+            "producer": pa.array(self.consumer, mask=~is_producer),
+            "consumer": pa.array(self.consumer, mask=~is_consumer),
             "token": pa.array(self.token, mask=self.token == 0),
             "attempt": pa.array(self.attempt.astype(np.int32)),
             "until": pa.array(

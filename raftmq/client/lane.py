@@ -92,6 +92,8 @@ _FENCED = Reason.FENCED.value
 class LaneHost:
     """What the lanes of a producer share."""
 
+    producer: int
+    """The producer's id: the same on each queue, until it is fenced there."""
     topic: str
     """The topic's name."""
     router: Router
@@ -171,7 +173,7 @@ class Lane:
         self._host = host
         self._group = group
         self._is_claimed = claimed is not None
-        session = claimed or Claimed(_producer_id(host.random), 0, 0)
+        session = claimed or Claimed(host.producer, 0, 0)
         self._producer, self._epoch, self._next_sequence = session
         # Why a claimed lane sends nothing any more.
         self._end: RaftmqError | None = None
@@ -413,7 +415,7 @@ class Lane:
                 self._end_claim(exception_of(refusal))
                 return
             if code == _FENCED:
-                self._producer = _producer_id(self._host.random)
+                self._producer = random_id(self._host.random)
             elif code not in {_OUT_OF_ORDER, _UNKNOWN_PRODUCER}:
                 self._drop_refused(self._flights[0], refusal)
             self._close_gap()
@@ -574,6 +576,6 @@ _FORGOTTEN = (
 )
 
 
-def _producer_id(random: Random) -> int:
-    """63 random bits, never 0, which means none."""
+def random_id(random: Random) -> int:
+    """A producer's id: 63 random bits, never 0, which means none."""
     return random.getrandbits(63) or 1

@@ -19,7 +19,7 @@ from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavail
 from .columns import Columns, columns_of
 from .delays import Delay, cancel_delayed, due_ms, dues_of
 from .inputs import Inputs
-from .lane import MESSAGE_BYTES, Lane, LaneBatch, LaneHost
+from .lane import MESSAGE_BYTES, Lane, LaneBatch, LaneHost, random_id
 from .message import Message
 from .parcel import Arguments, Entry, PendingPart, PendingSend
 from .popped import LeasedMessage
@@ -101,12 +101,12 @@ class Producer:
             Unavailable: no node answered in time.
         """
         router = self._router
-        looking = router.topic(self.topic)
-        view = await router.within(None, looking, f"looking up topic {self.topic!r}")
+        view = await router.within(None, router.topic(self.topic), f"looking {self.topic!r} up")
         self._queues = Queues(view, self._world.random.randrange(len(view.groups)), self._make_lane)
         self._nest = self._supervisor.nest(self._end)
         welcomes = [connection.welcome for connection in router.connections.values()]
         self._host = LaneHost(
+            producer=random_id(self._world.random),
             topic=self.topic,
             router=router,
             nest=self._nest,

@@ -24,7 +24,7 @@ from raftmq.errors import CorruptRecord
 from raftmq.log.faults import Dropped, RotFound
 from raftmq.log.files import File, FileSystem
 from raftmq.log.index_file import SegmentIndex
-from raftmq.log.record import Record, decode
+from raftmq.log.record import HEADER_BYTES, Record, decode
 from raftmq.log.recovery import Segment
 from raftmq.log.segment import SEGMENT_SUFFIX, file_name
 
@@ -177,6 +177,54 @@ def read_stamps(view: View, indexes: npt.NDArray[np.uint64]) -> Stamps:
         firsts, terms = np.array(runs, np.uint64).T
         found.terms[low:high] = terms[np.searchsorted(firsts, wanted, side="right") - 1]
     return found
+
+
+def read_heads(
+    files: FileSystem,
+    folder: str,
+    view: View,
+    indexes: npt.NDArray[np.uint64],
+    *,
+    start: int,
+    size: int,
+) -> npt.NDArray[np.uint8]:
+    """See `LogStore.heads`."""
+    found = np.zeros((len(indexes), size), np.uint8)
+    at = 0
+    while at < len(indexes):
+        index = int(indexes[at])
+        _check_kept(view, index)
+        place = _place(view, index)
+        base = place.segment.base
+        stop = int(np.searchsorted(indexes, base + place.record_count))
+        assert stop > at, f"{index} of a log that ends at {view.last}"
+        ordinals = (indexes[at:stop] - np.uint64(base)).astype(np.int64)
+        # A copy: an array that is looked into cannot grow, and that of an unsealed segment has to.
+        first, last = int(ordinals[0]), int(ordinals[-1])
+        positions = np.array(place.positions[first : last + 1], np.int64)[ordinals - first]
+        file = _file(files, folder, place.segment)
+        if not _read_pieces(file, positions + (HEADER_BYTES + start), found[at:stop]):
+            path = path_of(folder, place.segment)
+            raise RotFound(f"the file ends within records that were durable", file=path, position=0)
+        at = stop
+    return found
+
+
+def _read_pieces(
+    file: File, positions: npt.NDArray[np.int64], into: npt.NDArray[np.uint8]
+) -> bool:
+    """Read what stands at rising positions, neighbours by one call; whether all was there."""
+    size = into.shape[1]
+    windows = np.flatnonzero(np.diff(positions // GAP_BYTES_MAX)) + 1
+    at = 0
+    for part in np.split(positions, windows):
+        begin, end = int(part[0]), int(part[-1]) + size
+        data = np.frombuffer(file.pread(end - begin, begin), np.uint8)
+        if len(data) < end - begin:
+            return False
+        into[at : at + len(part)] = data[(part - begin)[:, None] + np.arange(size)]
+        at += len(part)
+    return True
 
 
 def _check_kept(view: View, index: int) -> None:

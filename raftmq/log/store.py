@@ -41,7 +41,7 @@ from raftmq.log.cutting import NOTE_NAME, Note, cut, read_note, remove_note, wri
 from raftmq.log.faults import Dropped, RotFound, WriteFailed
 from raftmq.log.files import FileSystem, Lock, publish
 from raftmq.log.index_file import SegmentIndex, encode_index, open_index
-from raftmq.log.reading import Stamps, path_of, read_range, read_scattered, read_stamps
+from raftmq.log.reading import Stamps, path_of, read_heads, read_range, read_scattered, read_stamps
 from raftmq.log.record import Record
 from raftmq.log.recovery import Found, Segment, last_link, outer_damage, recover
 from raftmq.log.rewrite import Rewrite
@@ -283,6 +283,20 @@ class LogStore(LogWriter):
     def stamps(self, indexes: npt.NDArray[np.uint64]) -> Stamps:
         """Terms and timestamps of the kept records at rising `indexes`; as `stamp`, for many."""
         return read_stamps(self._view, indexes)
+
+    def heads(
+        self, indexes: npt.NDArray[np.uint64], start: int, size: int
+    ) -> npt.NDArray[np.uint8]:
+        """Bytes [start, start + size) of the payloads of records at rising `indexes`; any thread.
+
+        A row a record. They are as they stand on the disk: no checksum is looked at.
+        """
+        try:
+            view = self._view
+            return read_heads(self._files, self._folder, view, indexes, start=start, size=size)
+        except Dropped as dropped:
+            self._refuse_if_lost(dropped)
+            raise
 
     def _refuse_if_lost(self, dropped: Dropped) -> None:
         """A segment's file was missing: retention took it, or somebody else."""

@@ -190,6 +190,27 @@ def test_leader_change_between_two_pages_neither_repeats_nor_skips() -> None:
     assert rows_of(parts) == rows_of([whole])
 
 
+def test_what_was_stored_names_its_producer_on_all_queues() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        for size, count in ((10, 3), (200, 2)):
+            async with mq.producer("orders") as producer:
+                for queue in [*range(3)] * count:
+                    await producer.send_many(bodies=[b"." * size] * 5, queue=queue)
+        pages = [await all_pages(mq, group, 200) for group in (1, 2, 3)]
+        return [row for some in pages for row in rows_of(some)]
+
+    rows = with_client(job, queues=3, log=Log(segment_bytes=16 * 1024))
+    batches: dict[int, list[int]] = {}
+    for row in rows:
+        assert row["what"] == "stored"
+        assert row["consumer"] is None
+        batches.setdefault(row["producer"], []).append(row["queue"])
+    assert sorted(map(sorted, batches.values())) == [
+        [0, 0, 0, 1, 1, 1, 2, 2, 2],
+        [0, 0, 1, 1, 2, 2],
+    ]
+
+
 def test_only_the_range_is_told_if_nothing_more_is_wanted() -> None:
     async def job(_: Cluster, mq: Client) -> Any:
         async with mq.producer("orders") as producer:

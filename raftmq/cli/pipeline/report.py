@@ -225,6 +225,7 @@ _SHOWN = {
     "wait_p99_ms": ">P99",
     "service_p50_ms": ">SERVICE P50",
     "service_p99_ms": ">P99",
+    "producers": ">PRODUCERS",
     "consumers": ">CONSUMERS",
 }
 """Column of the report → heading."""

@@ -46,6 +46,8 @@ class Flow(msgspec.Struct):
     """From stored to first handed out: buckets of `durations`, a message each."""
     services: dict[int, int] = {}
     """From handed out to acked, likewise."""
+    producers: set[int] = set()
+    """Who sent what came; of the topic itself only."""
     consumers: set[int] = set()
     """Whose messages were handed out or settled."""
 
@@ -55,6 +57,7 @@ class Flow(msgspec.Struct):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         durations.add(self.waits, other.waits)
         durations.add(self.services, other.services)
+        self.producers |= other.producers
         self.consumers |= other.consumers
 
 

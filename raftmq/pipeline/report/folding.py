@@ -18,8 +18,6 @@ them matters where messages become unsettled again, or settled by the stretch:
 Invariants:
 - lag = messages of the queue - settled; fresh = messages of the queue - begun with.
 - The facts and the carry follow from the carry before, the hints and the events alone.
-
-Left out: who produced messages: events do not say it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -98,6 +96,8 @@ class Rows(NamedTuple):
     """0: none."""
     token: Array
     """0: none."""
+    producer: Array
+    """0: not known, or nothing was stored."""
     consumer: Array
     """0: nobody."""
 
@@ -130,7 +130,8 @@ class Folding:
 
         Args:
             events: columns `timestamp`, `what`, `topic`, `queue`, `offset`, `count`, `group`,
-                `attachment`, `token` and `consumer` as of `raftmq.client.Events.to_arrow`.
+                `attachment`, `token`, `producer` and `consumer` as of
+                `raftmq.client.Events.to_arrow`.
         """
         rows = self._rows(events)
         for minute, of_minute in _parts(rows, rows.time - rows.time % MINUTE_MS):
@@ -172,6 +173,7 @@ class Folding:
             place,
             attachment,
             numbers("token"),
+            numbers("producer"),
             numbers("consumer"),
         )
 
@@ -206,7 +208,7 @@ class Folding:
         self._take_levels(minute, changed)
 
     def _count(self, minute: int, rows: Rows) -> None:
-        """Runs as they are, and consumers, by topic and group."""
+        """Runs as they are, producers and consumers, by topic and group."""
         counts = np.where(np.isin(rows.what, list(_COUNTED)), rows.stop - rows.start, 0)
         for (place, number), of_group in _pairs(rows.place, rows.attachment):
             topic = self._places[place][0]
@@ -214,8 +216,8 @@ class Folding:
             sums = np.bincount(rows.what[of_group] + 1, counts[of_group], len(WORDS) + 1)
             for what, name in _COUNTED.items():
                 setattr(flow, name, getattr(flow, name) + int(sums[what + 1]))
-            flow.consumers.update(np.unique(rows.consumer[of_group]).tolist())
-            flow.consumers.discard(0)
+            flow.producers.update(set(np.unique(rows.producer[of_group]).tolist()) - {0})
+            flow.consumers.update(set(np.unique(rows.consumer[of_group]).tolist()) - {0})
 
     def _readings(self, queue: Queue, rows: Rows | None) -> list[Reading]:
         """Where each group that reads a queue stands with it, new ones included."""

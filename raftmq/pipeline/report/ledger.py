@@ -170,7 +170,7 @@ class Ledger(msgspec.Struct):
 
 
 _TIMES = ("wait_p50_ms", "wait_p99_ms", "service_p50_ms", "service_p99_ms")
-_NUMBERS = (*COUNTS, "lag", "fresh", "oldest_ms", *_TIMES, "consumers")
+_NUMBERS = (*COUNTS, "lag", "fresh", "oldest_ms", *_TIMES, "producers", "consumers")
 
 
 def _named(minute: int, key: Key, mode: str, *, is_partial: bool) -> Row:
@@ -188,7 +188,7 @@ def _named(minute: int, key: Key, mode: str, *, is_partial: bool) -> Row:
 def _row(minute: int, key: Key, mode: str, flow: Flow, level: Level | None, whole: int) -> Row:
     row = _named(minute, key, mode, is_partial=minute < whole) | dict.fromkeys(_NUMBERS)
     if not key[1]:
-        return row | {"stored": flow.stored}
+        return row | {"stored": flow.stored, "producers": len(flow.producers)}
     counts: Sequence[str] = [name for name in COUNTS if name != "stored"]
     row |= {name: getattr(flow, name) for name in counts}
     row["consumers"] = len(flow.consumers)

@@ -27,6 +27,7 @@
 | oldest_ms | bigint | age of the oldest of them at the minute's end; null: none, or not known |
 | wait_p50_ms, wait_p99_ms | double | from stored to first handed out, within 1.6 % |
 | service_p50_ms, service_p99_ms | double | from handed out to acked, likewise |
+| producers | bigint | producers that sent what came; of a topic only |
 | consumers | bigint | consumers that were handed or settled something |
 
 Groups that pull or broadcast leave no events. They have `lag` alone, as the cluster told it when
@@ -77,6 +78,7 @@ ROW = {
     "wait_p99_ms": "float64",
     "service_p50_ms": "float64",
     "service_p99_ms": "float64",
+    "producers": "int64",
     "consumers": "int64",
 }
 """Columns of `report_minute`."""

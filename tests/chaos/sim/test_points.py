@@ -83,6 +83,6 @@ def test_nothing_is_lost_where_processes_end_again_and_again(
     monkeypatch.setattr(process_faults, "NODE_POINTS_SHARE", 1.0)
     monkeypatch.setattr(process_faults, "NODE_POINTS", (what,))
     ends = tuple(Event(at, "crash-point", (at // 800 % 3 + 1,)) for at in range(800, 9000, 800))
-    outcome = run(Schedule(5, 14, ends))
+    outcome = run(Schedule(13, 14, ends))
     assert outcome.is_good, str(outcome)
     assert outcome.counts["crashes"] >= 3

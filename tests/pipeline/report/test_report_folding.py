@@ -25,14 +25,16 @@ def event(time: int, what: str, offset: int, count: int = 1, **other: Any) -> di
     row = {"what": what, "topic": "orders", "queue": 0, "offset": offset, "count": count}
     if what != "stored":
         row |= {"group": "billing", "attachment": 7}
-    return {"timestamp": time * 1000, "token": None, "consumer": None} | row | other
+    nobody = dict.fromkeys(("token", "producer", "consumer"))
+    return {"timestamp": time * 1000} | nobody | row | other
 
 
 def table(*rows: dict[str, Any]) -> pa.Table:
     names = {
         "timestamp": pa.timestamp("us", "UTC"), "what": pa.string(), "topic": pa.string(),
         "queue": pa.int32(), "offset": pa.int64(), "count": pa.int64(), "group": pa.string(),
-        "attachment": pa.int64(), "token": pa.int64(), "consumer": pa.int64(),
+        "attachment": pa.int64(), "token": pa.int64(), "producer": pa.int64(),
+        "consumer": pa.int64(),
     }  # fmt: skip
     return pa.Table.from_pylist(list(rows), pa.schema(names))
 
@@ -99,14 +101,17 @@ class Model:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """What a broker may tell: only what is open is settled, only what is dead comes back."""
+    """What a broker may tell: only what is in hand is settled, only what is dead comes back."""
     model, rows, time, dead, earliest = Model(), [], 1000, set[int](), 0
+    leases, again, last = dict[int, int](), set[int](), 0
     for _ in range(draw(st.integers(1, 25))):
         time += draw(st.integers(0, 40_000))
         fresh = [n for n in range(model.end) if n not in model.begun]
-        in_hand = [n for n, state in model.state.items() if state == "open"]
-        kinds = ["stored"] + ["handed out", "passed over"] * bool(fresh)
-        kinds += ["acked", "dead letter"] * bool(in_hand) + ["redriven"] * bool(dead)
+        is_open = {n for n, state in model.state.items() if state == "open"}
+        in_hand, waiting = sorted(is_open - again), sorted(is_open & again)
+        kinds = ["stored"] + ["handed out"] * bool(fresh or waiting)
+        kinds += ["passed over"] * bool(fresh) + ["acked", "dead letter"] * bool(in_hand)
+        kinds += ["redriven"] * bool(dead)
         kinds += ["trimmed", "reset", "filter gone"] * bool(model.end)
         what = draw(st.sampled_from(kinds))
         if what == "stored":
@@ -124,8 +129,14 @@ def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
             found = [event(time, what, min(fresh, default=model.end), OFFSET_MAX - model.end)]
         else:
             among = {"redriven": sorted(dead), "acked": in_hand, "dead letter": in_hand}
-            chosen = draw(st.sets(st.sampled_from(among.get(what, fresh)), min_size=1))
-            found = [event(time, what, n, token=n + 1) for n in sorted(chosen)]
+            among |= {"handed out": fresh + waiting, "passed over": fresh}
+            chosen = sorted(draw(st.sets(st.sampled_from(among[what]), min_size=1)))
+            if what == "handed out":
+                leases |= {n: token for token, n in enumerate(chosen, last + 1)}
+                last += len(chosen)
+            again = again | set(chosen) if what == "redriven" else again - set(chosen)
+            held = leases if what in ("handed out", "acked", "dead letter") else {}
+            found = [event(time, what, n, token=held.get(n)) for n in chosen]
         for row in found:
             model.apply(row)
             touched = range(row["offset"], min(row["offset"] + row["count"], model.end))
@@ -177,6 +188,18 @@ def test_flows_add_up_the_same_however_the_log_is_cut(
 
 
 # Single facts
+
+
+def test_producers_are_counted_once_for_all_queues() -> None:
+    facts = fold(
+        event(1, "stored", 0, 10, producer=7),
+        event(2, "stored", 0, 5, queue=1, producer=7),
+        event(3, "stored", 10, 1, producer=8),
+        event(4, "stored", 11, 1),
+        event(MINUTE_MS, "stored", 12, 1, producer=9),
+    )
+    assert facts.flows[0, "orders", ""].producers == {7, 8}
+    assert facts.flows[MINUTE_MS, "orders", ""].producers == {9}
 
 
 def test_counts_are_by_minute_and_group() -> None:
