@@ -1,6 +1,6 @@
 """How fast messages get into Spark and out of it: `python -m bench.pipeline`.
 
-    python -m bench.pipeline [--messages 8000000] [--rounds 3] [--only read,write,...] [--json FILE]
+    python -m bench.pipeline [--messages 4000000] [--rounds 3] [--only read,write,...] [--json FILE]
 
 | scenario | measured, on three nodes | against |
 |---|---|---|
@@ -13,7 +13,7 @@
 | first | from a session to the rows of its first query, in a process of its own | - |
 
 Two ways that are compared take turns; the ratio is the median of those of neighbours. Messages have
-100 bytes, a key and one of eight tags, in four queues. A stream comes in eight micro-batches.
+100 bytes, a key and one of eight tags, in four queues. A stream comes in four micro-batches.
 Nodes, Spark and all else share the machine.
 """
 
@@ -111,7 +111,7 @@ class Bench:
     def archive(self, sink: str) -> float:
         """The stream to its end into an archive, or into nothing."""
         rows = self._spark.readStream.format("raftmq").option("url", self._url)
-        rows = rows.option("subscribe", TOPIC).option("maxOffsetsPerTrigger", self._count // 8)
+        rows = rows.option("subscribe", TOPIC).option("maxOffsetsPerTrigger", self._count // 4)
         if sink == "noop":
             return self._to_the_end(rows.load(), "noop", "append", {})
         from raftmq.pipeline.archive.manifest import create
@@ -134,7 +134,7 @@ class Bench:
 
     def _stream(self, form: str) -> "DataFrame":
         reader = self._spark.readStream.format(form).option("url", self._url)
-        reader = reader.option("maxOffsetsPerTrigger", self._count // 8)
+        reader = reader.option("maxOffsetsPerTrigger", self._count // 4)
         return reader.option("subscribe", TOPIC).option("columns", COLUMNS).load()
 
     def _to_the_end(
@@ -228,7 +228,7 @@ def run(scenarios: Sequence[str], count: int, rounds: int) -> list[Figure]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="bench.pipeline")
-    parser.add_argument("--messages", type=int, default=8_000_000)
+    parser.add_argument("--messages", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(SCENARIOS), help=", ".join(SCENARIOS))
     parser.add_argument("--json", type=Path)

@@ -112,8 +112,8 @@ def test_numbers_equal_what_clients_did(mq: "BlockingClient", topic: str, tmp_pa
         finish(report, mq)
     rows = tables.read(tmp_path, "report_minute")
     assert total(of(rows, topic, ""), "stored") == 300
-    # Each call of `produce` opens one.
-    assert {row["producers"] for row in of(rows, topic, "")} >= {1}
+    # Each call of `produce` opens one, and both may be in one minute.
+    assert total(of(rows, topic, ""), "producers") == 2
     assert {row["producers"] for row in of(rows, topic, billing)} == {None}
     for group, counts in did.items():
         for name in ("acked", "retries", "dead"):

@@ -36,6 +36,7 @@ def event(index: int, what: str, first: int, count: int, **rest: Any) -> dict[st
         "count": count,
         "group": None,
         "attachment": None,
+        "producer": None,
         "consumer": None,
         "token": None,
         "attempt": 0,
