@@ -8,7 +8,7 @@ without one that does not.
 | step | what |
 |---|---|
 | `keep` | starts `training` as a process of its own, whose Java writes the classes down |
-| `training` | runs a batch, a stream and a sink of raftmq on a small cluster, and ends |
+| `training` | runs a batch, a stream and a sink of raftmq on a cluster, and ends |
 | `keep` | puts the file in its place, once Java has closed the pipe that they share |
 
 Invariants:
@@ -56,13 +56,14 @@ def flags(file: Path) -> str:
     return f'-XX:SharedArchiveFile="{file}" {QUIET}' if file.exists() else ""
 
 
-def keep(of: java.Java, spark_home: Path, cache: Path) -> Path:
+def keep(of: java.Java, spark_home: Path, cache: Path, url: str) -> Path:
     """Make the file of classes, or make it anew; takes about a minute.
 
     Args:
         of: the Java that Spark is started with.
         spark_home: where it finds Spark.
         cache: the folder of what can be made again.
+        url: a cluster without topics, which gets two.
 
     Raises:
         PipelineError: Spark or Java failed, or this Java cannot write its classes down.
@@ -74,7 +75,8 @@ def keep(of: java.Java, spark_home: Path, cache: Path) -> Path:
         command = [sys.executable, "-m", "raftmq.pipeline.training", str(written)]
         # A cache of its own: Java does not write classes down while it uses some that were.
         homes = {"JAVA_HOME": str(of.home), "SPARK_HOME": str(spark_home)}
-        ran = _run(command, {**os.environ, **homes, "XDG_CACHE_HOME": folder})
+        other = {"XDG_CACHE_HOME": folder, "RAFTMQ_URL": url}
+        ran = _run(command, {**os.environ, **homes, **other})
         if ran.returncode != 0:
             # Java's own stack is indented.
             said = [line for line in ran.stderr.splitlines() if line[:1].strip()]

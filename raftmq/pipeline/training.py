@@ -1,6 +1,7 @@
 """What Java runs to write Spark's classes down: `python -m raftmq.pipeline.training FILE`.
 
-A batch, a stream and a sink on a cluster of one node; Java writes the file when it ends.
+A batch, a stream and a sink on the cluster that `RAFTMQ_URL` names, in two new topics; Java writes
+the file when it ends.
 """
 
 import os
@@ -8,12 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from anyio.from_thread import start_blocking_portal
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import raftmq
-from raftmq import testing
 
 from .classes import QUIET
 from .session import session
@@ -24,20 +23,17 @@ _ROWS = 1000
 def run(written: Path) -> None:
     """Run what pipelines run, in a Java that writes its classes to a file when it ends."""
     options = {"spark.driver.extraJavaOptions": f'-XX:ArchiveClassesAtExit="{written}" {QUIET}'}
+    with raftmq.blocking.connect(os.environ["RAFTMQ_URL"]) as mq:
+        mq.admin.create_topic("read")
+        mq.admin.create_topic("written")
+        with mq.producer("read") as producer:
+            producer.send_many(bodies=[b"%d" % n for n in range(_ROWS)])
     with (
-        start_blocking_portal("trio") as portal,
-        portal.wrap_async_context_manager(testing.cluster(1)) as nodes,
         tempfile.TemporaryDirectory() as folder,
+        session("raftmq-classes", settings=options) as spark,
     ):
-        os.environ["RAFTMQ_URL"] = nodes.url
-        with raftmq.blocking.connect(nodes.url) as mq:
-            mq.admin.create_topic("read")
-            mq.admin.create_topic("written")
-            with mq.producer("read") as producer:
-                producer.send_many(bodies=[b"%d" % n for n in range(_ROWS)])
-        with session("raftmq-classes", settings=options) as spark:
-            _batch(spark, Path(folder))
-            _stream(spark, Path(folder))
+        _batch(spark, Path(folder))
+        _stream(spark, Path(folder))
 
 
 def _batch(spark: SparkSession, folder: Path) -> None:

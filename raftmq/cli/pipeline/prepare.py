@@ -15,6 +15,9 @@ def prepare(anew: bool) -> None:
     Runs Spark once on a small cluster of its own, for about a minute. The file (0.2 GB) is for this
     Java and this Spark alone, and every job uses it from then on. Does nothing if it is there.
     """
+    from anyio.from_thread import start_blocking_portal
+
+    from raftmq import testing
     from raftmq.pipeline import classes, home, java
     from raftmq.pipeline.session import cache_folder
 
@@ -24,5 +27,9 @@ def prepare(anew: bool) -> None:
         file = classes.kept(found, spark_home, cache)
         if anew or not file.exists():
             note("running Spark once, to write its classes down: about a minute")
-            classes.keep(found, spark_home, cache)
+            with (
+                start_blocking_portal("trio") as portal,
+                portal.wrap_async_context_manager(testing.cluster(1)) as nodes,
+            ):
+                classes.keep(found, spark_home, cache, nodes.url)
     note(f"kept: {file} ({file.stat().st_size / 1e6:.0f} MB)")

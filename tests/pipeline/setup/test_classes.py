@@ -111,7 +111,7 @@ def test_failure_leaves_no_file_and_says_why(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(PipelineError, match=said):
-        classes.keep(found, home.find(cache), cache)
+        classes.keep(found, home.find(cache), cache, "raftmq://127.0.0.1:1")
     assert list((cache / "classes").iterdir()) == []
 
 
@@ -120,7 +120,8 @@ def test_prepare_makes_the_file_once(
 ) -> None:
     made = []
 
-    def keep(of: java.Java, spark_home: Path, folder: Path) -> Path:
+    def keep(of: java.Java, spark_home: Path, folder: Path, url: str) -> Path:
+        assert url.startswith("raftmq://127.0.0.1:")
         file = classes.kept(of, spark_home, folder)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"classes")
