@@ -1,6 +1,6 @@
 """Spark's classes, parsed once and kept in a file that Java maps: Spark starts in less time.
 
-Java reads, checks and links some ten thousand classes until Spark's first query has run. `keep` has
+Java reads, checks and links thousands of classes until Spark's first query has run. `keep` has
 it do that once, in a run that uses what pipelines use, and write the result at its end; `session`
 passes the file to each Java of that kind. Java checks by itself that a file fits, and goes on
 without one that does not.

@@ -3,7 +3,7 @@
 Java puts `$SPARK_HOME/python/lib/pyspark.zip` before all else on the path of each Python process
 that it starts, and what comes from a zip is compiled each time. A folder that links to the rest
 alone leaves the installed pyspark, compiled once: a quarter of a second a process, and a first
-query starts five.
+query starts four that load it.
 """
 
 import hashlib

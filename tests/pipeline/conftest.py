@@ -8,6 +8,7 @@ import pytest
 
 import raftmq
 from raftmq import pipeline
+from tests.cli.command_line import CommandLine
 from tests.pipeline.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -50,6 +51,20 @@ def mq(nodes: Nodes) -> "Iterator[BlockingClient]":
     """A client of the cluster, that blocks."""
     with raftmq.blocking.connect(nodes.url) as mq:
         yield mq
+
+
+@pytest.fixture
+def on_spark(
+    capsys: pytest.CaptureFixture[str],
+    spark: "SparkSession",
+    nodes: Nodes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> CommandLine:
+    """Commands that find the cluster by `RAFTMQ_URL`, and the Spark of all tests running."""
+    # A command stops its Spark at the end: the session of the tests goes on.
+    monkeypatch.setattr(type(spark), "__exit__", lambda *_: None)
+    monkeypatch.setenv("RAFTMQ_URL", nodes.url)
+    return CommandLine(capsys)
 
 
 @pytest.fixture
