@@ -203,7 +203,7 @@ async def _edit_stopped(stage: Stage, node: int, edit: _Edit, *, is_latent: bool
         done = await trio.to_thread.run_sync(partial(edit, data, random))
         if not done:
             if not was_broken:
-                del stage.broken[node]
+                stage.broken.pop(node, None)
             raise Skipped("nothing to damage")
         if edit is damage.wipe:
             stage.wiped.add(node)

@@ -176,13 +176,16 @@ class Stage:
 
         Only then its disk may be damaged: else what it acknowledged could be lost for good, which
         no broker could prevent. The others must be up, agree on terms and leaders, and have what
-        their leader has. Raises `Skipped` if that does not come about.
+        their leader has. Raises `Skipped` if that does not come about, or the node is replaced
+        meanwhile: nobody would wait for it to be whole again.
         """
         others = self.members - {victim}
         goals: dict[int, Goal] = {}
         with trio.move_on_after(timeout):
             while True:
                 statuses = await self.nodes.statuses()
+                if victim not in self.members:
+                    raise Skipped("the node was replaced")
                 if not goals:
                     goals = goals_of(statuses, others)
                 if goals and are_reached(statuses, goals):

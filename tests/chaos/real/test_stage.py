@@ -1,0 +1,56 @@
+"""What handlers are told of the cluster that they act upon."""
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from raftmq.chaos.real.stage import Skipped, Stage
+
+pytestmark = pytest.mark.anyio
+
+
+def level(node: int) -> dict[str, Any]:
+    """A node that leads as 1 or follows, and has all that there is."""
+    group = {
+        "group": 1,
+        "role": "leader" if node == 1 else "follower",
+        "term": 1,
+        "member": node,
+        "voters": [1, 2, 3],
+        "last_index": 9,
+        "progress": {str(voter): {"match": 9} for voter in (1, 2, 3)},
+    }
+    return {"id": node, "groups": [group]}
+
+
+def staged(statuses: Any) -> Stage:
+    nodes: Any = SimpleNamespace(statuses=statuses)
+    unused: Any = None
+    stage = Stage(nodes, unused, unused, Random(1), unused, trio.current_time())
+    stage.members = {1, 2, 3}
+    return stage
+
+
+async def test_disk_is_damaged_once_all_others_are_level() -> None:
+    async def statuses() -> dict[int, dict[str, Any]]:
+        return {node: level(node) for node in (1, 3)}
+
+    stage = staged(statuses)
+    await stage.wait_intact_elsewhere(2, is_latent=True)
+    assert stage.broken == {2: True}
+
+
+async def test_disk_of_a_node_that_was_replaced_meanwhile_is_left_alone() -> None:
+    """Else the run would wait for ever for a node that nobody starts any more."""
+
+    async def statuses() -> dict[int, dict[str, Any]]:
+        stage.members.discard(2)
+        return {node: level(node) for node in (1, 3)}
+
+    stage = staged(statuses)
+    with pytest.raises(Skipped, match="replaced"):
+        await stage.wait_intact_elsewhere(2, is_latent=False)
+    assert not stage.broken
