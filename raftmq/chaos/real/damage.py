@@ -102,7 +102,10 @@ def lose_segment(data: Path, random: Random) -> str:
 
 def wipe(data: Path, random: Random) -> str:
     """All of it is gone."""
-    for path in sorted(data.iterdir()):
+    found = sorted(data.iterdir()) if data.exists() else []
+    if not found:
+        return ""
+    for path in found:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     _sync_folder(data)
     return "everything"

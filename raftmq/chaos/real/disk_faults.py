@@ -14,6 +14,7 @@ from random import Random
 
 import trio
 
+from raftmq.broker import identity
 from raftmq.chaos.faults import Event
 
 from . import damage
@@ -222,6 +223,9 @@ async def _clone(stage: Stage, event: Event) -> None:
     own, foreign = stage.copies / f"own-{event.at_ms}", stage.copies / f"other-{event.at_ms}"
     data, run = stage.nodes.data(node), trio.to_thread.run_sync
     async with stage.stopped(node, other):
+        # A node that has only just joined has none.
+        if not all((stage.nodes.data(each) / identity.FILE).exists() for each in (node, other)):
+            raise Skipped("a folder that is nobody's yet")
         await run(damage.keep_copy, data, own)
         await run(damage.keep_copy, stage.nodes.data(other), foreign)
         stage.held.discard(other)

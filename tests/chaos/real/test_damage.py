@@ -68,8 +68,10 @@ def test_damage_is_done_where_it_says_and_never_served(
 
 def test_nothing_is_damaged_where_there_is_nothing(tmp_path: Path) -> None:
     edits = (damage.flip_bit, damage.zero_sector, damage.misdirect, damage.lose_segment)
-    for edit in (*edits, damage.cut_tail):
+    for edit in (*edits, damage.cut_tail, damage.wipe):
         assert edit(tmp_path, Random(1)) == ""
+        # The folder of a node that has only just joined is not there yet.
+        assert edit(tmp_path / "missing", Random(1)) == ""
     assert damage.go_back(tmp_path, tmp_path, Random(1)) == ""
 
 
