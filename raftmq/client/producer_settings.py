@@ -28,6 +28,8 @@ class ProducerSettings:
         )
         require(self.buffer_bytes > 0, "buffer_bytes must be positive")
         require(self.buffer_messages > 0, "buffer_messages must be positive")
+        is_known = isinstance(self.compression, Compression)
+        require(is_known, f"compression must be one of {', '.join(map(str, Compression))}")
         return self
 
 
