@@ -26,6 +26,7 @@ Invariants:
 Left out: faults of network, disk and clock: see `raftmq.chaos`.
 """
 
+import itertools
 import json
 import os
 import secrets
@@ -53,6 +54,8 @@ __all__ = ["Cluster", "InProcessCluster", "cluster", "in_process"]
 
 HOST = "127.0.0.1"
 PORT_MIN, PORT_MAX = 20_000, 32_000
+PORTS_OF_A_PROCESS = 300
+_turns = itertools.count(secrets.randbelow(PORTS_OF_A_PROCESS))
 LOOK_SECONDS = 0.05
 STATUS_SECONDS_MAX = 2.0
 
@@ -364,17 +367,27 @@ async def cluster(
             shutil.rmtree(place, ignore_errors=True)
 
 
-def free_ports(count: int) -> Sequence[int]:
-    """Ports that nobody listens on now, below those of outgoing connections."""
+def free_ports(number: int) -> Sequence[int]:
+    """Ports that nobody listens on now, below those of outgoing connections.
+
+    A port stays free until a node starts. So that two who look at once do not meet, each process
+    has a part of its own to look in, and goes on where it looked last.
+
+    Raises:
+        Unavailable: there are not so many.
+    """
+    parts = (PORT_MAX - PORT_MIN) // PORTS_OF_A_PROCESS
+    first = PORT_MIN + os.getpid() % parts * PORTS_OF_A_PROCESS
     ports: list[int] = []
-    while len(ports) < count:
-        port = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN)
+    for turn in itertools.islice(_turns, PORTS_OF_A_PROCESS):
+        port = first + turn % PORTS_OF_A_PROCESS
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        if port not in ports:
-            ports.append(port)
-    return ports
+        ports.append(port)
+        if len(ports) == number:
+            return ports
+    raise Unavailable(f"fewer than {number} ports are free from {first} on: end what uses them")

@@ -12,7 +12,7 @@ import pytest
 
 import raftmq
 from raftmq.errors import Unavailable
-from raftmq.testing import PORT_MAX, PORT_MIN, Cluster, cluster
+from raftmq.testing import PORT_MAX, PORT_MIN, Cluster, cluster, free_ports
 
 pytestmark = pytest.mark.process
 
@@ -121,3 +121,21 @@ async def test_node_that_joins_is_made_a_member() -> None:
         with anyio.fail_after(30.0):
             while not any(4 in group.voters for group in (await mq.admin.cluster()).groups):
                 await anyio.sleep(0.1)
+
+
+def test_processes_that_look_for_ports_at_once_do_not_meet() -> None:
+    program = "from raftmq.testing import free_ports; print(*free_ports(50), *free_ports(50))"
+    both = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    found = [set(map(int, each.communicate()[0].split())) for each in both]
+    # A process is given no port twice while there are others.
+    assert [len(ports) for ports in found] == [100, 100]
+    assert not found[0] & found[1]
+    assert all(PORT_MIN <= port < PORT_MAX for port in found[0] | found[1])
+
+
+def test_more_ports_than_there_are_is_an_error() -> None:
+    with pytest.raises(Unavailable, match="fewer than 301 ports are free"):
+        free_ports(301)

@@ -201,7 +201,8 @@ async def _edit_stopped(stage: Stage, node: int, edit: _Edit, *, is_latent: bool
         await stage.wait_intact_elsewhere(node, is_latent=is_latent)
         random = Random(stage.random.getrandbits(64))
         data = stage.nodes.data(node)
-        done = await trio.to_thread.run_sync(partial(edit, data, random))
+        async with stage.nodes.disks.spared(node):
+            done = await trio.to_thread.run_sync(partial(edit, data, random))
         if not done:
             if not was_broken:
                 stage.broken.pop(node, None)
@@ -222,12 +223,14 @@ async def _clone(stage: Stage, event: Event) -> None:
         raise Skipped("a disk is damaged already")
     own, foreign = stage.copies / f"own-{event.at_ms}", stage.copies / f"other-{event.at_ms}"
     data, run = stage.nodes.data(node), trio.to_thread.run_sync
-    async with stage.stopped(node, other):
+    disks = stage.nodes.disks
+    async with stage.stopped(node, other), disks.spared(node):
         # A node that has only just joined has none.
         if not all((stage.nodes.data(each) / identity.FILE).exists() for each in (node, other)):
             raise Skipped("a folder that is nobody's yet")
         await run(damage.keep_copy, data, own)
-        await run(damage.keep_copy, stage.nodes.data(other), foreign)
+        async with disks.spared(other):
+            await run(damage.keep_copy, stage.nodes.data(other), foreign)
         stage.held.discard(other)
         # Half of a folder must not be left, however this ends.
         with trio.CancelScope(shield=True):

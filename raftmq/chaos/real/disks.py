@@ -74,6 +74,18 @@ class Disks:
         """Empty a disk's cache: bytes that were not there in truth."""
         return int((await self._order({"evict": _name(node)}))["bytes"])
 
+    @asynccontextmanager
+    async def spared(self, node: int) -> AsyncIterator[None]:
+        """While it is open no fault strikes this disk: somebody else than the node works on it."""
+        if not self.can_fail:
+            yield
+            return
+        await self._order({"spare": _name(node)})
+        try:
+            yield
+        finally:
+            await self._order({"strike": _name(node)})
+
     async def heal(self, node: int) -> dict[str, int]:
         """End all faults of a disk; how often each hit."""
         if not self.can_fail:

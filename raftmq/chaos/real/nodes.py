@@ -52,7 +52,7 @@ class Nodes(Cluster):
         """Where the proxy takes a node's connections."""
         if node not in self._public:
             taken = {*self._public.values(), *map(self.private_port, self._nodes)}
-            self._public[node] = next(port for port in free_ports(32) if port not in taken)
+            self._public[node] = next(port for port in free_ports(8) if port not in taken)
         return self._public[node]
 
     def private_port(self, node: int) -> int:

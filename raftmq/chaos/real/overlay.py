@@ -10,6 +10,7 @@ each gets one line back. It unmounts and ends when stdin closes, so it dies with
 | `{"set": {field: value, ...}, "disk": D}` | `{}`: fields of `Faults` |
 | `{"process": P, "disk": D}` | `{}`: that process asks about the space of that disk |
 | `{"refuse": {call: errno}, "disk": D}` | `{}`: the next such call fails |
+| `{"spare": D}`, `{"strike": D}` | `{}`: its faults do not strike; they do again |
 | `{"power_loss": D}` | `{"bytes": ..., "names": ...}`: what was not synced |
 | `{"evict": D}` | `{"bytes": ...}` |
 | `{"heal": D}` | `{"struck": {...}}`: how often each fault hit; all are gone |
@@ -78,7 +79,7 @@ class Overlay:
         return self.processes.get(self._threads[thread], "")
 
     async def _slow(self, inode: Inode) -> None:
-        delay_ms = self.model.of(inode.disk).delay_ms if inode.disk else 0.0
+        delay_ms = self.model.striking(inode.disk).delay_ms if inode.disk else 0.0
         if delay_ms:
             await trio.sleep(delay_ms / 1000)
 
@@ -140,7 +141,7 @@ class Overlay:
         """Bytes; the machine may lose power inside it."""
         inode = self.model.inode(fh)
         await self._slow(inode)
-        faults = self.model.of(inode.disk)
+        faults = self.model.striking(inode.disk)
         written = self.model.write(fh, off, buf)
         if faults.cut_at_write:
             victim, faults.cut_at_write = faults.cut_at_write, 0
@@ -267,6 +268,12 @@ def obey(overlay: Overlay, order: dict[str, Any]) -> dict[str, Any]:
             return {}
         case {"refuse": calls}:
             model.of(disk).refuse.update(calls)
+            return {}
+        case {"spare": which}:
+            model.spared.add(which)
+            return {}
+        case {"strike": which}:
+            model.spared.discard(which)
             return {}
         case {"power_loss": which}:
             return dict(model.power_loss(which))

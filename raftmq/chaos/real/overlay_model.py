@@ -104,12 +104,18 @@ class OverlayModel:
         self.random = Random(seed)
         self.faults: dict[str, Faults] = {}
         """By disk."""
+        self.spared: set[str] = set()
+        """Disks that no fault strikes now."""
         self._inodes = {ROOT: Inode(ROOT, "", FOLDER_MODE)}
         self._next = ROOT + 1
 
     def of(self, disk: str) -> Faults:
         """The faults of a disk."""
         return self.faults.setdefault(disk, Faults())
+
+    def striking(self, disk: str) -> Faults:
+        """Those that a call meets."""
+        return Faults() if disk in self.spared else self.of(disk)
 
     def inode(self, number: int) -> Inode:
         """Raises `ENOENT` if it is gone, by a power loss perhaps."""
@@ -131,7 +137,7 @@ class OverlayModel:
 
     def free_bytes(self, disk: str) -> int:
         """What still fits."""
-        faults = self.of(disk)
+        faults = self.striking(disk)
         bounds = [b for b in (faults.space_bytes, faults.quota_bytes) if b is not None]
         return max(min(bounds, default=BYTES_TOTAL - self.used_bytes(disk)), 0)
 
@@ -172,7 +178,7 @@ class OverlayModel:
     def write(self, number: int, offset: int, data: bytes) -> int:
         """Bytes written. Raises what the disk's faults say."""
         inode = self.inode(number)
-        faults = self.of(inode.disk)
+        faults = self.striking(inode.disk)
         self._check_change(inode.disk)
         if "write" in faults.refuse:
             self._put(inode, offset, data[: self.random.randrange(len(data) + 1)])
@@ -201,7 +207,7 @@ class OverlayModel:
     def sync(self, number: int) -> None:
         """Make a file or a folder's names durable."""
         inode = self.inode(number)
-        faults = self.of(inode.disk)
+        faults = self.striking(inode.disk)
         if faults.is_read_only:
             raise refusal(errno.EROFS)
         if faults.is_lying and not inode.is_folder:
@@ -218,7 +224,7 @@ class OverlayModel:
     def read(self, number: int, offset: int, size: int) -> bytes:
         """Bytes of a file."""
         inode = self.inode(number)
-        self._refuse(self.of(inode.disk), "read")
+        self._refuse(self.striking(inode.disk), "read")
         return bytes(inode.data[offset : offset + size])
 
     # What happens to a machine
@@ -250,7 +256,7 @@ class OverlayModel:
     # -- inside ----------------------------------------------------------------------------------
 
     def _check_change(self, disk: str) -> None:
-        if self.of(disk).is_read_only:
+        if self.striking(disk).is_read_only:
             raise refusal(errno.EROFS)
 
     def _refuse(self, faults: Faults, call: str) -> None:
