@@ -23,6 +23,9 @@ from raftmq.cli.values import DURATION
 from .running import Starter, explaining, with_spark
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from raftmq.pipeline.archive.manifest import File
     from raftmq.pipeline.archive.running import Queued, Settings
     from raftmq.pipeline.archive.verify import Finding
 
@@ -156,9 +159,7 @@ def verify(folder: Path, deep: bool, dry_run: bool, output: str) -> int:
     found: list[Finding] = []
     with explaining():
         if dry_run:
-            files = load(folder).files
-            size = bytes_text(sum(file.bytes for file in files))
-            note(f"would examine {counted(len(files), 'file')} of {size}")
+            _show_files(load(folder).files, output)
             return ExitCode.OK
         with Meter("verifying", unit="rows") as meter:
             for each in verify(folder, is_deep=deep):
@@ -168,6 +169,15 @@ def verify(folder: Path, deep: bool, dry_run: bool, output: str) -> int:
                 else:
                     found.append(each)
     return _show_findings(found, output)
+
+
+def _show_files(files: "Sequence[File]", output: str) -> None:
+    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    if output == "json":
+        print_json({"files": len(files), "rows": rows, "bytes": size})
+    else:
+        print_table([">FILES", ">ROWS", ">SIZE"], [(len(files), f"{rows:,}", bytes_text(size))])
+    note("nothing was examined: leave out --dry-run to do it")
 
 
 def _show_findings(found: "list[Finding]", output: str) -> int:

@@ -173,29 +173,40 @@ def verify(
     """
     from raftmq import blocking
     from raftmq.pipeline.cdc.capturing import plan
+    from raftmq.pipeline.cdc.differing import notes
     from raftmq.pipeline.cdc.verify import source_digest, verify
 
     with (
         starter.explaining(),
         _opened(database, table, topic) as source,
         blocking.connect(starter.url) as mq,
+        notes(out) as noted,
     ):
         if dry_run:
-            click.echo(plan(mq, source, topic))
-            click.echo(f"then compare {source.table.name} with {out}")
+            compared = f"{source.table.name} with {out}"
+            _show({"capture": plan(mq, source, topic), "compare": compared}, output)
             return ExitCode.OK
         # Before Spark is started, so that little has to be captured since.
-        found = source_digest(source)
+        found = source_digest(source, noted)
         with starter.session("cdc") as spark:
-            compared = verify(
+            verified = verify(
                 spark, mq, source, topic, out, found, url=starter.url, wait_seconds=wait
             )
-    _show({"place": found.place.lsn, "database": str(found.digest),
-           "rebuilt": str(compared), "equal": compared == found.digest}, output)  # fmt: skip
-    if compared == found.digest:
+    apart = verified.differences
+    told = {"place": found.place.lsn, "database": str(found.digest),
+            "rebuilt": str(verified.rebuilt), "equal": apart is None}  # fmt: skip
+    if apart is None:
+        _show(told, output)
         return ExitCode.OK
+    if output == "json":
+        rows = [row._asdict() for row in apart.first]
+        print_json(told | {"differing": apart.rows, "first": rows})
+    else:
+        _show(told, output)
+        click.echo()
+        print_table(["KEY", "ROW"], apart.first)
     raise Failure(
-        f"{table} and the table in {out} differ",
+        f"{counted(apart.rows, 'row')} of {table} and of the table in {out} differ",
         fix="`raftmq pipeline cdc rebuild … --full`, and verify again; if they still differ, the "
         "topic lacks changes: `raftmq pipeline cdc capture … --snapshot`, then rebuild",
         code=ExitCode.VIOLATION,

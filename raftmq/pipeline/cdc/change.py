@@ -38,6 +38,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from raftmq.pipeline.errors import PipelineError
@@ -138,7 +139,7 @@ class Table(NamedTuple):
     @property
     def schema(self) -> str:
         """The fingerprint of the columns."""
-        return hashlib.sha256(json.dumps(self.columns).encode()).hexdigest()[:12]
+        return _fingerprint(self.columns)
 
 
 class Message(NamedTuple):
@@ -199,6 +200,12 @@ def split_update(
 def columns_of(content: Iterable[Iterable[Any]]) -> tuple[Column, ...]:
     """The columns that a `t` tells."""
     return tuple(Column(*each) for each in content)
+
+
+@lru_cache(maxsize=16)
+def _fingerprint(columns: tuple[Column, ...]) -> str:
+    """Asked for with each message."""
+    return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12]
 
 
 def _key_text(values: tuple[Value, ...]) -> str:

@@ -43,21 +43,51 @@ class Digest(NamedTuple):
 
 def digest_of(rows: Iterable[Iterable[Value]]) -> Digest:
     """The digest of rows, each as its values in the order of the columns."""
+    return summed(map(row_digest, rows))
+
+
+def summed(digests: Iterable[str]) -> Digest:
+    """The digest of a table, of those of its rows."""
     count = first = second = 0
-    for row in rows:
-        text = "".join(map(_text, row))
-        digits = hashlib.sha256(text.encode()).hexdigest()
+    for digits in digests:
         count += 1
         first += int(digits[:_DIGITS], 16)
         second += int(digits[_DIGITS : 2 * _DIGITS], 16)
     return Digest(count, first, second)
 
 
+def row_digest(row: Iterable[Value]) -> str:
+    """The SHA-256 of a row's text, in hexadecimal."""
+    return hashlib.sha256(row_text(row).encode()).hexdigest()
+
+
+def row_text(row: Iterable[Value]) -> str:
+    """The text of some values of a row."""
+    return "".join(map(_text, row))
+
+
+def values_of(text: str) -> list[str]:
+    """The values in a row's text, all as text, NULL as `~`.
+
+    >>> values_of("1:7~2:ab")
+    ['7', '~', 'ab']
+    """
+    values = []
+    while text:
+        head, _, rest = text.partition(":")
+        if text[0] == "~":
+            value, text = "~", text[1:]
+        else:
+            value, text = rest[: int(head)], rest[int(head) :]
+        values.append(value)
+    return values
+
+
 def digest_in_spark(table: "DataFrame", columns: Iterable[Column]) -> Digest:
     """The same, of a rebuilt table (`rebuild`). Runs one Spark job."""
     from pyspark.sql import functions as f
 
-    digits = f.sha2(f.concat(*map(_spark_text, columns)), 256)
+    digits = row_digest_in_spark(columns)
     parts = [
         f.conv(f.substring(digits, start, _DIGITS), 16, 10).cast("decimal(38,0)")
         for start in (1, 1 + _DIGITS)
@@ -67,6 +97,20 @@ def digest_in_spark(table: "DataFrame", columns: Iterable[Column]) -> Digest:
     row = table.agg(count, first.alias("first"), second.alias("second")).first()
     assert row is not None
     return Digest(row["count"], int(row["first"]), int(row["second"]))
+
+
+def row_digest_in_spark(columns: Iterable[Column]) -> "SparkColumn":
+    """`row_digest` of a rebuilt table."""
+    from pyspark.sql import functions as f
+
+    return f.sha2(row_text_in_spark(columns), 256)
+
+
+def row_text_in_spark(columns: Iterable[Column]) -> "SparkColumn":
+    """`row_text` of these columns of a rebuilt table."""
+    from pyspark.sql import functions as f
+
+    return f.concat(*map(_spark_text, columns))
 
 
 def _text(value: Value) -> str:

@@ -3,7 +3,7 @@
 The database is read in one consistent snapshot, whose place is known. What the topic lacks up to
 there is captured. Then the last version and the changes after it, up to that place and no further,
 make the other side; nothing is written. So others may go on writing, and both sides are of the same
-place: if they differ, a change was lost, doubled or altered.
+place: if they differ, a change was lost, doubled or altered, and the rows that differ are named.
 """
 
 import time
@@ -14,7 +14,8 @@ from raftmq.pipeline.errors import PipelineError
 
 from .capturing import capture
 from .change import Op, Place
-from .digest import Digest, digest_in_spark, digest_of
+from .differing import Differences, differing, noting
+from .digest import Digest, digest_in_spark, summed
 from .rebuild import fold, plan, read
 from .source import Source
 from .tail import read_tail, tail_at
@@ -36,12 +37,23 @@ class SourceDigest(NamedTuple):
     """All changes up to its position are in it, and no others."""
     digest: Digest
     """Of all rows."""
+    noted: Path
+    """The rows' keys and digests, see `differing.noting`."""
 
 
-def source_digest(source: Source) -> SourceDigest:
-    """Read the whole table."""
+class Verified(NamedTuple):
+    """What came of a comparison."""
+
+    rebuilt: Digest
+    """Of the rebuilt table, at the same place."""
+    differences: Differences | None
+    """None: the digests are equal."""
+
+
+def source_digest(source: Source, noted: Path) -> SourceDigest:
+    """Read the whole table, and note its rows."""
     with source.snapshot(is_first=False) as (place, rows):
-        return SourceDigest(place, digest_of(row.values() for row in rows))
+        return SourceDigest(place, summed(noting(rows, source.table, noted)), noted)
 
 
 def verify(
@@ -54,8 +66,8 @@ def verify(
     *,
     url: str | None = None,
     wait_seconds: float = 60.0,
-) -> Digest:
-    """The digest of the rebuilt table at the place of `found`: equal to it, or a promise is broken.
+) -> Verified:
+    """Compare the rebuilt table at the place of `found` with it: equal, or a promise is broken.
 
     Raises:
         PipelineError: another capture is running and does not get as far in `wait_seconds`, or as
@@ -70,7 +82,10 @@ def verify(
         )
     messages = read(spark, topic, planned, url)
     folded = fold(messages, topic, planned, folder, until=found.place.position)
-    return digest_in_spark(folded.rows, folded.table.columns)
+    rebuilt = digest_in_spark(folded.rows, folded.table.columns)
+    if rebuilt == found.digest:
+        return Verified(rebuilt, None)
+    return Verified(rebuilt, differing(found.noted, folded.rows, folded.table))
 
 
 def _is_later(mq: "BlockingClient", version: Version, wanted: Place) -> bool:

@@ -48,6 +48,15 @@ def test_verify_exits_with_5_when_something_is_damaged(raftmq: CommandLine, fold
     assert [each["kind"] for each in ran.json] == ["missing"]
 
 
+def test_verify_tells_what_it_would_examine(raftmq: CommandLine, folder: str) -> None:
+    verify = ("pipeline", "archive", "verify", folder, "--dry-run")
+    size = sum(path.stat().st_size for path in Path(folder).rglob("*.parquet"))
+    assert raftmq.ok(*verify, "-o", "json").json == {"files": 3, "rows": 69, "bytes": size}
+    ran = raftmq.ok(*verify)
+    assert ran.stdout.splitlines()[1].split()[:2] == ["3", "69"]
+    assert ran.stderr.startswith("nothing was examined")
+
+
 @pytest.mark.parametrize("command", ["ls", "verify", "compact"])
 def test_folder_that_is_no_archive_is_an_error(
     raftmq: CommandLine, tmp_path: Path, command: str

@@ -130,6 +130,18 @@ def assert_in_order(changes: list[dict[str, Any]]) -> None:
     assert all(one < other for one, other in pairwise(places))
 
 
+def written_past_the_triggers(shop: Shop, *statements: str) -> None:
+    """Change a SQLite table so that no trigger sees it, as nothing should."""
+    query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+    triggers = shop.execute(query).fetchall()
+    for name, _ in triggers:
+        shop.execute(f"DROP TRIGGER {name}")
+    for statement in statements:
+        shop.execute(statement)
+    for _, sql in triggers:
+        shop.execute(sql)
+
+
 @contextmanager
 def sqlite_shop(folder: Path) -> Iterator[Shop]:
     """A file."""

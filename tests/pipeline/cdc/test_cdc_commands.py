@@ -1,5 +1,6 @@
 """`raftmq pipeline cdc`: what is planned changes nothing, what is done is told."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,11 @@ def test_commands_plan_then_do(
     planned = run("rebuild", "commands", "--out", folder, *cluster, "--dry-run", "-o", "json")
     assert '"until": 3' in planned.output
     assert not folder.exists()
+    folder.mkdir()
+    verify = ("verify", *table, "--out", folder, *cluster, "--dry-run")
+    planned = json.loads(run(*verify, "-o", "json").output)
+    assert planned["capture"] == again.strip()
+    assert planned["compare"] == f"item with {folder}"
     undone = run("prepare", *table, "--undo")
     assert undone.output.count("DROP TRIGGER") == 3
     assert "CREATE" in run("prepare", *table, "--dry-run").output

@@ -6,20 +6,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.cli.command_line import CommandLine
-from tests.pipeline.cdc.shops import Shop
+from tests.pipeline.cdc.shops import Shop, written_past_the_triggers
 
 pytestmark = pytest.mark.process
-
-
-def written_past_the_triggers(shop: Shop, statement: str) -> None:
-    """Change the table so that no trigger sees it."""
-    query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
-    triggers = shop.execute(query).fetchall()
-    for name, _ in triggers:
-        shop.execute(f"DROP TRIGGER {name}")
-    shop.execute(statement)
-    for _, sql in triggers:
-        shop.execute(sql)
 
 
 def test_rebuilt_table_is_verified_and_a_row_changed_unseen_is_told(
@@ -50,7 +39,9 @@ def test_rebuilt_table_is_verified_and_a_row_changed_unseen_is_told(
     ended = on_spark(*verify, "-o", "json")
     assert ended.code == 5
     assert (ended.json["equal"], ended.json["place"]) == (False, place)
-    assert f"error: item and the table in {tmp_path / 'out'} differ" in ended.stderr
+    assert ended.json["differing"] == 1
+    assert ended.json["first"] == [{"key": "2", "found": "altered"}]
+    assert f"error: 1 row of item and of the table in {tmp_path / 'out'} differ" in ended.stderr
     # The remedy that it names is one.
     assert "--snapshot" in ended.stderr
     on_spark.ok("pipeline", "cdc", "capture", *table, "--once", "--snapshot")

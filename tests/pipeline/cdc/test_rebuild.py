@@ -12,7 +12,14 @@ from raftmq.pipeline.cdc.digest import digest_in_spark, digest_of
 from raftmq.pipeline.cdc.rebuild import changes, last_emptied, merged, plan, rebuild
 from raftmq.pipeline.cdc.verify import source_digest, verify
 from raftmq.pipeline.cdc.versions import current, path_of
-from tests.pipeline.cdc.shops import Shop, capture_all, contents, opened, rows_of
+from tests.pipeline.cdc.shops import (
+    Shop,
+    capture_all,
+    contents,
+    opened,
+    rows_of,
+    written_past_the_triggers,
+)
 from tests.pipeline.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -120,29 +127,36 @@ def test_rebuilt_table_is_the_database_s_while_it_is_written(
     assert version.rows == len(made) > 0
     shop.write(random, 20)
     with opened(shop, topic) as source:
-        found = source_digest(source)
+        found = source_digest(source, tmp_path / "noted")
         # Others go on writing.
         shop.write(random, 5)
-        assert verify(spark, mq, source, topic, out, found, url=nodes.url) == found.digest
+        verified = verify(spark, mq, source, topic, out, found, url=nodes.url)
+        assert verified == (found.digest, None)
 
 
-def test_verify_sees_a_row_that_is_wrong(
+def test_verify_names_rows_that_are_wrong(
     spark: "SparkSession", nodes: Nodes, mq: "BlockingClient", sqlite_item: Shop, tmp_path: Path
 ) -> None:
-    sqlite_item.execute("INSERT INTO item (id, name) VALUES (1, 'one'), (2, 'two')")
+    sqlite_item.execute("INSERT INTO item (id, name) VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
     capture_all(mq, sqlite_item, "wrong")
-    rebuild(spark, mq, "wrong", tmp_path / "out", url=nodes.url)
-    # Past the triggers, as nothing should.
-    query = "SELECT sql FROM sqlite_master WHERE name = 'raftmq_log_item_update'"
-    (trigger,) = sqlite_item.execute(query).fetchone()
-    sqlite_item.execute("DROP TRIGGER raftmq_log_item_update")
-    sqlite_item.execute("UPDATE item SET name = 'three' WHERE id = 2")
-    sqlite_item.execute(trigger)
+    made = rebuild(spark, mq, "wrong", tmp_path / "out", url=nodes.url)
+    written_past_the_triggers(
+        sqlite_item,
+        "UPDATE item SET name = 'other' WHERE id = 2",
+        "INSERT INTO item (id, name) VALUES (5, 'e')",
+        "DELETE FROM item WHERE id = 3",
+    )
+    # A row that is there twice.
+    files = path_of(tmp_path / "out", made.version)
+    spark.read.parquet(str(files)).where("id = 4").write.mode("append").parquet(str(files))
     with opened(sqlite_item, "wrong") as source:
-        found = source_digest(source)
-        rebuilt = verify(spark, mq, source, "wrong", tmp_path / "out", found, url=nodes.url)
-    assert rebuilt != found.digest
-    assert rebuilt.rows == found.digest.rows == 2
+        found = source_digest(source, tmp_path / "noted")
+        verified = verify(spark, mq, source, "wrong", tmp_path / "out", found, url=nodes.url)
+    assert verified.rebuilt != found.digest
+    assert (verified.rebuilt.rows, found.digest.rows) == (5, 4)
+    assert verified.differences == (
+        4, [("2", "altered"), ("3", "extra"), ("4", "doubled"), ("5", "missing")]
+    )  # fmt: skip
 
 
 def test_rebuild_that_was_killed_is_made_again(

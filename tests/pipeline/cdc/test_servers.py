@@ -9,7 +9,15 @@ import pytest
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.cdc import open_source
 from raftmq.pipeline.cdc.capturing import capture
-from tests.pipeline.cdc.shops import Shop, capture_all, opened, postgresql_shop
+from tests.pipeline.cdc.shops import (
+    Shop,
+    capture_all,
+    contents,
+    fold,
+    mariadb_shop,
+    opened,
+    postgresql_shop,
+)
 from tests.process.databases import postgresql
 
 if TYPE_CHECKING:
@@ -100,6 +108,39 @@ def test_mariadb_statement_in_the_log_is_refused(mq: "BlockingClient", mariadb_i
     mariadb_item.execute("INSERT INTO item (id) VALUES (1)")
     with pytest.raises(PipelineError, match=r"has a statement for shop.item.*INSERT INTO item"):
         capture_all(mq, mariadb_item, "statement")
+
+
+def test_mariadb_two_phase_transaction_is_refused(mq: "BlockingClient", mariadb_item: Shop) -> None:
+    capture_all(mq, mariadb_item, "phases")
+    in_two_phases(mariadb_item, "INSERT INTO item (id) VALUES (1)")
+    mariadb_item.execute("XA ROLLBACK 'both'")
+    with pytest.raises(PipelineError, match=r"was changed in an XA transaction.*--snapshot"):
+        capture_all(mq, mariadb_item, "phases")
+    # Nothing of it was sent, and the remedy is one.
+    assert capture_all(mq, mariadb_item, "phases", snapshot=True) == 2
+
+
+def test_mariadb_two_phase_transaction_of_another_table_is_passed_over(
+    mq: "BlockingClient", mariadb_item: Shop
+) -> None:
+    mariadb_item.execute("CREATE OR REPLACE TABLE other (id INT PRIMARY KEY)")
+    capture_all(mq, mariadb_item, "besides")
+    in_two_phases(mariadb_item, "INSERT INTO other (id) VALUES (1)")
+    # Others commit in between, and after it.
+    with mariadb_shop(Path(mariadb_item.url.partition("=")[2])) as besides:
+        besides.execute("INSERT INTO item (id) VALUES (1)")
+    mariadb_item.execute("XA COMMIT 'both'")
+    mariadb_item.execute("INSERT INTO item (id) VALUES (2)")
+    capture_all(mq, mariadb_item, "besides")
+    assert [row["id"] for row in fold(contents(mq, "besides"))] == [1, 2]
+
+
+def in_two_phases(shop: Shop, statement: str) -> None:
+    """The first phase of it."""
+    shop.execute("XA START 'both'")
+    shop.execute(statement)
+    shop.execute("XA END 'both'")
+    shop.execute("XA PREPARE 'both'")
 
 
 def test_mariadb_log_that_was_dropped_needs_a_snapshot(
