@@ -180,18 +180,18 @@ def verify(
         starter.explaining(),
         _opened(database, table, topic) as source,
         blocking.connect(starter.url) as mq,
-        notes(out) as noted,
     ):
         if dry_run:
             compared = f"{source.table.name} with {out}"
             _show({"capture": plan(mq, source, topic), "compare": compared}, output)
             return ExitCode.OK
-        # Before Spark is started, so that little has to be captured since.
-        found = source_digest(source, noted)
-        with starter.session("cdc") as spark:
-            verified = verify(
-                spark, mq, source, topic, out, found, url=starter.url, wait_seconds=wait
-            )
+        with notes(out) as noted:
+            # Before Spark is started, so that little has to be captured since.
+            found = source_digest(source, noted)
+            with starter.session("cdc") as spark:
+                verified = verify(
+                    spark, mq, source, topic, out, found, url=starter.url, wait_seconds=wait
+                )
     apart = verified.differences
     told = {"place": found.place.lsn, "database": str(found.digest),
             "rebuilt": str(verified.rebuilt), "equal": apart is None}  # fmt: skip

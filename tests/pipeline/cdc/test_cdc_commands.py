@@ -52,6 +52,7 @@ def test_commands_plan_then_do(
     planned = json.loads(run(*verify, "-o", "json").output)
     assert planned["capture"] == again.strip()
     assert planned["compare"] == f"item with {folder}"
+    assert not list(folder.iterdir())
     undone = run("prepare", *table, "--undo")
     assert undone.output.count("DROP TRIGGER") == 3
     assert "CREATE" in run("prepare", *table, "--dry-run").output

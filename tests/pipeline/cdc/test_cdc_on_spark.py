@@ -42,6 +42,7 @@ def test_rebuilt_table_is_verified_and_a_row_changed_unseen_is_told(
     assert ended.json["differing"] == 1
     assert ended.json["first"] == [{"key": "2", "found": "altered"}]
     assert f"error: 1 row of item and of the table in {tmp_path / 'out'} differ" in ended.stderr
+    assert [path.name for path in (tmp_path / "out" / ".verify").iterdir()] == ["LOCK"]
     # The remedy that it names is one.
     assert "--snapshot" in ended.stderr
     on_spark.ok("pipeline", "cdc", "capture", *table, "--once", "--snapshot")
