@@ -69,9 +69,10 @@ def notes(folder: Path) -> Iterator[Path]:
 
 def noting(rows: Iterator[Row], table: Table, path: Path) -> Iterator[str]:
     """The digest of each row, which goes into the file with the row's key."""
+    names = table.key
     with pq.ParquetWriter(path, _SCHEMA, compression="zstd") as file:
         while several := list(islice(rows, _ROWS)):
-            keys = [row_text(row[name] for name in table.key) for row in several]
+            keys = [row_text([row[name] for name in names]) for row in several]
             digests = [row_digest(row.values()) for row in several]
             file.write_batch(pa.record_batch([keys, digests], schema=_SCHEMA))
             yield from digests
