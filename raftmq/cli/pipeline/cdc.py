@@ -204,7 +204,7 @@ def verify(
     else:
         _show(told, output)
         click.echo()
-        print_table(["KEY", "ROW"], apart.first)
+        print_table(["KEY", "FOUND"], apart.first)
     raise Failure(
         f"{counted(apart.rows, 'row')} of {table} and of the table in {out} differ",
         fix="`raftmq pipeline cdc rebuild … --full`, and verify again; if they still differ, the "

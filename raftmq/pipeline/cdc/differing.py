@@ -88,10 +88,10 @@ def differing(noted: Path, rebuilt: "DataFrame", table: Table) -> Differences:
     """
     from pyspark.sql import functions as f
 
-    key = (column for column in table.columns if column.key)
-    ordered = sorted(key, key=lambda column: column.key)
+    columns = {column.name: column for column in table.columns}
     there = rebuilt.select(
-        row_text_in_spark(ordered).alias("key"), row_digest_in_spark(table.columns).alias("digest")
+        row_text_in_spark(columns[name] for name in table.key).alias("key"),
+        row_digest_in_spark(table.columns).alias("digest"),
     )
     here = rebuilt.sparkSession.read.parquet(str(noted))
     joined = _by_key(here, "here").join(_by_key(there, "there"), "key", "full_outer")
@@ -103,9 +103,13 @@ def differing(noted: Path, rebuilt: "DataFrame", table: Table) -> Differences:
     )
     apart = joined.where(~f.col("here").eqNullSafe(f.col("there")))
     apart = apart.select("key", found.alias("found")).persist()
-    first = apart.orderBy("key").limit(EXAMPLES).collect()
-    shown = [Difference(", ".join(values_of(row["key"])), row["found"]) for row in first]
-    return Differences(apart.count(), shown)
+    try:
+        first = apart.orderBy("key").limit(EXAMPLES).collect()
+        shown = [Difference(", ".join(values_of(row["key"])), row["found"]) for row in first]
+        return Differences(apart.count(), shown)
+    finally:
+        # Spark would take these for those of the next time: the file has the same name then.
+        apart.unpersist()
 
 
 def _by_key(rows: "DataFrame", side: str) -> "DataFrame":

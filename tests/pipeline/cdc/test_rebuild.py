@@ -8,7 +8,8 @@ import pytest
 
 from raftmq.pipeline.cdc.capturing import capture
 from raftmq.pipeline.cdc.change import Change, Column, Op, Row, Table, message_of
-from raftmq.pipeline.cdc.digest import digest_in_spark, digest_of
+from raftmq.pipeline.cdc.differing import differing, noting
+from raftmq.pipeline.cdc.digest import digest_in_spark, digest_of, summed
 from raftmq.pipeline.cdc.rebuild import changes, last_emptied, merged, plan, rebuild
 from raftmq.pipeline.cdc.verify import source_digest, verify
 from raftmq.pipeline.cdc.versions import current, path_of
@@ -105,6 +106,22 @@ def test_digest_is_the_same_in_spark_and_in_python(spark: "SparkSession") -> Non
     # Of a table with one row less, and of none.
     assert digest_in_spark(table.where("text != '7'").limit(299), TABLE.columns) != wanted
     assert digest_in_spark(table.limit(0), TABLE.columns) == digest_of([])
+
+
+def test_rows_that_differ_are_named_by_keys_of_any_columns(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    rows = [row_of(number, f"{number}, it", "AAEC", number % 2 == 0) for number in range(300)]
+    found = messages(spark, [(Op.CREATE, None, row) for row in rows])
+    table = merged(None, changes(found, TABLE, 0, None), TABLE)
+    here = [*rows[:7], row_of(7, "7, it", None, False), *rows[8:], row_of(300, "~")]
+    summed(noting(iter(here), TABLE, tmp_path / "noted"))
+    # Of the key's columns the second one comes first.
+    assert differing(tmp_path / "noted", table, TABLE) == (
+        2, [("~, 300", "missing"), ("7, it, 7", "altered")]
+    )  # fmt: skip
+    summed(noting(iter(rows), TABLE, tmp_path / "noted"))
+    assert differing(tmp_path / "noted", table, TABLE) == (0, [])
 
 
 def test_changes_of_other_columns_are_an_error(spark: "SparkSession") -> None:
