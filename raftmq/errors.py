@@ -123,6 +123,8 @@ class Reason(Enum):
     """The batch was stored earlier, so long ago that its offset is no longer remembered."""
     FENCED = "fenced"
     """A newer epoch of the same identity exists; this one may no longer write."""
+    OTHER_PARTS = "other_parts"
+    """The work was begun in another number of parts, so its messages lie in other parts."""
     OFFSET_OUT_OF_RANGE = "offset_out_of_range"
     """The offset lies before the earliest kept message or after the end."""
     UNKNOWN_GROUP = "unknown_group"

@@ -232,6 +232,8 @@ def _key_columns(
     stated = sizes.astype("<u4")
     if keys.null_count:
         stated[keys.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
+    # As `key_hash`: 0 is for messages without a key.
+    hashes = np.where((hashes == 0) & (stated != NO_KEY), np.uint32(1), hashes)
     hashed = column(U32, hashes.astype("<u4").tobytes())
     return [hashed, lengths, column(U32, stated.tobytes()), column(PLAIN, joined)]
 

@@ -22,6 +22,7 @@ import google_crc32c
 
 from .columns import I32, I64, U32, codes, column, joined, vector
 from .compression import Compression, compress
+from .keys import key_hash
 from .layout import (
     CRC,
     EMPTY_HEADER,
@@ -276,8 +277,11 @@ def _key_columns(keys: Sequence[bytes | None], lengths: bytes) -> list[bytes]:
     """Hashes, body lengths, key lengths and joined keys, in the order of the layout."""
     present = [key for key in keys if key is not None]
     if len(present) == len(keys):
-        return [vector(U32, list(map(google_crc32c.value, present))), lengths, joined(present)]
-    hashes = [0 if key is None else google_crc32c.value(key) for key in keys]
+        hashes = list(map(google_crc32c.value, present))
+        if 0 in hashes:
+            hashes = list(map(key_hash, present))
+        return [vector(U32, hashes), lengths, joined(present)]
+    hashes = [0 if key is None else key_hash(key) for key in keys]
     sizes = [NO_KEY if key is None else len(key) for key in keys]
     return [vector(U32, hashes), lengths, vector(U32, sizes), column(0, b"".join(present))]
 

@@ -13,13 +13,16 @@ import google_crc32c
 
 
 def key_hash(key: str | bytes) -> int:
-    """CRC-32C of the key's UTF-8 bytes: what stands in the batch's column of key hashes.
+    """What stands in the batch's column of key hashes: CRC-32C of the key's UTF-8 bytes.
+
+    1 stands for 0, which says that a message has no key: the empty key and some others have it.
 
     >>> key_hash("order-1") == key_hash(b"order-1")
     True
+    >>> key_hash(""), key_hash("gBqm00")
+    (1, 1)
     """
-    hashed: int = google_crc32c.value(key.encode() if isinstance(key, str) else key)
-    return hashed
+    return _crc(key) or 1
 
 
 def queue_of(key: str | bytes, queues: int) -> int:
@@ -29,4 +32,9 @@ def queue_of(key: str | bytes, queues: int) -> int:
     True
     """
     assert queues > 0, queues
-    return key_hash(key) % queues
+    return _crc(key) % queues
+
+
+def _crc(key: str | bytes) -> int:
+    crc: int = google_crc32c.value(key.encode() if isinstance(key, str) else key)
+    return crc

@@ -32,7 +32,7 @@ strings with the tag of a little-endian typed array (RFC 8746), `bytes` are unta
 
 | flag | columns |
 |---|---|
-| KEYS | u32 key hashes, `crc32c(key)`, 0 without a key |
+| KEYS | u32 key hashes, `crc32c(key)` or 1 if that is 0; 0 without a key |
 | | u32 body lengths (always) |
 | KEYS | u32 key lengths, 0xFFFFFFFF without a key; bytes joined keys |
 | TAGS | text list of distinct tags; codes: 0 without a tag, else 1 + position in the list |

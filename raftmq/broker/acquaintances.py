@@ -5,7 +5,7 @@ it first took a consensus message of another node's member (`peers.json`), befor
 message. When a node lost its folder and got a blank one, the catalog gives the new folder the next
 *generation*, and the node is another member of its groups from then on.
 
-    {"1": "5f0c…", "4294967298": "91ab…"}      node 1, and node 2 in its generation 1
+    {"1": "5f0c…", "4503599627370498": "91ab…"}      node 1, and node 2 in its generation 1
 
 A generation is given by the catalog alone, so who speaks as a higher one is believed even where the
 catalog is not that new yet: it may be the very leader that brings it. That costs no safety, as the
@@ -33,7 +33,8 @@ from raftmq.pop.catalog import Catalog
 from raftmq.wire.messages import ErrorReply, Hello
 
 from .connection import Refusal
-from .group import generation_of, node_of
+from .group import generation_of, member_id, node_of
+from .identity import WrongFolder
 
 FILE = "peers.json"
 
@@ -56,9 +57,16 @@ class Acquaintances:
         self._known: dict[int, str] = {}
         if FILE in files.list(folder):
             file = files.open(self._path)
-            known = msgspec.json.decode(file.pread(file.size(), 0), type=dict[str, str])
-            file.close()
-            self._known = {int(member): name for member, name in known.items()}
+            try:
+                known = msgspec.json.decode(file.pread(file.size(), 0), type=dict[str, str])
+                self._known = {int(member): name for member, name in known.items()}
+            except ValueError as error:
+                raise WrongFolder(
+                    f"{self._path} cannot be read: {error}. It names the data folders of the other "
+                    "nodes: put back a copy, or remove it while they have the folders they had"
+                ) from error
+            finally:
+                file.close()
 
     def folder_of(self, node: int) -> tuple[int, str]:
         """Generation and name of a node's data folder; (0, ""): it was never seen."""
@@ -78,7 +86,7 @@ class Acquaintances:
     def fault_of(self, node: int, incarnation: str) -> Superseded:
         """Why a data folder that is superseded must not take part."""
         _, other = self.folder_of(node)
-        return Superseded(_described(node, mine=incarnation, other=other))
+        return superseded(node, mine=incarnation, other=other)
 
     def admit(self, hello: Hello, member: int) -> None:
         """A node is about to tell us something about consensus: is it the one we know?
@@ -95,6 +103,8 @@ class Acquaintances:
         assert node_of(member) == node
         if self.is_superseded(node, generation_of(member)):
             raise self._refusal(hello)
+        # All replicas of a folder have its name, in whatever replica generation they are.
+        member = member_id(node, generation_of(member))
         if self._known.get(member) == hello.incarnation:
             return
         newest = self._newest(node)
@@ -126,9 +136,10 @@ class Acquaintances:
         self._files.sync_folder(self._folder)
 
 
-def _described(node: int, *, mine: str, other: str) -> str:
-    """What to tell a node whose data folder was replaced."""
-    return (
+def superseded(node: int, *, mine: str, other: str) -> Superseded:
+    """What to tell a node whose data folder was replaced: `mine` is its name, `other` the new one's
+    name."""
+    return Superseded(
         f"node {node} has another data folder by now, {other}, which took the place of this one, "
         f"{mine}, when this one was taken for lost. Keep this folder off: nothing that it says "
         "counts any more, and the others hold all that was acknowledged"

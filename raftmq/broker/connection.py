@@ -8,17 +8,27 @@ as many unanswered requests or unsent bytes as its limits allow. TCP then stops 
 that was read is dropped. Where the node as a whole is at its limit, a connection that holds less
 than its share of it goes on: readers that never empty their sockets must not stop the others.
 
+A frame that is not whole yet counts as held, byte by byte. As many connections in the middle of
+large frames could wait for each other for ever, one of them, the *finisher*, may read on to the end
+of its frame where the node is at its limit; a frame that makes no progress is closed.
+
+Places are few (`Load.places`), and a connection has one from its first moment. One that has not
+said Hello yet gives way to a newcomer when all are taken: silent connections keep no client out.
+
 Invariants:
 - A bad frame closes this connection, after an `ERROR` frame that says why, and nothing else.
 - A correlation id in use is not accepted a second time.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from math import inf
 from typing import Protocol
 
 import trio
 
 from raftmq.errors import ProtocolError
+from raftmq.wire.address import why_no_address
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
@@ -35,21 +45,109 @@ HEADER_BYTES_MAX = 1024 * 1024
 
 _UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET))
 
+HELLO_BYTES_MAX = 64 * 1024
+"""The longest frame before the other end said Hello, and the most that is read at once."""
+
+NODE_PLACES = 64
+"""Places for connections that clients leave to nodes: a cluster that clients fill must still
+elect."""
+
+FRAME_SECONDS_MAX = 30.0
+"""A frame of which less than `FRAME_BYTES_MIN` came in this time of reading is given up."""
+
+FRAME_BYTES_MIN = 64 * 1024
+"""What a link of 2 KiB a second brings in `FRAME_SECONDS_MAX`."""
+
+STEP_SECONDS_MAX = 0.005
+"""Frames of one connection are acted on for about this long, then all others have their turn."""
+
 HELLO_SECONDS_MAX = 10.0
 """A connection that says nothing for so long is closed: it is no client of ours."""
 
+SILENT_SECONDS_MAX = 30.0
+"""A connection whose other end acknowledges nothing for this long is given up; one that is idle is
+probed. A reader that takes nothing for so long counts as lost too: it connects again."""
+
 
 class Load:
-    """What all connections of a node hold together."""
+    """What all connections of a node hold together.
 
-    def __init__(self) -> None:
+    Args:
+        bytes_max: of `request_bytes`; above it only those read on that hold less than their share.
+        places: of `connections`.
+    """
+
+    def __init__(self, *, bytes_max: int, places: int) -> None:
+        self.bytes_max = bytes_max
+        self.places = places
         self.connections = 0
         """Open connections."""
         self.request_bytes = 0
-        """Bytes of requests that are not answered yet, of answers being read from disk, and of
-        answers that are not sent yet."""
+        """Bytes of requests that are not whole or not answered yet, of answers being read from
+        disk, and of answers that are not sent yet."""
+        self.silent: dict[Connection, None] = {}
+        """Connections that have not said Hello yet, oldest first."""
+        self.finisher: Connection | None = None
+        """Who reads to the end of its frame beyond the limit."""
+        self.waiting: dict[Connection, None] = {}
+        """Connections that do not read, as the node is at its limit."""
         self.step = Step()
         """Gathers what is sent within one step of the node's loop."""
+
+    @property
+    def greeted(self) -> int:
+        """Connections that have said Hello."""
+        return self.connections - len(self.silent)
+
+    def is_over(self, held: int) -> bool:
+        """True for a connection with more than its share where the node is at its limit."""
+        return self.request_bytes >= self.bytes_max and held > self.bytes_max // self.connections
+
+    def add(self, size: int) -> None:
+        """So many bytes more are held, or fewer."""
+        self.request_bytes += size
+        if size < 0 and self.request_bytes < self.bytes_max:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have those that wait look whether they may read."""
+        for connection in self.waiting:
+            connection.wake()
+
+    def take_place(self, connection: "Connection") -> bool:
+        """Give a connection one of the places, if need be that of the one silent for longest."""
+        if self.connections >= self.places:
+            oldest = next(iter(self.silent), None)
+            if oldest is None:
+                return False
+            self.leave(oldest)
+            oldest.end()
+        self.connections += 1
+        self.silent[connection] = None
+        connection.has_place = True
+        return True
+
+    def leave(self, connection: "Connection") -> None:
+        """A connection is gone, or about to go."""
+        if connection.has_place:
+            connection.has_place = False
+            self.connections -= 1
+        self.silent.pop(connection, None)
+        self.finished(connection)
+
+    def finished(self, connection: "Connection") -> None:
+        """If this one was the finisher, another one may be."""
+        if self.finisher is connection:
+            self.finisher = None
+            self.wake()
+
+
+def places_for_connections(connections_max: int, descriptors_max: int) -> int:
+    """How many connections a node accepts, silent ones and those of nodes among them.
+
+    Half of the descriptors stay for files: each sealed segment keeps its index file mapped.
+    """
+    return max(NODE_PLACES, min(connections_max + NODE_PLACES, descriptors_max // 2))
 
 
 class Refusal(Exception):
@@ -89,11 +187,20 @@ class Connection:
         self._load = load
         self._room = trio.Event()
         self._outbox = Outbox(stream, load.step, on_sent=self._sent)
-        self._parser = FrameParser(limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
+        self._parser = FrameParser(HELLO_BYTES_MAX)
+        self._scope = trio.CancelScope()
+        self._pauses = 0
+        self._unfinished = 0
+        """Bytes of the frame that is not whole yet, when all whole ones were last taken."""
+        self._frame_due = 0.0
+        self._frame_bytes = 0
+        """What had come of the frame under way when `_frame_due` was set."""
         self._open: dict[int, int] = {}
         self._open_bytes = 0
         self._held_bytes = 0
-        """Of requests and unsent answers, as counted in the load."""
+        """Of unfinished frames, requests and unsent answers, as counted in the load."""
+        self.has_place = False
+        """True while it has one of the node's places."""
         self.hello: Hello | None = None
         """Who is at the other end; None until it said so."""
         self.is_closed = False
@@ -121,11 +228,25 @@ class Connection:
     @property
     def is_clogged(self) -> bool:
         """True while it holds as many bytes as it may: no answer of any size should be added."""
-        held, limits, load = self._held_bytes, self._limits, self._load
-        return held >= limits.connection_bytes_max or (
-            load.request_bytes >= limits.requests_bytes_max
-            and held > limits.requests_bytes_max // load.connections
-        )
+        is_own = self._owed >= self._limits.connection_bytes_max
+        return is_own or self._load.is_over(self._held_bytes)
+
+    def pause(self) -> None:
+        """Take no more frames before as many calls of `go_on`: one under way must come first."""
+        self._pauses += 1
+
+    def go_on(self) -> None:
+        """A reason less to pause."""
+        self._pauses -= 1
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be room to read."""
+        self._room.set()
+
+    def end(self) -> None:
+        """Close it, whatever it does."""
+        self._scope.cancel()
 
     def expect(self, correlation: int, size: int) -> None:
         """Up to so many bytes are being read for the answer: they count from now on."""
@@ -136,25 +257,36 @@ class Connection:
 
     async def serve(self) -> None:
         """Serve until the other end closes, breaks the rules, or this task is cancelled."""
-        self._load.connections += 1
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, nursery.cancel_scope)
-                try:
-                    await self._read()
-                except ProtocolError as error:
-                    await self._say_goodbye(ErrorReply("protocol", str(error)))
-                except Refusal as refusal:
-                    await self._say_goodbye(refusal.reply)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass  # the other end went away: nothing to say to it
-                nursery.cancel_scope.cancel()
+            with self._scope:
+                if self._load.take_place(self):
+                    await self._converse()
+                else:
+                    text = f"all {self._load.places} places for connections are taken"
+                    parts = encode_frame(
+                        FrameKind.ERROR, 0, pack(ErrorReply("busy", text, retry_ms=1000))
+                    )
+                    with trio.move_on_after(1.0), suppress(trio.BrokenResourceError):
+                        await self._stream.send_all(b"".join(parts))
         finally:
             self.is_closed = True
-            self._load.connections -= 1
-            self._load.request_bytes -= self._held_bytes
+            self._load.leave(self)
+            self._load.add(-self._held_bytes)
             self._handler.closed(self)
             await trio.aclose_forcefully(self._stream)
+
+    async def _converse(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, nursery.cancel_scope)
+            try:
+                await self._read()
+            except ProtocolError as error:
+                await self._say_goodbye(ErrorReply("protocol", str(error)))
+            except Refusal as refusal:
+                await self._say_goodbye(refusal.reply)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # the other end went away: nothing to say to it
+            nursery.cancel_scope.cancel()
 
     async def _write(self, scope: trio.CancelScope) -> None:
         try:
@@ -164,36 +296,85 @@ class Connection:
             scope.cancel()
 
     async def _read(self) -> None:
-        with trio.move_on_after(HELLO_SECONDS_MAX) as scope:
+        begun = trio.current_time()
+        with trio.CancelScope() as scope:
             while True:
                 frames = self._parser.frames()
-                is_all = False
-                while not is_all:
-                    is_all = self._take_frames(frames)
-                    if self.hello is not None:
-                        scope.deadline = float("inf")
-                    while self._is_full():
-                        self._room = trio.Event()
-                        await self._room.wait()
-                data = await self._stream.receive_some(RECEIVE_BYTES)
+                while not self._take_frames(frames):
+                    await self._wait_for_room(scope)
+                    await trio.lowlevel.checkpoint()
+                self._unfinished = self._parser.buffered_bytes
+                self._count()
+                await self._wait_for_room(scope)
+                if self.hello is None:
+                    scope.deadline = begun + HELLO_SECONDS_MAX
+                else:
+                    scope.deadline = self._frame_due if self._unfinished else inf
+                data = await self._stream.receive_some(
+                    RECEIVE_BYTES if self.hello is not None else HELLO_BYTES_MAX
+                )
                 if not data:
                     return
-                self._parser.feed(bytes(data))
-        raise ProtocolError(f"no Hello within {HELLO_SECONDS_MAX:.0f} s")
+                self._feed(bytes(data))
+        if self.hello is None:
+            raise ProtocolError(f"no Hello within {HELLO_SECONDS_MAX:.0f} s")
+        raise ProtocolError(
+            f"a frame of which less than {FRAME_BYTES_MIN} bytes came in {FRAME_SECONDS_MAX:.0f} s"
+        )
+
+    def _feed(self, data: bytes) -> None:
+        self._parser.feed(data)
+        came = self._parser.buffered_bytes - self._frame_bytes
+        if not self._unfinished or came >= FRAME_BYTES_MIN:
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        """From now on, the frame under way has its time again."""
+        self._frame_bytes = self._parser.buffered_bytes
+        self._frame_due = trio.current_time() + FRAME_SECONDS_MAX
+
+    async def _wait_for_room(self, scope: trio.CancelScope) -> None:
+        """Wait until there is room for more."""
+        if not self._is_full() or self._may_finish():
+            return
+        scope.deadline = inf
+        self._load.waiting[self] = None
+        try:
+            while self._is_full() and not self._may_finish():
+                self._room = trio.Event()
+                await self._room.wait()
+        finally:
+            del self._load.waiting[self]
+        # While it was not read, the frame could make no progress.
+        self._note_progress()
+
+    def _may_finish(self) -> bool:
+        """May a frame under way be read to its end, though the node is at its limit?"""
+        if not self._unfinished or self._is_full_itself():
+            return False
+        if self._load.finisher is None:
+            self._load.finisher = self
+        return self._load.finisher is self
 
     def _take_frames(self, frames: Iterator[Frame]) -> bool:
-        """Act on the frames that have come; False if the connection was full before their end."""
+        """Act on the frames that have come; False if there was no room or time for all of them."""
         self._load.step.begin()
+        until = trio.current_time() + STEP_SECONDS_MAX
         try:
-            # One read may bring thousands of small requests for large answers.
-            while not self._is_full():
+            # One read may bring thousands of small requests for large answers. A frame whose bytes
+            # are held already is taken in any case: that is what makes room.
+            while not (self._is_full_itself() if self._unfinished else self._is_full()):
                 frame = next(frames, None)
                 if frame is None:
                     return True
+                self._unfinished = 0
+                self._load.finished(self)
                 if self.hello is None:
                     self._greet(frame)
                 else:
                     self._handle(frame)
+                if trio.current_time() >= until:
+                    break
             return False
         finally:
             self._handler.settle()
@@ -204,8 +385,13 @@ class Connection:
         hello = unpack(Hello, frame.header)
         if hello.protocol != PROTOCOL:
             raise ProtocolError(f"this node speaks protocol {PROTOCOL}, not {hello.protocol}")
+        problem = why_no_address(hello.host, hello.port) if hello.host or hello.port else ""
+        if problem:
+            raise ProtocolError(f"a node's Hello says where it is reached: {problem}")
         welcome = self._handler.greet(hello)
         self.hello = hello
+        self._load.silent.pop(self, None)
+        self._parser.allow(self._limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
         header = pack(welcome)
         self._outbox.put(encode_frame(FrameKind.HELLO | REPLY, frame.correlation, header))
 
@@ -232,16 +418,28 @@ class Connection:
         return True
 
     def _is_full(self) -> bool:
-        return len(self._open) >= self._limits.connection_requests_max or self.is_clogged
+        return self._is_full_itself() or self._load.is_over(self._held_bytes)
+
+    def _is_full_itself(self) -> bool:
+        """No more may be taken whatever the others hold; it comes to an end by itself."""
+        return bool(
+            self._pauses
+            or len(self._open) >= self._limits.connection_requests_max
+            or self._owed >= self._limits.connection_bytes_max
+        )
+
+    @property
+    def _owed(self) -> int:
+        return self._open_bytes + self._outbox.size
 
     def _sent(self) -> None:
         self._count()
         self._room.set()
 
     def _count(self) -> None:
-        held = self._open_bytes + self._outbox.size
-        self._load.request_bytes += held - self._held_bytes
-        self._held_bytes = held
+        held = self._owed + self._unfinished
+        change, self._held_bytes = held - self._held_bytes, held
+        self._load.add(change)
 
     async def _say_goodbye(self, error: ErrorReply) -> None:
         self._outbox.put(encode_frame(FrameKind.ERROR, 0, pack(error)))

@@ -9,8 +9,9 @@ Faults:
 - A failed fsync is final: the kernel may have dropped the pages and would report success next time
   (ATC '20, "Can applications recover from fsync failures?"). The node stops.
 - A full disk is not: the group's writes stay queued and are tried again every second. Until then
-  the node takes no messages; reads go on, and what was acked is safe, as it was written before.
-  Who waits for one of the records under way is told. It should not come to that: see `space`.
+  the node takes neither messages nor commands; reads by offset go on, and what was acked is safe,
+  as it was written before. Who waits for one of the records under way is told. It should not come
+  to that: see `space`.
 
 Invariants:
 - Storage messages of a group become durable in the order they were written.
@@ -101,6 +102,7 @@ class DiskLoop:
     def forget(self, group: Group) -> None:
         """The group is not carried here any more: what it wanted written is dropped."""
         self._pending.pop(group.number, None)
+        self._postponed.pop(group.number, None)
         self._failing.discard(group.number)
 
     def flush(self) -> None:
@@ -159,9 +161,10 @@ class DiskLoop:
         self._timers.call_after(FULL_RETRY_SECONDS, partial(self._retry, write))
 
     def _retry(self, write: Write) -> None:
-        del self._postponed[write.group.number]
-        if write.group.is_retired:
+        # Of a replica that was retired meanwhile; another one may have been opened since.
+        if self._postponed.get(write.group.number) is not write:
             return
+        del self._postponed[write.group.number]
         write.full = None
         self._pending[write.group.number] = write
         self.flush()

@@ -18,7 +18,7 @@ A duty is only a proposal; whether it happens, the log decides. One that gets lo
 leader is done again by the next one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import trio
@@ -30,10 +30,12 @@ from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, NameNode, Re
 from raftmq.pop.catalog import Node as CatalogNode
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
+from raftmq.pop.replicas import member_of
 
+from .clocks import Clocks
 from .fetches import Source
 from .group import Group, node_of
-from .members import is_unused, member_of, next_step
+from .members import is_unused, next_step
 from .resubscribing import resubscription
 from .space import first_not_in, heirs
 from .tickets import Callback
@@ -57,8 +59,9 @@ LOST_MAX = 10_000
 """Queues in one record that tells what is lost."""
 
 ASK_AGAIN_SECONDS = 30.0
-"""A member that was asked to take over and did not is asked again after so long: while a leader is
-handing over it takes no records, not even those that would give it space."""
+"""Pause before a member that was asked in vain to take over is asked again. A leader that hands
+over takes no records until the member declines, or for an election timeout if its answer is lost.
+"""
 
 
 class Duties:
@@ -67,6 +70,7 @@ class Duties:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._wake = trio.Event()
+        self._clocks = Clocks(node)
         self._under_way: set[tuple[str, int]] = set()
         self._moved: set[int] = set()
         """Nodes that are about to leave and belong to no data group any more."""
@@ -77,8 +81,8 @@ class Duties:
         self._led_since: dict[tuple[int, int], float] = {}
         # Group and term → when it was looked at, the last index then, and the one before.
         self._looks: dict[tuple[int, int], tuple[float, int, int]] = {}
-        # Group → member → when it was asked to take over from this node, which has no space.
-        self._asked: dict[int, dict[int, float]] = {}
+        # Group and term → member → when it was asked to take over: in vain, as this node leads.
+        self._asked: dict[tuple[int, int], dict[int, float]] = {}
 
     def think(self) -> None:
         """Look at the duties now: something changed."""
@@ -96,11 +100,13 @@ class Duties:
             self._node.links.prune()
             self._node.retire_replicas()
             led = [group for group in self._node.groups.values() if group.is_leader]
+            self._clocks.look(is_asking=bool(led))
             self._node.retaining.forget(group.number for group in led)
             now = trio.current_time()
             offices = [(group.number, group.raft.term) for group in led]
             self._led_since = {office: self._led_since.get(office, now) for office in offices}
             self._looks = {(g.number, g.raft.term): self._look(g, now) for g in led}
+            self._asked = {office: self._asked.get(office, {}) for office in offices}
             for group in led:
                 if not group.stopping:
                     self._do(group)
@@ -124,7 +130,8 @@ class Duties:
         if self._change_members(group):
             return
         if group.full:
-            self._give_away(group)
+            # A member that acknowledges what it is sent has space.
+            self._hand_over(group, heirs(group))
         else:
             self._spread(group)
 
@@ -173,14 +180,16 @@ class Duties:
         duty = ("members", group.number)
         if wanted is None or duty in self._under_way:
             return False
-        members = [member_of(self._node.catalog, number) for number in wanted.members]
+        members = [member_of(self._node.catalog, wanted.id, node) for node in wanted.members]
         if group.number == SYSTEM_GROUP:
             members = members + self._staying(group)
         if not self._are_named(members, group):
             return False
         step = next_step(group, members)
         if isinstance(step, int):
-            group.transfer(step)
+            # The first wanted member may be one that must not lead: the others are asked as well.
+            voters = group.conf_state.voters
+            self._hand_over(group, [step, *(m for m in members if m in voters and m != step)])
             return True
         if step:
             self._under_way.add(duty)
@@ -234,7 +243,7 @@ class Duties:
         wanted = self._node.catalog.groups.get(group.number)
         if wanted is None or not wanted.members:
             return
-        preferred = member_of(self._node.catalog, wanted.members[0])
+        preferred = member_of(self._node.catalog, wanted.id, wanted.members[0])
         if group.number == SYSTEM_GROUP or preferred == group.raft.id:
             return
         led_since = self._led_since[group.number, group.raft.term]
@@ -250,20 +259,19 @@ class Duties:
             and progress.match + HAND_OVER_LAG_MAX >= status.last_index
             # A member without space stands still, however little it lacks.
             and progress.match >= self._looks[group.number, group.raft.term][2]
-            and not status.transferee
         ):
-            group.transfer(preferred)
+            self._hand_over(group, [preferred])
 
-    def _give_away(self, group: Group) -> None:
-        """Hand over to a member that acknowledges what it is sent: it has space."""
-        asked, now = self._asked.setdefault(group.number, {}), trio.current_time()
-        heir = first_not_in(heirs(group), asked, since=now - ASK_AGAIN_SECONDS)
+    def _hand_over(self, group: Group, heirs: Iterable[int]) -> None:
+        """Hand over to the first member that was not asked in vain a moment ago, if any."""
+        asked, now = self._asked[group.number, group.raft.term], trio.current_time()
+        heir = first_not_in(heirs, asked, since=now - ASK_AGAIN_SECONDS)
         if heir and not group.raft.status().transferee:
             asked[heir] = now
             group.transfer(heir)
 
     def _retain(self, group: Group) -> None:
-        keep_from = self._node.retaining.keep_from(group, now=self._node.now_ms())
+        keep_from = self._node.retaining.keep_from(group, now=self._clocks.agreed_ms(group))
         keep_from = self._node.releasing.trimmable(group, keep_from)
         if keep_from > group.machine.log_start:
             self._propose("retain", group, encode_commands([Trim(keep_from)]))

@@ -12,7 +12,7 @@ filter is not fed by records at all: the machine takes the keys from the batch t
 Invariants:
 - One feed at a time for a queue of a group; it continues what the group knows, or changes nothing.
 - The filter that holds for a batch is the one that the log says (`subscriptions`), whoever leads.
-
+- A feed that was refused, or whose records cannot be read, is tried again after a pause.
 - The loop is held for one turn (`turns`), or for as long as one group's queues take.
 
 Left out: feeding only groups that somebody waits for. A window is bounded.
@@ -30,16 +30,14 @@ from raftmq.log.builder import Placement
 from raftmq.log.record import Kind, Record
 from raftmq.log.store import LogStore
 from raftmq.pop import calls
-from raftmq.pop.catalog import QUEUE_BITS
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.groups import PopGroup
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.subscriptions import Wanted
 from raftmq.wire.messages import ErrorReply
 
 from .group import Group
 from .matching import Matching
-from .tickets import Callback
+from .tickets import Callback, retry_seconds
 from .timers import Timers
 from .turns import MaskBudget, Turn
 from .world import Worker
@@ -50,8 +48,6 @@ PLACEMENTS_MAX = 1024
 """Batches of one feed."""
 READ_BYTES = 4 * 1024 * 1024
 """Of records that have left the cache, read at once."""
-RETRY_SECONDS = 0.2
-"""After records could not be read."""
 
 
 class _Key(NamedTuple):
@@ -68,7 +64,11 @@ class _Look(NamedTuple):
     base: int
     stop: int
     placements: list[Placement]
-    wanted: Sequence[Wanted | None]
+    wanted: Sequence[Wanted]
+    """Empty: the group had no filter."""
+    subscription: int
+    """The number of its latest filter when it was looked at; 0: it had none. Records are read
+    meanwhile: if it has another one then, the look is worth nothing."""
 
 
 class Service(Protocol):
@@ -150,8 +150,12 @@ class Feeding:
         if is_leader:
             self.think(group)
 
-    def matched(self, queue: int) -> None:
-        """Batches of a queue were matched, or cannot be read."""
+    def matched(self, queue: int, error: ErrorReply | None) -> None:
+        """Batches of a queue were matched, or why they cannot be read."""
+        if error is not None:
+            for key in sorted(self._needing.pop(queue, set())):
+                self._try_later(key, error)
+            return
         keys = self._needing.pop(queue, set())
         self._under_way -= keys
         for number in sorted({key.partition_group for key in keys}):
@@ -162,10 +166,10 @@ class Feeding:
     def _feed(self, group: Group, key: _Key, start: int) -> None:
         assert isinstance(group.machine, PartitionMachine)
         attached = group.machine.serving.attached[key.number]
-        kept = group.machine.subscriptions.of(key.queue >> QUEUE_BITS, attached.name)
+        kept = group.machine.subscriptions.of(attached.topic, attached.name)
         look = (
             self._look_filtered(group, key, kept, start)
-            if attached.group.is_filtered
+            if kept
             else _look_plain(group, key.queue, start)
         )
         if look is None:
@@ -181,8 +185,7 @@ class Feeding:
         def read(more: list[Record] | None, error: BaseException | None) -> None:
             if more is None:
                 assert error is not None
-                self._service.read_failed(error)
-                self._timers.call_after(RETRY_SECONDS, partial(self._done, key))
+                self._try_later(key, self._service.read_failed(error))
                 return
             self._propose(group, key, look, found | {record.index: record for record in more})
 
@@ -203,7 +206,7 @@ class Feeding:
                 stop = scan.found[count].base_offset
             stop = min(stop, start + MESSAGES_MAX)
             found = [p for p in scan.found[:count] if p.base_offset < stop]
-            return _Look(start, stop, found, scan.wanted[: len(found)])
+            return _Look(start, stop, found, scan.wanted[: len(found)], kept[-1].number)
         if scan.unknown:
             self._under_way.add(key)
             self._needing.setdefault(key.queue, set()).add(key)
@@ -211,8 +214,7 @@ class Feeding:
         return None
 
     def _propose(self, group: Group, key: _Key, look: _Look, records: dict[int, Record]) -> None:
-        pop_group = self._pop_group(group, key)
-        if pop_group is None:
+        if look.subscription != _subscription(group, key):
             self._done(key)
             return
         stop = look.stop
@@ -220,31 +222,31 @@ class Feeding:
             if placement.index not in records:
                 # There was no room for it in one reading.
                 stop = min(stop, placement.base_offset)
-        mask = self._mask(group, look, stop, records) if pop_group.is_filtered else None
+        mask = self._mask(group, look, stop, records) if look.subscription else None
         keys = _keys(look, stop, records)
-        command = calls.Feed(key.number, key.queue, look.base, stop - look.base, mask, keys)
+        command = calls.Feed(
+            key.number, key.queue, look.base, stop - look.base, mask, keys, look.subscription
+        )
         payload = encode_commands([command])
-        done = partial(self._done, key)
-        ticket = Callback(lambda _: done(), lambda _: done())
+        ticket = Callback(lambda _: self._done(key), partial(self._try_later, key))
         group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
-
-    def _pop_group(self, group: Group, key: _Key) -> PopGroup | None:
-        assert isinstance(group.machine, PartitionMachine)
-        attached = group.machine.serving.attached.get(key.number)
-        return None if attached is None or not group.is_leader else attached.group
 
     def _mask(self, group: Group, look: _Look, stop: int, records: dict[int, Record]) -> bytes:
         matches = np.zeros(stop - look.base, np.bool_)
         for placement, wish in zip(look.placements, look.wanted, strict=True):
             if placement.base_offset >= stop:
                 break
-            assert wish is not None
             mask = self._matching.mask(group, placement, wish, records[placement.index])
             _put(matches, mask, placement.base_offset - look.base)
         return np.packbits(matches, bitorder="little").tobytes()
 
+    def _try_later(self, key: _Key, error: ErrorReply) -> None:
+        """A feed was refused or cannot be made: look again after a pause. At once would be a spin:
+        during a hand-over each proposal is refused before the loop does anything else."""
+        self._timers.call_after(retry_seconds(error), partial(self._done, key))
+
     def _done(self, key: _Key) -> None:
-        """A feed is applied, or will not be: look again soon."""
+        """A feed is applied, or its pause is over: look again soon."""
         self._under_way.discard(key)
         if key.partition_group not in self._soon:
             self._soon.add(key.partition_group)
@@ -260,7 +262,17 @@ def _look_plain(group: Group, queue: int, start: int) -> _Look | None:
     if not placements:
         return None
     stop = min(placements[-1].base_offset + placements[-1].count, start + MESSAGES_MAX)
-    return _Look(start, stop, placements, [None] * count)
+    return _Look(start, stop, placements, [], 0)
+
+
+def _subscription(group: Group, key: _Key) -> int:
+    """The number of a group's latest filter, as the log has it now, 0: it has none; -1: there is
+    no such group here, or somebody else leads."""
+    assert isinstance(group.machine, PartitionMachine)
+    attached = group.machine.serving.attached.get(key.number)
+    if attached is None or not group.is_leader:
+        return -1
+    return group.machine.subscriptions.number_of(attached.topic, attached.name)
 
 
 def _read(store: LogStore, indexes: list[int]) -> list[Record]:

@@ -46,7 +46,7 @@ from .connection import Connection
 from .group import Group
 from .matching import Matching
 from .settings import Limits
-from .timers import Timers
+from .timers import Timer, Timers
 from .turns import MaskBudget, Turn
 from .world import Worker
 
@@ -127,8 +127,8 @@ class Fetches:
         self._catalogue = catalogue
         self.matching = Matching(catalogue.group, self, reader=reader, on_error=on_error)
         """Which filters want something of which batch."""
-        self.when_matched: Callable[[int], None] = lambda _: None
-        """Told of a queue after batches of it were matched, or could not be read."""
+        self.when_matched: Callable[[int, ErrorReply | None], None] = lambda *_: None
+        """Told of a queue after batches of it were matched, or why they could not be read."""
         self._timers = timers
         self._reader = reader
         self._limits = limits
@@ -144,7 +144,7 @@ class Fetches:
         # Partition group → the last change of its subscriptions that was noted.
         self._noted: dict[int, int] = {}
         # The same ones by who asked, and under which correlation.
-        self._waiting: dict[tuple[Connection, int], _Pending] = {}
+        self._waiting: dict[Connection, dict[int, _Pending]] = {}
 
     def start(self, connection: Connection, frame: Frame) -> None:
         """Answer a FETCH frame, now or later."""
@@ -162,12 +162,11 @@ class Fetches:
             self._time_out(pending)
             return
         self._park(pending)
-        self._waiting[connection, frame.correlation] = pending
-        self._timers.call_after(wait_ms / 1000, partial(self._time_out, pending))
+        pending.timer = self._timers.call_after(wait_ms / 1000, partial(self._time_out, pending))
 
     def forget(self, connection: Connection, frame: Frame) -> None:
         """Nobody waits for this fetch any more: it must not count until its wait ends."""
-        pending = self._waiting.get((connection, frame.correlation))
+        pending = self._waiting.get(connection, {}).get(frame.correlation)
         if pending is not None:
             self._unpark(pending)
             pending.answer([], [])
@@ -190,14 +189,14 @@ class Fetches:
         for pending in ready:
             self._retry(pending)
             await turn.pause_if_over()
-        self.when_matched(queue)
+        self.when_matched(queue, None)
 
     def not_matched(self, queue: int, why: ErrorReply) -> None:
         """Batches of a queue could not be read: who needs them is told."""
         for pending in list(self._needing.get(queue, ())):
             self._unpark(pending)
             pending.answer([_failed(queue, why)], [])
-        self.when_matched(queue)
+        self.when_matched(queue, why)
 
     def passed(self, queue: int, consumer_group: str) -> int:
         """Messages of a queue that a consumer group passed over here: see `CommittedOffset`."""
@@ -230,22 +229,16 @@ class Fetches:
                 for queue, number in pending.numbers.items()
             ):
                 continue
-            key = pending.connection, pending.correlation
             self._unpark(pending)
             pending.reached.clear()
             if not self._try(pending):
                 self._park(pending)
-                self._waiting[key] = pending
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone: forget its fetches."""
-        gone = dict.fromkeys(p for waiting in self._parked.values() for p in waiting)
-        for groups in self._filtered.values():
-            gone.update((p, None) for waiting in groups.values() for p in waiting)
-        for pending in gone:
-            if pending.connection is connection:
-                pending.is_answered = True
-                self._unpark(pending)
+        for pending in list(self._waiting.get(connection, {}).values()):
+            pending.end()
+            self._unpark(pending)
 
     def refuse(self, is_lost: Callable[[int], bool]) -> None:
         """Wake the fetches of the queues that this node leads no more, so that they are told."""
@@ -296,6 +289,7 @@ class Fetches:
         return moved
 
     def _park(self, pending: "_Pending") -> None:
+        self._waiting.setdefault(pending.connection, {})[pending.correlation] = pending
         name = pending.request.consumer_group
         for item in pending.request.queues:
             if item.queue not in pending.reached:
@@ -308,7 +302,11 @@ class Fetches:
                 self._ahead[item.queue] = source.end if isinstance(source, Source) else item.offset
 
     def _unpark(self, pending: "_Pending") -> None:
-        self._waiting.pop((pending.connection, pending.correlation), None)
+        waiting = self._waiting.get(pending.connection)
+        if waiting is not None and waiting.get(pending.correlation) is pending:
+            del waiting[pending.correlation]
+            if not waiting:
+                del self._waiting[pending.connection]
         for item in pending.request.queues:
             _leave(self._parked, item.queue, pending)
             if item.queue not in pending.reached:
@@ -377,7 +375,7 @@ class Fetches:
         reached = pending.reached.setdefault(queue, item.offset)
         _leave(self._needing, queue, pending)
         if is_early:
-            # `resubscribed` comes back to it.
+            # `note_subscriptions` comes back to it.
             return True
         scan = self.matching.scan(source.group, kept, queue, reached)
         if scan.found:
@@ -453,21 +451,36 @@ class Fetches:
 class _Pending:
     """One fetch and who waits for it."""
 
-    __slots__ = ("connection", "correlation", "is_answered", "numbers", "reached", "request")
+    __slots__ = (
+        "connection",
+        "correlation",
+        "is_answered",
+        "numbers",
+        "reached",
+        "request",
+        "timer",
+    )
 
     def __init__(self, connection: Connection, correlation: int, request: Fetch) -> None:
         self.connection = connection
         self.correlation = correlation
         self.request = request
         self.is_answered = False
+        self.timer: Timer | None = None
         # Queue with a filter → the offset before which nothing matches.
         self.reached: dict[int, int] = {}
         # Queue → the number of the group's subscription as it was last looked at; 0: it has none,
         # -1: the log does not know it yet.
         self.numbers: dict[int, int] = {}
 
-    def answer(self, queues: list[FetchedQueue], body: list[bytes]) -> None:
+    def end(self) -> None:
+        """Nothing waits for it: its timer must not hold request and connection until it is due."""
         self.is_answered = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def answer(self, queues: list[FetchedQueue], body: list[bytes]) -> None:
+        self.end()
         header = pack(Fetched(queues))
         self.connection.reply(FrameKind.FETCH, self.correlation, header, body)
 

@@ -174,7 +174,9 @@ def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
 
     def answer(*, is_latest: bool, refusal: str = "") -> None:
         generation, name = node.acquaintances.folder_of(probe.node)
-        header = pack(ProbeReply(name, is_latest, node.may_lead, generation, refusal))
+        header = pack(
+            ProbeReply(name, is_latest, node.may_lead, generation, refusal, node.now_ms())
+        )
         connection.reply(frame.kind, frame.correlation, header)
 
     def answer_as_leader() -> None:
@@ -227,7 +229,7 @@ def groups_without_leader(
     """The partition groups to which a node belongs and that nobody says to lead."""
     told = [(author, group) for author, view in views.items() for group in view.groups]
     led = {group.id for author, group in told if group.leader == author}
-    counted = {group.id for _, group in told if node in group.voters}
+    counted = {g.id for _, g in told if node in g.voters or node in g.voters_outgoing}
     wanted = {group.id for group in catalog.groups.values() if node in group.members}
     return sorted((counted | wanted) - led)
 
@@ -240,10 +242,7 @@ def _is_up(node: "Node", number: int, incarnation: str) -> bool:
 
 async def _ask(node: "Node", link: PeerLink, *, replaces: str) -> ProbeReply | None:
     """What a peer knows of us; None if it does not say."""
-    header = pack(Probe(node.id, node.incarnation, joins=True, replaces=replaces))
-    with trio.move_on_after(ANSWER_SECONDS_MAX):
-        with suppress(Unavailable):
-            frame = await link.request(FrameKind.PROBE, header)
-            if frame.kind != FrameKind.ERROR:
-                return unpack(ProbeReply, frame.header)
+    probe = Probe(node.id, node.incarnation, joins=True, replaces=replaces)
+    with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
+        return await link.ask(FrameKind.PROBE, probe, ProbeReply)
     return None

@@ -47,11 +47,14 @@ from raftmq.log.index import LogIndex
 from raftmq.log.record import Kind, Record
 from raftmq.log.segment import Link, SegmentInfo
 from raftmq.log.store import LogStore
+from raftmq.pop.replicas import generation_of, member_id, node_of
 from raftmq.pop.results import Result
 from raftmq.wire.messages import ErrorReply
 
 from .storage import GroupStorage
 from .tickets import Ticket
+
+__all__ = ["Group", "Host", "Machine", "Parts", "generation_of", "member_id", "node_of"]
 
 PROPOSE_RECORDS_MAX = 1024
 """Records appended in one go; bounds how long the loop is held."""
@@ -112,6 +115,9 @@ class Machine(Protocol):
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`."""
 
+    state_version: int
+    """Of what `snapshot` gives: equal versions give equal bytes."""
+
     def snapshot(self) -> bytes:
         """The whole state."""
 
@@ -171,8 +177,12 @@ class Group:
         """Why this node takes no proposals any more; empty: it does."""
         self.is_retired = False
         """True once this node carries the group no more: nothing that comes back late counts."""
+        self.differs = ""
+        """How its machine differs from what the log says (`comparing`); empty: it does not."""
         self.full = ""
         """Why this node takes no messages for lack of space, though upkeep; empty: it does."""
+        self.is_starved = False
+        """True if it takes no commands of clients either (pops, acks, commits), only upkeep."""
 
     @property
     def is_leader(self) -> bool:
@@ -197,13 +207,14 @@ class Group:
     @property
     def refusal(self) -> str:
         """Why no messages are taken at the moment; empty: they are."""
-        return self.stopping or self.full
+        return self.stopping or self.differs or self.full
 
     @property
     def is_current(self) -> bool:
         """True once a leader has applied all that earlier leaders committed (Raft §8): before, it
         does not know how far its queues go. The no-op of its own term comes after all of that."""
-        return self.is_leader and self.machine.applied >= self._office_index
+        is_caught_up = self.machine.applied >= self._office_index
+        return self.is_leader and is_caught_up and not self.differs
 
     @property
     def leader(self) -> int:
@@ -215,11 +226,13 @@ class Group:
     ) -> None:
         """Append a record; the ticket hears of the outcome, perhaps before this returns.
 
-        Upkeep is taken on a full disk too: it is small, and lets old segments go.
+        Upkeep is taken on a full disk too: it is small, and lets old segments go. What clients ask
+        for beside messages is small as well, and is taken down to half of the reserve: see `space`.
         """
+        is_small = is_upkeep or (kind == Kind.COMMANDS and not self.is_starved)
         if not self.is_leader:
             ticket.failed(self.not_leader())
-        elif self.stopping or (self.full and not is_upkeep):
+        elif self.stopping or self.differs or (self.full and not is_small):
             ticket.failed(ErrorReply("busy", self.refusal, retry_ms=1000))
         else:
             self._waiting.append((kind, payload, ticket))
@@ -239,6 +252,11 @@ class Group:
     def step(self, message: Message) -> None:
         """Take in a message from a peer."""
         self.raft.step(message)
+        self._host.mark(self)
+
+    def decline(self, message: Message) -> None:
+        """Answer a leader that hands over to this member: it must not lead now."""
+        self.raft.decline(message)
         self._host.mark(self)
 
     def tick(self) -> None:
@@ -282,6 +300,17 @@ class Group:
     def stop(self, refusal: str) -> None:
         """Take no more proposals; those under way are still answered."""
         self.stopping = refusal
+
+    def retire(self) -> None:
+        """This node carries the group no more: tell all who wait for it, and act on nothing."""
+        self.is_retired = True
+        waiting, self._waiting = self._waiting, []
+        reads, self._new_reads = self._new_reads, []
+        for _, _, ticket in waiting:
+            ticket.failed(self.not_leader())
+        for ready in reads:
+            ready(self.not_leader())
+        self._lose_office()
 
     def give_up(self, why: str) -> None:
         """Nobody can tell when the records under way will be written: say so to who waits."""
@@ -508,27 +537,3 @@ class Group:
         self._reads, self._granted = {}, []
         for ready in reads:
             ready(self.not_leader())
-
-
-NODE_BITS = 32
-"""A member's id is `generation << NODE_BITS | node`."""
-
-
-def node_of(member: int) -> int:
-    """The node behind a member's id."""
-    return member & ((1 << NODE_BITS) - 1)
-
-
-def generation_of(member: int) -> int:
-    """How often the node's data folder had been lost when it became this member."""
-    return member >> NODE_BITS
-
-
-def member_id(node: int, generation: int) -> int:
-    """Who a node is to its groups: each new data folder is another member, so that no vote and no
-    acknowledgement of a lost one counts for it.
-
-    >>> member_id(3, 0), node_of(member_id(3, 2)), generation_of(member_id(3, 2))
-    (3, 3, 2)
-    """
-    return generation << NODE_BITS | node

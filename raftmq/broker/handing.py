@@ -25,7 +25,7 @@ from raftmq.errors import CorruptRecord
 from raftmq.log.builder import Placement
 from raftmq.log.record import HEADER_BYTES, Record
 from raftmq.log.store import LogStore
-from raftmq.pop.groups import Handed
+from raftmq.pop.leases import Handed
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.spans import Span
 from raftmq.wire.popping import Lease, Popped

@@ -30,7 +30,7 @@ from raftmq.log.cutting import cut
 from raftmq.log.faults import LogFault, RotFound
 from raftmq.log.files import LOCK_NAME
 from raftmq.log.index import LogIndex, replay_from
-from raftmq.log.segment import SNAPSHOT_SUFFIX, Identity, file_name
+from raftmq.log.segment import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, Identity, file_name
 from raftmq.log.snapshot import SnapshotMeta, SnapshotReceiver, encode_snapshot
 from raftmq.log.store import LogSettings, LogStore, Recovered
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
@@ -57,20 +57,18 @@ class GroupOpener:
         node.world.files.make_folder(_groups_folder(node))
 
     def numbers_on_disk(self) -> list[int]:
-        """The partition groups that have a folder."""
+        """The partition groups that have a log."""
         names = self._node.world.files.list(_groups_folder(self._node))
-        return [
-            number for number in sorted(map(int, filter(str.isdigit, names))) if self._has(number)
-        ]
+        numbers = sorted(map(int, filter(str.isdigit, names)))
+        return [number for number in numbers if self.has_log(number)]
 
-    def _has(self, number: int) -> bool:
-        """Does a group's folder hold a log? Ends what a crash may have left of deleting it."""
-        folder = group_folder(self._node, number)
-        names = set(self._node.world.files.list(folder))
-        if GONE in names:
+    def has_log(self, number: int) -> bool:
+        """Does a group's folder hold a log? Ends what a crash may have left of deleting one."""
+        files, folder = self._node.world.files, group_folder(self._node, number)
+        files.make_folder(folder)
+        if GONE in files.list(folder):
             self._delete(folder)
-            return False
-        return bool(names - {LOCK_NAME})
+        return any(name.endswith(SEGMENT_SUFFIX) for name in files.list(folder))
 
     def discard(self, number: int, store: LogStore) -> None:
         """Delete a replica's log, on the disk thread. Raises `OSError`; the next start goes on."""
@@ -89,11 +87,18 @@ class GroupOpener:
             if name not in (GONE, LOCK_NAME):
                 files.unlink(f"{folder}/{name}")
         files.sync_folder(folder)
-        files.unlink(f"{folder}/{GONE}")
-        files.sync_folder(folder)
+        if GONE in files.list(folder):
+            files.unlink(f"{folder}/{GONE}")
+            files.sync_folder(folder)
 
-    def open(self, number: int, founders: list[int]) -> Group:
-        """Open a replica; `founders` are its first members if its folder is new and it is one.
+    def clear(self, number: int) -> None:
+        """Remove what is left of a log without segments: it would look like rot."""
+        self._delete(group_folder(self._node, number))
+
+    def open(self, number: int, member: int, founders: list[int]) -> Group:
+        """Open a replica as a member; `founders` are its first members if it founds the group.
+
+        Nothing is founded where there is a log already.
 
         Blocks on the disk, for about as long as reading one segment takes. Raises the faults of
         `LogStore.open`.
@@ -118,7 +123,7 @@ class GroupOpener:
             cut(files, folder, fault)
             store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
             machine, conf_state = _restored(number, store)
-        group = self._assemble(number, store, recovered, machine, conf_state)
+        group = self._assemble(number, member, store, recovered, machine, conf_state)
         if group.is_alone or (is_new and founders[0] == node.id):
             # Nobody else can lead, or one is as good as another: no need to wait for a timeout.
             group.raft.campaign()
@@ -127,6 +132,7 @@ class GroupOpener:
     def _assemble(
         self,
         number: int,
+        member: int,
         store: LogStore,
         recovered: Recovered,
         machine: Machine,
@@ -144,7 +150,7 @@ class GroupOpener:
         storage = GroupStorage(cache, hard_state, conf_state, lambda: oldest_snapshot(store))
         raft = Raft(
             Config(
-                id=node.member,
+                id=member,
                 election_ticks=pace.election_ticks,
                 heartbeat_ticks=pace.heartbeat_ticks,
                 applied=machine.applied,

@@ -74,7 +74,12 @@ class Housekeeping:
         self._worker.submit(lambda: [store.mark_idle() for store in stores], done)
 
     def check_space(self) -> None:
-        """Find out how much space is left, as others may take some and give some back."""
+        """Find out how much space is left, as others may take some and give some back; and share
+        out the memory for recent records."""
+        own = self._node.settings
+        share = max(1, own.limits.cache_bytes_max // max(1, len(self._node.groups)))
+        for group in self._node.groups.values():
+            group.cache.resize(min(own.log.cache_bytes, share))
         self._worker.submit(self._node.space.measure, self._checked)
 
     def _checked(self, free: int | None, error: BaseException | None) -> None:

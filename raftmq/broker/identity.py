@@ -3,7 +3,7 @@
 `node.json` is written when the folder is first used, and again when the cluster has let the node
 take part (`founding`). The *incarnation* is a random name of the folder: if a disk is wiped, the
 node comes back with another one, and the rest of the cluster can tell that this is not the member
-whose votes and acks it counted.
+whose votes and acks it counted. The same is known of each group's log by itself (`replicas`).
 """
 
 import json
@@ -37,6 +37,8 @@ class Identity(msgspec.Struct, frozen=True):
     """False until the cluster has let this folder take part."""
     generation: int = 0
     """How many data folders of this node were lost before this one."""
+    replicas: dict[int, int] = {}
+    """By partition group: the replica generation of the newest log that was opened here."""
 
 
 class WrongFolder(LogFault):

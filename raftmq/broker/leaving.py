@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from raftmq.errors import Unavailable
-from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import FrameKind, Probe, ProbeReply
 
 from .group import Group, node_of
@@ -43,12 +42,11 @@ async def hand_over(node: "Node") -> None:
 async def _nodes_that_may_lead(node: "Node") -> set[int]:
     """The nodes that answer at once, and do not say that they must not."""
     found: set[int] = set()
-    header = pack(Probe(node.id, node.incarnation))
+    probe = Probe(node.id, node.incarnation)
 
     async def ask(link: PeerLink) -> None:
         with suppress(Unavailable):
-            frame = await link.request(FrameKind.PROBE, header)
-            if frame.kind != FrameKind.ERROR and unpack(ProbeReply, frame.header).may_lead:
+            if (await link.ask(FrameKind.PROBE, probe, ProbeReply)).may_lead:
                 found.add(link.peer.id)
 
     with trio.move_on_after(CHECK_SECONDS):

@@ -9,30 +9,52 @@ The same when a link opens and nobody leads: that is a cluster which starts agai
 for a timeout either. Here the members take turns, in another order in each group, so that the
 offices spread over the nodes as they did before.
 
+A node that joins says in its `Hello` where it is, and is linked back as a *guest*, as no catalog
+names it yet. So does any stranger, who may name an address that is not its own: guests are few,
+must know the cluster's name, and are linked for as long as their own connection lasts.
+
 Invariants:
-- There is one link to each node that the settings, the catalog or a `Hello` named, and none to
+- There is one link to each node that the settings or the catalog named, and to guests, and none to
   this node itself; a node that was removed from the cluster loses its link.
+- No more than `GUESTS_MAX` links lead where only a `Hello` pointed.
+- The word of one peer ends no node: that its data folder was replaced must be confirmed by the
+  leader of the system group, over the link to a member.
+
+Left out: proof of who a node is. Whoever answers at a member's address is taken for that member.
 """
 
+from collections import Counter
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from raftmq.consensus import Message, MessageKind
+from raftmq.errors import Unavailable
 from raftmq.wire import raft as raft_wire
-from raftmq.wire.messages import PROTOCOL, ErrorReply, Hello
+from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello, Probe, ProbeReply
 
-from .acquaintances import SUPERSEDED, Superseded
+from .acquaintances import SUPERSEDED, superseded
 from .group import Group, node_of
 from .peers import PeerLink
 from .settings import Peer
+from .views import ANSWER_SECONDS_MAX
 
 if TYPE_CHECKING:
     from .node import Node
 
 CAMPAIGN_SECONDS_MAX = 0.1
 """A survivor campaigns after up to this time, so that survivors do not get in each other's way."""
+
+GUESTS_MAX = 8
+"""Nodes that are linked back on their own word alone, at most."""
+
+CONFIRM_SECONDS = 0.2
+"""Pause between two rounds of asking whether this node was replaced: the peers that refuse it cut
+their links again and again."""
+
+CONFIRM_ROUNDS = 10
 
 TURN_SECONDS = 0.1
 """Between the turns of members that campaign when a cluster starts: a vote takes a few syncs."""
@@ -46,6 +68,11 @@ class Links:
         self._nursery = nursery
         self._links: dict[int, PeerLink] = {}
         self._orphans: dict[int, int] = {}
+        self._met: Counter[int] = Counter()
+        """Open connections by the node that says to be at the other end."""
+        self._guests: dict[int, None] = {}
+        """Links that a `Hello` alone asked for, oldest first."""
+        self._is_confirming = False
         # All that a catalog ever named: the founders are in the first one.
         self._listed = {peer.id for peer in node.settings.node.peers}
 
@@ -67,25 +94,61 @@ class Links:
         for peer in peers.values():
             if self._is_removed(peer.id):
                 continue
+            self._guests.pop(peer.id, None)
             link = self._links.get(peer.id)
             if link is not None:
-                link.peer = peer
+                link.move(peer)
             else:
                 self._start(peer)
 
     def meet(self, hello: Hello) -> None:
         """A node connected to us: link back. One that joins has no other way to get answers, as
         neither of us has a catalog yet that names the other."""
-        link = self._links.get(hello.node)
+        number = hello.node
+        if number < 1 or number == self._node.id:
+            return
+        self._met[number] += 1
+        link = self._links.get(number)
         if link is not None:
             link.hurry()
-        elif hello.node and hello.host and not self._is_removed(hello.node):
-            self._start(Peer(hello.node, hello.host, hello.port))
+        is_ours = hello.cluster == self._node.settings.node.cluster and bool(hello.host)
+        if not is_ours or self._is_removed(number):
+            return
+        if link is None and self._make_room():
+            self._guests[number] = None
+            self._start(Peer(number, hello.host, hello.port))
+        elif link is not None and number in self._guests:
+            # Of a node that the catalog names, the catalog says where it is.
+            link.move(Peer(number, hello.host, hello.port))
+
+    def part(self, hello: Hello) -> None:
+        """A connection that `meet` was told of is gone: a guest's link goes with its last one."""
+        number = hello.node
+        if number < 1 or number == self._node.id:
+            return
+        self._met[number] -= 1
+        if not self._met[number]:
+            del self._met[number]
+            if number in self._guests:
+                self._end(number)
+
+    def _make_room(self) -> bool:
+        """May another guest be linked? One that does not answer gives way."""
+        if len(self._guests) < GUESTS_MAX:
+            return True
+        silent = next((n for n in self._guests if not self._links[n].is_connected), 0)
+        if silent:
+            self._end(silent)
+        return bool(silent)
+
+    def _end(self, number: int) -> None:
+        self._guests.pop(number, None)
+        self._links.pop(number).stop()
 
     def prune(self) -> None:
         """End the links to nodes that were removed from the cluster."""
         for number in [number for number in self._links if self._is_removed(number)]:
-            self._links.pop(number).stop()
+            self._end(number)
 
     def _is_removed(self, number: int) -> bool:
         """True if the catalog named a node, does not any more, and no group here counts on it.
@@ -135,8 +198,28 @@ class Links:
 
     def _refused(self, reply: ErrorReply) -> None:
         """A peer ended a link, and said why."""
-        if reply.code == SUPERSEDED:
-            self._node.fail(Superseded(reply.message))
+        if reply.code == SUPERSEDED and not self._is_confirming:
+            self._is_confirming = True
+            self._nursery.start_soon(self._confirm)
+
+    async def _confirm(self) -> None:
+        """Find out from the leader of the system group whether another folder took this place."""
+        for _ in range(CONFIRM_ROUNDS):
+            with trio.move_on_after(ANSWER_SECONDS_MAX):
+                async with trio.open_nursery() as nursery:
+                    for link in self.all():
+                        if link.peer.id in self._listed and link.peer.id not in self._guests:
+                            nursery.start_soon(self._ask_for_folder, link)
+            await trio.sleep(CONFIRM_SECONDS)
+        self._is_confirming = False
+
+    async def _ask_for_folder(self, link: PeerLink) -> None:
+        node = self._node
+        with suppress(Unavailable):
+            probe = Probe(node.id, node.incarnation, joins=True)
+            reply = await link.ask(FrameKind.PROBE, probe, ProbeReply)
+            if reply.is_latest and reply.generation > node.generation:
+                node.fail(superseded(node.id, mine=node.incarnation, other=reply.known_incarnation))
 
     def _opened(self, peer: int) -> None:
         """A link is open: if nobody leads a group, this may be the first chance to elect."""

@@ -4,20 +4,22 @@ What is wanted stands in the catalog: each group's members. The leader of each g
 membership there, in steps that each leave a majority that has everything:
 
 1. add the missing nodes as learners; they get a snapshot and then the log;
-2. when all of them have caught up, one joint change makes them voters and removes who is not
-   wanted (Raft §6, thesis §4.3);
+2. when all of them have caught up, one change, joint if it takes more than one member in or
+   out, makes them voters and removes those that are not wanted (Raft §6, thesis §4.3);
 3. a leader that is not wanted itself first hands over.
 
 A node that leaves is marked in the catalog, the groups move, and when no group counts on it any
 more it is forgotten. It may be stopped then. It leaves the system group last: as long as it leads
 another group it must hear from the catalog who shall have it.
 
-A node that lost its data folder and re-enters with a blank one (`founding`) is wanted as another
-member from then on: `member_of`. Its old self is in no list any more, so the same steps bring the
-new one in and the old one out.
+A node that lost its data folder and re-enters with a blank one (`founding`), or whose log of one
+group was deleted or lost (`replicas`), is wanted as another member from then on: `member_of`. Its
+old self is in no list any more, so the same steps bring the new one in and the old one out.
 
 Invariants:
 - A voter is removed only in the same step that all wanted nodes are voters.
+- A node is unused only if no half of a joint membership has it: the outgoing one must still agree
+  before the change is over.
 """
 
 from collections.abc import Mapping
@@ -26,9 +28,10 @@ from raftmq.consensus import Change, ChangeKind, ProgressState
 from raftmq.errors import Reason
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, Command, Node, PutGroup, PutNode
 from raftmq.pop.results import Refused
+from raftmq.wire.address import why_no_address
 from raftmq.wire.messages import ChangeMember, ClusterView, GroupView
 
-from .group import Group, member_id
+from .group import Group
 from .placement import with_node, with_replacement, without_node
 
 CAUGHT_UP_LAG_MAX = 256
@@ -41,10 +44,18 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
     if change.action not in ("add", "remove", "replace"):
         message = f"{change.action!r} is not add, remove or replace"
         return Refused(Reason.BAD_ARGUMENT, message)
-    if change.action != "remove" and not (change.host and 0 < change.port < 65_536):
-        return Refused(Reason.BAD_ARGUMENT, "a node that comes needs a host and a port")
+    problem = "" if change.action == "remove" else why_no_address(change.host, change.port)
+    if problem:
+        return Refused(Reason.BAD_ARGUMENT, f"a node that comes needs a host and a port: {problem}")
     if change.action != "add" and change.node not in nodes:
         return Refused(Reason.UNKNOWN_NODE, f"there is no node {change.node}: {sorted(nodes)}")
+    at = (change.host, change.port)
+    comes = change.node if change.action == "add" else change.new
+    # A node that is replaced may leave its address to the one that comes.
+    others = [node for node in nodes.values() if node.id not in (comes, change.node)]
+    if taken := [node.id for node in others if (node.host, node.port) == at]:
+        message = f"{at[0]}:{at[1]} is the address of node {taken[0]}: give the new node's own"
+        return Refused(Reason.BAD_ARGUMENT, message)
     if change.action == "add":
         known = nodes.get(change.node)
         if known is not None and (known.host, known.port) != (change.host, change.port):
@@ -66,12 +77,6 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
         # What it carried is promised to others: the new node joins as any other.
         moved = with_node(groups, change.new)
     return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
-
-
-def member_of(catalog: Catalog, node: int) -> int:
-    """Who a node is to its groups, with the data folder that it has by now."""
-    known = catalog.nodes.get(node)
-    return member_id(node, known.generation if known is not None else 0)
 
 
 def next_step(group: Group, wanted: list[int]) -> list[Change] | int:
@@ -133,5 +138,6 @@ def is_unused(node: int, views: Mapping[int, ClusterView], *, is_data: bool = Fa
                 newest[group.id] = group
     wanted = known - {SYSTEM_GROUP} if is_data else known
     return wanted <= set(newest) and all(
-        node not in newest[group].voters + newest[group].learners for group in wanted
+        node not in newest[group].voters + newest[group].voters_outgoing + newest[group].learners
+        for group in wanted
     )

@@ -24,24 +24,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import trio
 
 from raftmq import __version__
 from raftmq.consensus import Message, MessageKind, Snapshot
-from raftmq.errors import Reason, Unavailable
+from raftmq.errors import Reason
 from raftmq.log.faults import Dropped, LogFault, RotFound
-from raftmq.log.record import Kind, Record
-from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, PutGroup
-from raftmq.pop.commands import encode_commands
+from raftmq.log.record import Record
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Result, UnsupportedVersion
 from raftmq.wire import raft as raft_wire
-from raftmq.wire.codec import pack, unpack
+from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     PROTOCOL,
-    Admin,
     ClusterView,
     ErrorReply,
     FrameKind,
@@ -53,21 +50,30 @@ from raftmq.wire.messages import (
 from .acquaintances import Acquaintances
 from .assigning import Assigning
 from .backlogs import Backlogs
-from .connection import Connection, Load, Refusal
+from .connection import (
+    NODE_PLACES,
+    SILENT_SECONDS_MAX,
+    Connection,
+    Load,
+    Refusal,
+    places_for_connections,
+)
 from .disk import DiskLoop
 from .duties import Duties
 from .feeding import Feeding
 from .fetches import Fetches, Source
 from .founding import answer_probe, wait_admitted
-from .group import Group, member_id, node_of
+from .group import Group, node_of
 from .hosting import GroupOpener
 from .housekeeping import Housekeeping
 from .identity import take_up
 from .leaving import hand_over
 from .links import Links
 from .popping import Popping
+from .preference import prefer
 from .releasing import Releasing
 from .repair import Repairs
+from .replicas import Replicas
 from .requests import Requests
 from .retaining import Retaining
 from .retiring import Retiring
@@ -75,12 +81,11 @@ from .settings import Settings
 from .snapshots import Snapshots
 from .space import Space
 from .status import node_status
-from .tickets import Callback
 from .timers import Timers
 from .tracing import Tracing
 from .transacting import Transacting
 from .views import view
-from .world import World
+from .world import World, give_up_after
 
 SOFTWARE = f"raftmq {__version__}"
 
@@ -101,7 +106,8 @@ class Node:
         """Its number."""
         self.groups: dict[int, Group] = {}
         """The replicas it carries, by partition group."""
-        self.load = Load()
+        places = places_for_connections(settings.limits.connections_max, world.descriptors_max)
+        self.load = Load(bytes_max=settings.limits.requests_bytes_max, places=places)
         """What its clients have under way."""
         self.timers = Timers()
         """Calls at a later time."""
@@ -154,11 +160,6 @@ class Node:
         """This node's replica of a partition group."""
         return self.groups.get(number)
 
-    @property
-    def member(self) -> int:
-        """Who this node is to its groups."""
-        return member_id(self.id, self.generation)
-
     def source(self, queue: int) -> Source | ErrorReply:
         """Where a queue is read on this node, or why it is not."""
         number = self.catalog.group_of(queue)
@@ -185,28 +186,7 @@ class Node:
 
         Returns why that could not be done, or None. Cancelling leaves it open.
         """
-        wanted = self.catalog.groups[group.number]
-        if group.number == SYSTEM_GROUP or node not in wanted.members[1:]:
-            return None
-        members = [node, *(member for member in wanted.members if member != node)]
-        command = PutGroup(msgspec.structs.replace(wanted, members=members))
-        leader = node_of(self.groups[SYSTEM_GROUP].leader)
-        link = self.links.get(leader)
-        if leader == self.id and not self.groups[SYSTEM_GROUP].is_settled:
-            return ErrorReply("busy", "the catalog is being changed", retry_ms=50)
-        if leader == self.id:
-            payload = encode_commands([command])
-            ticket = Callback(lambda _: None, lambda _: None)
-            self.groups[SYSTEM_GROUP].propose(Kind.COMMANDS, payload, ticket)
-            return None
-        try:
-            if link is None:
-                raise Unavailable("the system group has no leader")
-            header = pack(Admin(msgspec.to_builtins(command)))
-            frame = await link.request(FrameKind.ADMIN, header)
-        except Unavailable as error:
-            return ErrorReply("unavailable", str(error), retry_ms=200)
-        return unpack(ErrorReply, frame.header) if frame.kind == FrameKind.ERROR else None
+        return await prefer(self, group, node)
 
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""
@@ -217,16 +197,17 @@ class Node:
         self._housekeeping.check_space()
 
     def retire_replicas(self) -> None:
-        """Delete replicas that moved away from this node."""
-        self._retiring.think()
+        """Delete replicas that moved away from this node, ask for those that are lost."""
+        self.retiring.think()
+        self.replicas.think()
 
     def forget_group(self, group: Group) -> None:
         """This node carries a group no more."""
         del self.groups[group.number]
         self._marked.pop(group, None)
-        group.is_retired = True
+        group.retire()
         self._disk.forget(group)
-        self._disk_worker.submit(lambda: self._snapshots.forget(group.number), lambda *_: None)
+        self._disk_worker.submit(lambda: self.snapshots.forget(group.number), lambda *_: None)
 
     def catalog_changed(self) -> None:
         """Look at the catalog again."""
@@ -269,7 +250,7 @@ class Node:
     def send(self, group: Group, message: Message) -> None:
         """Send a consensus message to another member, best effort."""
         if message.kind is MessageKind.SNAPSHOT:
-            self._nursery.start_soon(self._snapshots.send, group, message)
+            self._nursery.start_soon(self.snapshots.send, group, message)
             return
         self.links.send(group, message)
 
@@ -282,14 +263,13 @@ class Node:
         budget = self.settings.raft.message_bytes_max * 4
 
         def done(records: list[Record] | None, error: BaseException | None) -> None:
-            if isinstance(error, RotFound):
-                self.repairs.found(error)
+            if error is not None:
+                self.read_failed(error)
+            if records or isinstance(error, Dropped):
+                group.fetched(peer, records or [])
+            else:
+                # Consensus asks again at once, and the answer would be the same.
                 self.repairs.read_again(group, peer)
-                return
-            if error is not None and not isinstance(error, Dropped | OSError):
-                self.fail(error)
-                return
-            group.fetched(peer, records or [])
 
         high = min(high, group.cache.last_index() + 1)  # what is not durable yet is not on disk
         self._reader.submit(partial(group.store.read, low, high, budget), done)
@@ -300,6 +280,7 @@ class Node:
             self.catalog_changed()
             self._assigning.applied()
         self._housekeeping.place(group, records, results, self._touched)
+        self.snapshots.comparing.applied(group, records)
         self._fetches.note_subscriptions(group)
         self._popping.applied(group)
         self.releasing.applied(group)
@@ -307,11 +288,11 @@ class Node:
 
     def at_border(self, group: Group, record: Record) -> None:
         """The machine has just applied the last record before a segment: take a snapshot."""
-        self._snapshots.take(group, record)
+        self.snapshots.take(group, record)
 
     def restored(self, group: Group, snapshot: Snapshot) -> None:
         """A snapshot took the place of the log: put its state in place of the machine's."""
-        self._snapshots.restore(group, snapshot)
+        self.snapshots.restore(group, snapshot)
 
     def led(self, group: Group, is_leader: bool) -> None:
         """The group won or lost the leadership."""
@@ -340,8 +321,9 @@ class Node:
         if hello.cluster not in ("", cluster):
             message = f"this is cluster {cluster!r}, not {hello.cluster!r}"
             raise Refusal(ErrorReply(Reason.WRONG_CLUSTER.value, message))
-        if self.load.connections > self.settings.limits.connections_max:
-            message = f"this node serves {self.settings.limits.connections_max} connections"
+        clients_max = max(1, self.load.places - NODE_PLACES)
+        if not hello.node and self.load.greeted >= clients_max:
+            message = f"this node serves {clients_max} connections of clients"
             raise Refusal(ErrorReply("busy", message, retry_ms=1000))
         self.links.meet(hello)
         limits = self.settings.limits
@@ -363,7 +345,7 @@ class Node:
             case FrameKind.PROBE:
                 answer_probe(self, connection, frame)
             case FrameKind.SNAPSHOT if connection.from_node:
-                self._snapshots.receive(connection, frame, unpack(SnapshotChunk, frame.header))
+                self.snapshots.receive(connection, frame, unpack(SnapshotChunk, frame.header))
             case FrameKind.REPAIR if connection.from_node and self.is_serving:
                 self.repairs.answer(connection, frame)
             case _ if self.is_serving:
@@ -375,6 +357,8 @@ class Node:
 
     def closed(self, connection: Connection) -> None:
         """The connection is gone: drop what waits for it."""
+        if connection.hello is not None:
+            self.links.part(connection.hello)
         if self.is_serving:
             self._fetches.drop(connection)
             self._popping.drop(connection)
@@ -391,11 +375,10 @@ class Node:
         # What is meant for an older self of this node must not be acted on.
         if message.to != group.raft.id:
             return
-        if message.kind is MessageKind.TIMEOUT_NOW and not self.may_lead:
-            return
-        if self.space.refuses(message):
-            return
-        group.step(message)
+        if message.kind is MessageKind.TIMEOUT_NOW and (group.differs or not self.may_lead):
+            group.decline(message)
+        elif not self.space.refuses(message):
+            group.step(message)
 
     @property
     def may_lead(self) -> bool:
@@ -442,7 +425,9 @@ class Node:
                 self.links.connect()
                 if not identity.is_admitted:
                     await wait_admitted(self, identity)
-                self._open_groups()
+                self.replicas = Replicas(self, self._opener)
+                """What it carries, and under which member ids."""
+                await self.replicas.open_all()
                 self._serve(nursery)
                 task_status.started()
                 await self._stop.wait()
@@ -490,11 +475,13 @@ class Node:
             reader=self._reader,
             limits=limits,
         )
-        self._snapshots = Snapshots(self, reader=self._reader, disk=self._disk_worker)
+        self.snapshots = Snapshots(self, reader=self._reader, disk=self._disk_worker)
+        """Taken, sent, compared."""
         self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
         """What is damaged on its disk."""
         self._opener = GroupOpener(self)
-        self._retiring = Retiring(self, self._disk_worker, self._opener)
+        self.retiring = Retiring(self, self._disk_worker, self._opener)
+        """Replicas that are no longer wanted."""
         self._duties = Duties(self)
 
     def _serve(self, nursery: trio.Nursery) -> None:
@@ -509,6 +496,7 @@ class Node:
         await trio.serve_listeners(self._serve_one, [listener])
 
     async def _serve_one(self, stream: trio.abc.Stream) -> None:
+        give_up_after(stream, SILENT_SECONDS_MAX)
         await Connection(stream, self, self.settings.limits, self.load).serve()
 
     async def _pump(self) -> None:
@@ -549,29 +537,12 @@ class Node:
             # After a long pause (SIGSTOP, a suspended machine) time is not caught up with.
             due = max(due, trio.current_time() - seconds)
 
-    # Groups and links
-
-    def _open_groups(self) -> None:
-        """Open the groups that have a folder here, the system group first."""
-        for number in sorted({SYSTEM_GROUP, *self._opener.numbers_on_disk()}):
-            founders = [peer.id for peer in self.settings.node.peers]
-            self._open_group(number, founders if number == SYSTEM_GROUP else [])
-
-    def _open_group(self, number: int, founders: list[int]) -> None:
-        # Who lost its folder has nothing to found with: it was founded already.
-        is_founder = self.id in founders and not self.generation
-        self.groups[number] = self._opener.open(number, founders if is_founder else [])
-        self.mark(self.groups[number])
-
     async def _catalog_changed(self) -> None:
         """Open groups that this node shall carry, connect to nodes that are new."""
         if self.acquaintances.is_superseded(self.id, self.generation):
             self.fail(self.acquaintances.fault_of(self.id, self.incarnation))
             return
-        for group in list(self.catalog.groups.values()):
-            is_new = group.id not in self.groups and group.id not in self._retiring.under_way
-            if self.id in group.members and is_new:
-                self._open_group(group.id, group.founders)
+        self.replicas.open_wanted()
         self.links.connect()
         self._duties.think()
 

@@ -5,30 +5,48 @@ consensus is told (`report_unreachable`). A link also carries requests with answ
 start, chunks of snapshots.
 
 Invariants:
+- Nothing that a name, an address, a peer or an answer does ends the link's task, and with it the
+  node: the link notes why and tries again.
 - At most `peer_bytes_max` bytes wait for one peer; beyond that Raft messages are dropped.
 - Messages to one peer arrive in the order sent, or the connection broke in between.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
+import msgspec
 import trio
 
 from raftmq.errors import ProtocolError, Unavailable
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
-from raftmq.wire.messages import ErrorReply, FrameKind, Hello, Welcome
+from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Hello, Welcome
 
 from .connection import RECEIVE_BYTES
 from .outbox import Outbox, Step
 from .settings import Peer
-from .world import World
+from .world import World, give_up_after
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0
 """A peer that does not answer is tried again after the first, then ever longer up to the second."""
 
+SILENT_SECONDS_MAX = 5.0
+"""A link whose bytes are not acknowledged for this long is cut and made again: a few election
+timeouts. The kernel alone would send again after as long as the outage lasted."""
+
 CONNECT_SECONDS_MAX = 3.0
 """How long opening a connection and greeting may take."""
+
+
+class Declined(Unavailable):
+    """The other node answered with an error, `reply`."""
+
+    def __init__(self, reply: ErrorReply) -> None:
+        super().__init__(reply.message)
+        self.reply = reply
 
 
 class PeerLink:
@@ -48,7 +66,7 @@ class PeerLink:
         on_refused: Callable[[ErrorReply], None],
     ) -> None:
         self.peer = peer
-        """Where the other node is reached; may be replaced when its address changes."""
+        """Where the other node is reached; see `move`."""
         self._hello = hello
         self._world = world
         self._step = step
@@ -62,6 +80,7 @@ class PeerLink:
         self._waiting: dict[int, Callable[[Frame | None], None]] = {}
         self._correlation = 0
         self._scope = trio.CancelScope()
+        self._talk = trio.CancelScope()
         self.incarnation = ""
         """The random name of the other node's data folder; empty while not connected."""
         self.last_error = ""
@@ -107,9 +126,36 @@ class PeerLink:
             raise Unavailable(f"the link to node {self.peer.id} broke")
         return frame
 
+    async def ask(
+        self, kind: int, question: msgspec.Struct, answer: type[S], body: Sequence[bytes] = ()
+    ) -> S:
+        """As `request`, with structs.
+
+        Cancelling drops the answer. Raises:
+            Declined: the other node refused.
+            Unavailable: as `request`, or the answer cannot be read: it comes from other software.
+        """
+        frame = await self.request(kind, pack(question), body)
+        try:
+            if frame.kind == FrameKind.ERROR:
+                raise Declined(unpack(ErrorReply, frame.header))
+            if frame.kind != kind | REPLY:
+                raise ProtocolError(f"a frame of kind {frame.kind} answers one of kind {kind}")
+            return unpack(answer, frame.header)
+        except ProtocolError as error:
+            raise Unavailable(f"node {self.peer.id} gave no answer to read: {error}") from error
+
     def hurry(self) -> None:
         """The other node is known to be up: connect now, if that is being waited with."""
         self._hurry.set()
+
+    def move(self, peer: Peer) -> None:
+        """The other node is reached at this address from now on: a connection to another is cut,
+        as the kernel might take long to find out that no such host is there."""
+        before, self.peer = self.peer, peer
+        if (before.host, before.port) != (peer.host, peer.port):
+            self._talk.cancel()
+            self._hurry.set()
 
     def stop(self) -> None:
         """End the link for ever."""
@@ -126,7 +172,8 @@ class PeerLink:
             was_refused = False
             try:
                 stream = await self._open()
-            except (OSError, trio.TooSlowError) as error:
+            except Exception as error:
+                # Whatever a resolver makes of the name: links are best effort by contract.
                 self.last_error = f"{type(error).__name__}: {error}"
                 was_refused = isinstance(error, ConnectionRefusedError)
             else:
@@ -140,7 +187,9 @@ class PeerLink:
 
     async def _open(self) -> trio.abc.Stream:
         with trio.fail_after(CONNECT_SECONDS_MAX):
-            return await self._world.connect(self.peer.host, self.peer.port)
+            stream = await self._world.connect(self.peer.host, self.peer.port)
+        give_up_after(stream, SILENT_SECONDS_MAX)
+        return stream
 
     async def _converse(self, stream: trio.abc.Stream) -> bool:
         """Greet, then send and receive until the stream breaks; True if we were welcome."""
@@ -149,16 +198,17 @@ class PeerLink:
         try:
             async with stream:
                 with trio.fail_after(CONNECT_SECONDS_MAX):
-                    welcome = await self._greet(stream, parser)
+                    welcome, rest = await self._greet(stream, parser)
                 self.incarnation = welcome.incarnation
                 welcomed = True
                 self._outbox = Outbox(stream, self._step)
                 self.last_error = ""
                 self._on_open(self.peer.id)
                 async with trio.open_nursery() as nursery:
+                    self._talk = nursery.cancel_scope
                     nursery.start_soon(self._write, self._outbox, nursery.cancel_scope)
                     try:
-                        await self._read(stream, parser)
+                        await self._read(stream, parser, rest)
                     except (
                         ProtocolError,
                         trio.BrokenResourceError,
@@ -166,7 +216,9 @@ class PeerLink:
                     ) as error:
                         self.last_error = f"the link broke: {error}"
                     nursery.cancel_scope.cancel()
-        except (OSError, ProtocolError, trio.TooSlowError, trio.BrokenResourceError) as error:
+        except AssertionError:
+            raise  # a bug of this node, not of its peer
+        except Exception as error:
             self.last_error = f"{type(error).__name__}: {error}"
         finally:
             self._outbox, self.incarnation = None, ""
@@ -174,18 +226,23 @@ class PeerLink:
                 answer(None)
         return welcomed
 
-    async def _greet(self, stream: trio.abc.Stream, parser: FrameParser) -> Welcome:
+    async def _greet(
+        self, stream: trio.abc.Stream, parser: FrameParser
+    ) -> tuple[Welcome, list[Frame]]:
+        """Say who this is; the Welcome, and the frames that came along with it."""
         parts = encode_frame(FrameKind.HELLO, 0, pack(self._hello()))
         await stream.send_all(b"".join(parts))
-        while True:
+        frames: list[Frame] = []
+        while not frames:
             data = await stream.receive_some(RECEIVE_BYTES)
             if not data:
                 raise ProtocolError("the other end closed instead of a Welcome")
             parser.feed(bytes(data))
-            for frame in parser.frames():
-                if frame.kind == FrameKind.ERROR:
-                    raise ProtocolError(unpack(ErrorReply, frame.header).message)
-                return unpack(Welcome, frame.header)
+            frames = list(parser.frames())
+        first = frames[0]
+        if first.kind == FrameKind.ERROR:
+            raise ProtocolError(unpack(ErrorReply, first.header).message)
+        return unpack(Welcome, first.header), frames[1:]
 
     async def _write(self, outbox: Outbox, scope: trio.CancelScope) -> None:
         try:
@@ -193,14 +250,21 @@ class PeerLink:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             scope.cancel()
 
-    async def _read(self, stream: trio.abc.Stream, parser: FrameParser) -> None:
+    async def _read(
+        self, stream: trio.abc.Stream, parser: FrameParser, frames: Iterable[Frame]
+    ) -> None:
+        """Take in answers: `frames`, which came along with the Welcome, then what comes."""
+        self._take(frames)
         while data := await stream.receive_some(RECEIVE_BYTES):
             parser.feed(bytes(data))
-            for frame in parser.frames():
-                if frame.kind == FrameKind.ERROR and not frame.correlation:
-                    reply = unpack(ErrorReply, frame.header)
-                    self.last_error = reply.message
-                    self._on_refused(reply)
-                answer = self._waiting.get(frame.correlation)
-                if answer is not None:
-                    answer(frame)
+            self._take(parser.frames())
+
+    def _take(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            if frame.kind == FrameKind.ERROR and not frame.correlation:
+                reply = unpack(ErrorReply, frame.header)
+                self.last_error = reply.message
+                self._on_refused(reply)
+            answer = self._waiting.get(frame.correlation)
+            if answer is not None:
+                answer(frame)

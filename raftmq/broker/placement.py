@@ -6,7 +6,8 @@ node is a member of the system group, as each needs the catalog.
 
 Invariants:
 - A data group keeps its number of members, unless there are no more nodes to carry it.
-- The first member, who should lead, stays first unless it leaves.
+- The first member, which should lead, stays first unless it leaves. Then the member that is first
+  in the fewest groups takes its place.
 """
 
 from collections import Counter
@@ -55,12 +56,16 @@ def without_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> li
     [(1, [1, 4, 3])]
     >>> [(g.id, g.members) for g in without_node([Group(1, [1, 2, 3])], 2, [1, 2, 3])]
     [(1, [1, 3])]
+    >>> [(g.id, g.members) for g in without_node(
+    ...     [Group(1, [1, 2, 4]), Group(2, [2, 3, 4]), Group(3, [3, 1, 2])], 1, [1, 2, 3, 4])]
+    [(1, [4, 3, 2]), (3, [3, 4, 2])]
     """
     groups = list(groups)
     changed = []
     load = Counter(
         member for group in groups if group.id != SYSTEM_GROUP for member in group.members
     )
+    led = Counter(g.members[0] for g in groups if g.id != SYSTEM_GROUP and g.members)
     staying = [other for other in sorted(nodes) if other != node]
     for group in groups:
         if node not in group.members:
@@ -73,6 +78,11 @@ def without_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> li
             taker = min(free, key=lambda other: (load[other], other))
             members[members.index(node)] = taker
             load[taker] += 1
+        if group.id != SYSTEM_GROUP and group.members[0] == node and members:
+            first = min(members, key=lambda member: (led[member], member))
+            members.remove(first)
+            members.insert(0, first)
+            led[first] += 1
         changed.append(_with(group, members))
     return changed
 

@@ -30,8 +30,7 @@ from raftmq.log.record import Kind
 from raftmq.pop import calls
 from raftmq.pop.catalog import QUEUE_BITS, Catalog
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.groups import Handed
-from raftmq.pop.leases import SLOT_BITS
+from raftmq.pop.leases import SLOT_BITS, Handed
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.policy import Order
 from raftmq.pop.results import Refused, Result
@@ -57,7 +56,7 @@ from .fetches import BYTES_MAX
 from .group import Group
 from .handing import Outgoing, Part, answer, from_disk, from_memory, plan, wanted
 from .settings import Limits
-from .tickets import Callback, Ticket
+from .tickets import Callback, Shared, Ticket
 from .timers import Timers
 from .world import Worker
 
@@ -71,6 +70,10 @@ CREDIT_MS = 100
 same time on its way."""
 TICK_SECONDS_MIN = 0.005
 """Timers that are due together are let pass together."""
+TICK_RETRY_SECONDS = 0.05
+"""A Tick that was refused is proposed again after this time at the earliest."""
+PRUNE_MIN = 256
+"""Consumers of a connection, at which and at each doubling of which idle ones are forgotten."""
 
 
 _OPENING = calls.Ask | calls.Claim | calls.ResetGroup
@@ -273,7 +276,7 @@ class Popping:
             for start in range(0, len(all_of_it), COMMANDS_MAX):
                 part = all_of_it[start : start + COMMANDS_MAX]
                 payload = encode_commands([command for command, _ in part])
-                group.propose(Kind.COMMANDS, payload, _Shared([ticket for _, ticket in part]))
+                group.propose(Kind.COMMANDS, payload, Shared([ticket for _, ticket in part]))
 
     def applied(self, group: Group) -> None:
         """Records were applied: send what was handed out, and look when time is to pass."""
@@ -282,7 +285,7 @@ class Popping:
             return
         handed = machine.serving.take_handed()
         touched, self._met = self._met, {}
-        if not group.is_leader:
+        if not group.is_leader or group.differs:
             return
         for number, each in handed:
             consumer = self._consumers.get(_Key(group.number, number, each.consumer))
@@ -337,9 +340,23 @@ class Popping:
         if before is not None and before.correlation is not None:
             self._reply(before, Popped([], []))
         self._forget(key)
+        mine = self._of_connection.setdefault(connection, {})
+        if len(mine) >= PRUNE_MIN and not len(mine) & len(mine) - 1:
+            self._prune(list(mine))
         consumer = self._consumers[key] = _Consumer(key, connection)
         self._of_connection.setdefault(connection, {})[key] = None
         return consumer
+
+    def _prune(self, keys: list[_Key]) -> None:
+        """Forget consumers that want nothing and have nothing: a service may open one for each of
+        its requests, over a connection that lasts. One that comes back is met again."""
+        for key in keys:
+            consumer = self._consumers[key]
+            group = self._service.group(key.partition_group)
+            if consumer.correlation is not None or consumer.outbox or consumer.is_reading:
+                continue
+            if group is None or _is_idle(group, key):
+                self._forget(key)
 
     def _forget(self, key: _Key) -> None:
         consumer = self._consumers.pop(key, None)
@@ -391,6 +408,12 @@ class Popping:
     def _answer(self, consumer: _Consumer) -> None:
         """Answer the request that waits, if there is one and something to say."""
         if consumer.correlation is None or consumer.is_reading:
+            return
+        if consumer.connection.is_clogged:
+            # It does not read what it was sent: what it is handed waits in the outbox for its next
+            # request, which is taken when there is room.
+            if consumer.is_hurried or consumer.outbox:
+                self._reply(consumer, Popped([], []))
             return
         group = self._service.group(consumer.key.partition_group)
         if group is None:
@@ -526,10 +549,33 @@ class Popping:
         assert isinstance(group.machine, PartitionMachine)
         timer = group.machine.next_timer
         if timer is not None and timer <= group.now_ms():
-            self._say(group, calls.Tick(), None)
+            refused = partial(self._tick_refused, group)
+            self._say(group, calls.Tick(), Callback(lambda _: None, refused))
             self.flush()
         else:
             self._arm(group)
+
+    def _tick_refused(self, group: Group, error: ErrorReply) -> None:
+        """Time must go on: where no other record comes, nothing else would propose a Tick again."""
+        seconds = max(error.retry_ms / 1000, TICK_RETRY_SECONDS)
+        self._timers.call_after(seconds, partial(self._arm_again, group))
+
+    def _arm_again(self, group: Group) -> None:
+        # A new leader arms its own timer; one that was elected again may have done so meanwhile.
+        if group.is_leader and not group.is_retired:
+            self._arm(group)
+
+
+def _is_idle(group: Group, key: _Key) -> bool:
+    """True if a consumer has nothing in hand, and no wish that runs."""
+    assert isinstance(group.machine, PartitionMachine)
+    attached = group.machine.serving.attached.get(key.number)
+    if attached is None:
+        return True
+    now = group.now_ms()
+    wish = attached.group.wish_of(key.consumer)
+    holds = next(attached.group.held_by(key.consumer, now), None) is not None
+    return not holds and (wish is None or wish.until <= now)
 
 
 def _has_credit(group: Group, request: Pop) -> bool:
@@ -546,24 +592,3 @@ def _has_credit(group: Group, request: Pop) -> bool:
         and wish.invisible_ms == invisible_ms
         and wish.until + CREDIT_MS >= group.now_ms() + request.wait_ms
     )
-
-
-class _Shared:
-    """The ticket of a record with commands of many."""
-
-    __slots__ = ("_tickets",)
-
-    def __init__(self, tickets: list[Ticket | None]) -> None:
-        self._tickets = tickets
-
-    def done(self, results: list[Result]) -> None:
-        """Give each its own result."""
-        for ticket, result in zip(self._tickets, results, strict=True):
-            if ticket is not None:
-                ticket.done([result])
-
-    def failed(self, error: ErrorReply) -> None:
-        """Tell each of them."""
-        for ticket in self._tickets:
-            if ticket is not None:
-                ticket.failed(error)

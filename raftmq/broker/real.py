@@ -2,16 +2,19 @@
 
 import os
 import queue
+import resource
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random, SystemRandom
 from typing import Any
 
 import trio
 
 from raftmq.log.files import FileSystem, RealFiles
+from raftmq.wire.patience import set_patience
 
 from .world import Done, Outcome, T
 
@@ -27,6 +30,11 @@ fsync. Measured: docs/decisions, the page on the disk thread."""
 def tune_interpreter() -> None:
     """Set up this process to be a node: for `raftmq serve`, not for a process that is shared."""
     sys.setswitchinterval(SWITCH_SECONDS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # Shells set 1,024, which is meant for programs that still use `select`.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 QUICK_SECONDS = 0.002
@@ -120,6 +128,10 @@ class TcpStream(trio.abc.Stream):
         except OSError:
             return 0
 
+    def give_up_after(self, seconds: float) -> None:
+        """See `raftmq.broker.world.Lasting`."""
+        set_patience(self._stream.socket, seconds)
+
     async def wait_send_all_might_not_block(self) -> None:
         """As trio says."""
         await self._stream.wait_send_all_might_not_block()
@@ -180,6 +192,8 @@ class RealWorld:
     def __init__(self) -> None:
         self.files: FileSystem = RealFiles()
         self.random = Random(SystemRandom().getrandbits(64))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.descriptors_max = soft if soft != resource.RLIM_INFINITY else 2**31
 
     def now_ms(self) -> int:
         """The system's wall clock in milliseconds."""

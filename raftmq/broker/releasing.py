@@ -41,7 +41,7 @@ from raftmq.wire.messages import ErrorReply, FrameKind
 from .answers import elsewhere
 from .connection import Connection
 from .group import Group
-from .tickets import Callback
+from .tickets import Callback, retry_seconds
 from .timers import Timers
 from .world import Worker
 
@@ -51,8 +51,6 @@ READ_BYTES_MAX = 4 * 1024 * 1024
 """Read at once for one release or copy, and one record more."""
 QUEUES_MAX = 64
 """Queues of a partition group with a release under way."""
-RETRY_SECONDS = 0.2
-"""After a release or a Tick that was refused."""
 SLEEP_SECONDS_MAX = 60.0
 """The wall clock may be set: the next due time is looked at again after so long."""
 
@@ -174,21 +172,20 @@ class Releasing:
     ) -> None:
         if payload is None:
             assert error is not None
-            self._service.read_failed(error)
-            self._not_released(group, queue)
+            self._not_released(group, queue, self._service.read_failed(error))
         elif _may_propose(group):
             ticket = Callback(
                 lambda _: self._under_way[group.number].discard(queue),
-                lambda _: self._not_released(group, queue),
+                partial(self._not_released, group, queue),
             )
             group.propose(Kind.BATCH, payload, ticket)
         else:
             self._under_way[group.number].discard(queue)
 
-    def _not_released(self, group: Group, queue: int) -> None:
+    def _not_released(self, group: Group, queue: int, error: ErrorReply) -> None:
         self._under_way[group.number].discard(queue)
         # Other queues must not wait for this one: time passes for them, whatever is first.
-        self._timers.call_after(RETRY_SECONDS, partial(self._tick, group))
+        self._timers.call_after(retry_seconds(error), partial(self._tick, group))
 
     def _read(
         self,
@@ -241,13 +238,13 @@ class Releasing:
             return
         self._ticking.add(group.number)
         ticket = Callback(
-            lambda _: self._ticking.discard(group.number), lambda _: self._not_passed(group)
+            lambda _: self._ticking.discard(group.number), partial(self._not_passed, group)
         )
         group.propose(Kind.COMMANDS, encode_commands([calls.Tick()]), ticket)
 
-    def _not_passed(self, group: Group) -> None:
+    def _not_passed(self, group: Group, error: ErrorReply) -> None:
         self._ticking.discard(group.number)
-        self._timers.call_after(RETRY_SECONDS, partial(self._tick, group))
+        self._timers.call_after(retry_seconds(error), partial(self._tick, group))
 
     # Carrying
 

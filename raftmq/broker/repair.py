@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from raftmq.errors import CorruptRecord, Unavailable
+from raftmq.errors import CorruptRecord, ProtocolError, Unavailable
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost, RotFound
 from raftmq.log.record import Record, decode_many
 from raftmq.log.rewrite import PIECE_BYTES, NotProven, Rewrite
@@ -247,6 +247,9 @@ class Repairs:
     def answer(self, connection: Connection, frame: Frame) -> None:
         """Give a peer records that are applied here, each checked."""
         request = unpack(RepairRange, frame.header)
+        if request.snapshot:
+            self._node.snapshots.comparing.answer(connection, frame, request)
+            return
         group = self._node.group(request.group)
         high = min(request.high, group.machine.applied + 1) if group is not None else 0
         if group is None or not 0 < request.low < high:
@@ -326,11 +329,11 @@ async def _ask_peer(link: PeerLink, number: int, low: int, high: int) -> list[Re
         raise NobodyHas(str(error)) from error
     except trio.TooSlowError as error:
         raise NobodyHas("no answer") from error
-    if frame.kind == FrameKind.ERROR:
-        raise NobodyHas(unpack(ErrorReply, frame.header).message)
     try:
+        if frame.kind == FrameKind.ERROR:
+            raise NobodyHas(unpack(ErrorReply, frame.header).message)
         records = decode_many(frame.body)
-    except CorruptRecord as error:
+    except (CorruptRecord, ProtocolError) as error:
         raise NobodyHas(f"its answer was damaged: {error}") from error
     if not records or records[0].index != low or len(records) > high - low:
         raise NobodyHas("its answer was for other records")

@@ -1,4 +1,4 @@
-"""Replicas that moved away: their logs are deleted, once nobody counts on them any more.
+"""Replicas that are no longer wanted: their logs are deleted when no group counts on them.
 
 A group's members are changed by its leader, who stops telling a member that it removed. So the
 replica that is left behind cannot know from its own log that it is no member; it asks.
@@ -9,11 +9,18 @@ replica that is left behind cannot know from its own log that it is no member; i
 | the group's leader, of the newest term known, has other members | the change is committed |
 | nobody leads the replica, or its own log says that it was removed | it was not added again |
 
+Then the catalog is asked to use up the member's id (`RetireReplica`), and only when it has done so,
+by the catalog's replica on this node, the log is deleted. If the node is wanted again before that,
+the catalog refuses, and log and id stay. A log whose id is used up goes also if its node is wanted:
+as another member, which the leader has taken in by then.
+
 Deleting begins with a file that says so, so that a crash in between leaves no log that looks
-damaged: the next start goes on. The empty folder stays.
+damaged: the next start goes on. A crash before that file leaves the whole log, which may vote and
+acknowledge under its id until the catalog is heard again. The empty folder stays.
 
 Invariants:
 - A log is deleted on the disk thread, after all that was queued for it there.
+- A log is deleted after its member id was used up, and begun again under another one.
 - A replica that comes back is opened after its old log is gone.
 """
 
@@ -23,7 +30,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from raftmq.pop.catalog import SYSTEM_GROUP
-from raftmq.wire.messages import ClusterView
+from raftmq.pop.replicas import member_of, node_of
+from raftmq.wire.messages import ClusterView, GroupView
 
 from .group import Group
 from .hosting import GroupOpener
@@ -34,7 +42,7 @@ if TYPE_CHECKING:
     from .node import Node
 
 UNWANTED_SECONDS = 10.0
-"""So long a replica must have been unwanted before anybody is asked."""
+"""Grace period before other nodes are asked whether a replica may be deleted."""
 
 
 class Retiring:
@@ -61,23 +69,37 @@ class Retiring:
 
     def _is_unwanted(self, number: int) -> bool:
         wanted = self._node.catalog.groups.get(number)
-        if number == SYSTEM_GROUP or wanted is None or self._node.id in wanted.members:
+        if number == SYSTEM_GROUP or wanted is None or not self._node.groups[SYSTEM_GROUP].leader:
             return False
         group = self._node.groups[number]
+        if self._node.id in wanted.members:
+            return self._taker(group) > group.raft.id
         conf = group.conf_state
         is_removed = group.raft.id not in (*conf.voters, *conf.voters_outgoing, *conf.learners)
-        return bool(self._node.groups[SYSTEM_GROUP].leader) and (is_removed or not group.leader)
+        return is_removed or not group.leader
+
+    def _taker(self, group: Group) -> int:
+        """Who this node is to a group by the catalog; another one than here: its id is used up."""
+        return member_of(self._node.catalog, group.number, self._node.id)
 
     async def _ask(self, due: list[int]) -> None:
         try:
-            views = await ask_all(self._node)
+            views = list((await ask_all(self._node)).values())
+            for number in due:
+                if number in self._node.groups and self._is_unwanted(number):
+                    await self._give_up(self._node.groups[number], views)
         finally:
             self._is_asking = False
-        for number in due:
-            if number in self._node.groups and self._is_unwanted(number):
-                group = self._node.groups[number]
-                if has_left(self._node.id, number, list(views.values()), term=group.raft.term):
-                    self._retire(group)
+
+    async def _give_up(self, group: Group, views: list[ClusterView]) -> None:
+        own, taker = group.raft.id, self._taker(group)
+        # A leader that takes in the next member knows that this one is used up.
+        is_replaced = taker > own and has_taken_in(taker, group.number, views, term=group.raft.term)
+        if is_replaced or has_left(own, group.number, views, term=group.raft.term):
+            if taker > own:
+                self._retire(group)
+            else:
+                await self._node.replicas.retire(group.number, own)
 
     def _retire(self, group: Group) -> None:
         self._node.forget_group(group)
@@ -94,13 +116,22 @@ class Retiring:
         self._node.catalog_changed()
 
 
-def has_left(node: int, number: int, views: list[ClusterView], *, term: int) -> bool:
+def has_left(member: int, number: int, views: list[ClusterView], *, term: int) -> bool:
     """True if the leader of the newest term, not before `term`, has no such member."""
+    said = _said(member, number, views, term=term)
+    return bool(said) and all(member not in group.members for group in said)
+
+
+def has_taken_in(member: int, number: int, views: list[ClusterView], *, term: int) -> bool:
+    """True if the leader of the newest term, not before `term`, has this member."""
+    said = _said(member, number, views, term=term)
+    return bool(said) and all(member in group.members for group in said)
+
+
+def _said(member: int, number: int, views: list[ClusterView], *, term: int) -> list[GroupView]:
+    """What is said of a group by all who know the leader of its newest term, another node."""
     known = [group for view in views for group in view.groups if group.id == number]
-    led = [group for group in known if group.leader and group.leader != node]
-    newest = max(led, key=lambda group: group.term, default=None)
-    if newest is None or newest.term < term:
-        return False
+    led = [group for group in known if group.leader and group.leader != node_of(member)]
+    newest = max((group.term for group in led), default=-1)
     # One of them may not have applied the newest change yet: all who know this term must agree.
-    said = [group for group in led if group.term == newest.term]
-    return all(node not in (*group.voters, *group.learners) for group in said)
+    return [group for group in led if group.term == newest >= term]

@@ -105,7 +105,7 @@ class Scrub:
         self._at = (group.number, segment.last + 1, segment.tail.crc)
         if isinstance(error, RotFound):
             self._on_rot(error)
-        elif not isinstance(error, Dropped):
+        elif not isinstance(error, Dropped | OSError):
             assert error is not None
             self._node.fail(error)
 
@@ -117,12 +117,7 @@ def _read(
     if low == segment.base:
         store.check_outside(segment)
     path = store.path_of(segment)
-    try:
-        records = store.read(low, segment.last + 1, bytes_max)
-    except OSError as error:
-        # A sector that cannot be read is as good as one that reads wrong.
-        message = f"record {low} cannot be read: {error}"
-        raise RotFound(message, file=path, position=0) from error
+    records = store.read(low, segment.last + 1, bytes_max)
     ends = records[-1].index == segment.last
     if records[0].chain != crc or (ends and records[-1].crc != segment.tail.crc):
         message = f"records {low} to {records[-1].index} do not chain to their neighbours"

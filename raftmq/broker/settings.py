@@ -9,6 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from raftmq.wire.address import why_no_address
+
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -66,7 +68,8 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How fast sealed segments are read and checked in the background, so that rot is found while
     other copies are sound; 0: never."""
     cache_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
-    """Recent records each group keeps in memory for followers and readers near the end."""
+    """Recent records each group keeps in memory for followers and readers near the end; less if
+    `limits.cache_bytes_max`, shared out equally, leaves less."""
     reserve_bytes: Annotated[int, Meta(ge=0)] = 64 * MIB
     """When the disk has less left, the node takes no messages and hands over what it leads; the
     space is for votes and upkeep. 0: only when a write fails."""
@@ -80,14 +83,18 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frame_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=64 * MIB)] = 40 * MIB
     """One frame on a connection; larger than a batch and than `raft.message_bytes_max`."""
     connections_max: Positive = 4_096
-    """Connections accepted; one more is told `busy` and closed."""
+    """Connections of clients accepted; one more is told `busy` and closed. Nodes have 64 beside
+    them; together they take at most half of the process's descriptors."""
     connection_requests_max: Positive = 1_024
     """Requests of one connection that wait for an answer; then the node stops reading from it."""
     connection_bytes_max: Positive = 32 * MIB
     """Bytes of one connection's waiting requests, and of its unsent answers; likewise."""
     requests_bytes_max: Positive = 256 * MIB
-    """Bytes of waiting requests and unsent answers over all connections; then the node stops
-    reading from those that hold more than their share, so that the rest goes on."""
+    """Bytes of unfinished and waiting requests and of unsent answers over all connections; then the
+    node stops reading from those that hold more than their share, so that the rest goes on."""
+    cache_bytes_max: Annotated[int, Meta(ge=MIB)] = 1 * GIB
+    """Recent records in memory over all groups of the node, in equal parts; a group's newest record
+    is kept all the same."""
     peer_bytes_max: Positive = 64 * MIB
     """Unsent bytes to one peer; then Raft messages to it are dropped, which Raft expects."""
     fetch_wait_ms_max: Positive = 60_000
@@ -149,6 +156,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             bool(node.peers) != bool(node.join),
             "exactly one of node.peers (a founding node) and node.join (a later one) is needed",
         )
+        for peer in (Peer(node.id, node.host, node.port), *node.peers, *node.join):
+            problem = why_no_address(peer.host, peer.port)
+            _require(not problem, f"the address of node {peer.id}: {problem}")
         if node.peers:
             ids = [peer.id for peer in node.peers]
             _require(len(set(ids)) == len(ids), f"node.peers names an id twice: {ids}")

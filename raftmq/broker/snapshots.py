@@ -25,15 +25,16 @@ from raftmq.errors import CorruptRecord, Unavailable
 from raftmq.log.faults import DiskFull
 from raftmq.log.record import Record
 from raftmq.log.snapshot import SnapshotReceiver
+from raftmq.pop.replicas import member_of
 from raftmq.wire import raft as raft_wire
-from raftmq.wire.codec import pack, unpack
+from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind, SnapshotChunk, SnapshotProgress
 
+from .comparing import Comparing
 from .connection import Connection
 from .group import Group, node_of
 from .hosting import group_folder, log_identity, log_meta, restore_machine
-from .members import member_of
 from .peers import PeerLink
 from .world import Worker, run_on
 
@@ -55,15 +56,24 @@ class Snapshots:
         self._reader = reader
         self._disk = disk
         self._receivers: dict[int, SnapshotReceiver] = {}
+        self.comparing = Comparing(node, self, reader=reader, disk=disk)
+        """Whether replicas differ at the borders."""
         self._sending: set[tuple[int, int]] = set()
 
     def take(self, group: Group, record: Record) -> None:
         """Snapshot the machine as it is just after `record`, the last one applied."""
+        if group.differs:
+            return
         meta = log_meta(group.snapshot_meta(record))
         state = group.machine.snapshot()
-        self._disk.submit(partial(group.store.save_snapshot, meta, state), self._saved)
+        saved = partial(self._saved, group, record.index)
+        self._disk.submit(partial(group.store.save_snapshot, meta, state), saved)
 
-    def _saved(self, _: object, error: BaseException | None) -> None:
+    def _saved(
+        self, group: Group, index: int, crc: int | None, error: BaseException | None
+    ) -> None:
+        if crc is not None and not group.is_retired:
+            self.comparing.saved(group, index, crc)
         # A full disk only means that this border has no snapshot: there will be others.
         if error is not None and not isinstance(error, DiskFull):
             self._node.fail(error)
@@ -85,10 +95,13 @@ class Snapshots:
 
     async def _send(self, group: Group, message: Message) -> bool:
         assert message.snapshot is not None
+        if group.differs:
+            # Its snapshots may differ, too.
+            return False
         number = node_of(message.to)
         link = self._node.links.get(number)
         # A node that lost its disk is reached where its old self was, but is another member.
-        if link is None or message.to != member_of(self._node.catalog, number):
+        if link is None or message.to != member_of(self._node.catalog, group.number, number):
             return False
         index = message.snapshot.meta.index
         try:
@@ -128,9 +141,9 @@ class Snapshots:
             header = pack(SnapshotProgress(received or 0))
             connection.reply(frame.kind, frame.correlation, header)
 
-        self._disk.submit(partial(self._receive, group, chunk, frame.body), done)
+        self._disk.submit(partial(self.take_chunk, group, chunk, frame.body), done)
 
-    def _receive(self, group: Group, chunk: SnapshotChunk, data: bytes) -> int:
+    def take_chunk(self, group: Group, chunk: SnapshotChunk, data: bytes) -> int:
         """On the disk thread: take a chunk, and the whole file when it is complete."""
         receiver = self._receivers.get(group.number)
         if receiver is None or receiver.index != chunk.index:
@@ -153,13 +166,14 @@ class Snapshots:
 
     def restore(self, group: Group, snapshot: Snapshot) -> None:
         """A snapshot that was received took the place of the log: the machine follows."""
+        self.comparing.forget(group)
         file = group.store.open_snapshot(snapshot.meta.index)
         group.replace_machine(restore_machine(group.number, file.state()), snapshot.meta)
 
 
 async def _offer(link: PeerLink, chunk: SnapshotChunk, data: bytes) -> int:
     """Send a chunk; how many bytes the other side has then."""
-    frame = await link.request(FrameKind.SNAPSHOT, pack(chunk), [data])
-    if frame.kind == FrameKind.ERROR:
-        raise Unavailable(unpack(ErrorReply, frame.header).message)
-    return unpack(SnapshotProgress, frame.header).received
+    progress = await link.ask(FrameKind.SNAPSHOT, chunk, SnapshotProgress, [data])
+    if not 0 <= progress.received <= chunk.size:
+        raise Unavailable(f"{progress.received} bytes of {chunk.size} cannot have been received")
+    return progress.received

@@ -5,14 +5,18 @@ able to vote, to note a new term, and to write the few records that let old segm
 
 | left | what follows |
 |---|---|
-| less than the reserve | leaders take no messages and hand over to who has space; reads go on |
-| less than half of it | followers drop what leaders send, as if the network had lost it |
+| less than the reserve | leaders take no messages and hand over to a node with space |
+| less than half of it | leaders take upkeep only; followers drop what leaders send, as if lost |
 | nothing | writes wait and are tried again: see `disk` |
 
-Writes are taken again when a quarter more than the reserve is free.
+Messages are taken again when a quarter more than the reserve is free. Down to half of the reserve
+clients may pop, ack, commit offsets and change the catalog (delete topics, say): such commands are
+small, and a consumer that cannot ack would be handed everything again. Reading by offset needs no
+space at all.
 
 Invariants:
-- What is below the reserve is spent on votes, terms and upkeep only, apart from what was under way.
+- The upper half of the reserve is spent on commands, which are small, and never on messages; the
+  lower half on votes, terms and upkeep only, apart from what was under way.
 
 Left out: telling the other nodes. A leader sees from what its followers acknowledge who has space.
 
@@ -54,16 +58,19 @@ class Space:
         self._free = free
         needed = self._reserve + self._reserve // 4 if self.is_low else self._reserve
         was_low, self.refusal = self.is_low, ""
+        is_starved = is_failing or free < self._reserve // 2
         if is_failing or free < needed:
             own = self._node.settings.node
             self.refusal = (
                 f"the disk of node {own.id} is full: {own.data} has {free} bytes left, and "
                 f"log.reserve_bytes is {self._reserve}; it takes no messages until there is more "
-                "space, reads go on"
+                + ("space, nor pops, acks and commits; " if is_starved else "space; ")
+                + "reads go on"
             )
         if was_low or self.is_low:
             for group in self._node.groups.values():
                 group.full = self.refusal
+                group.is_starved = self.is_low and is_starved
         if self.is_low and not was_low:
             self._node.think()
 

@@ -85,6 +85,7 @@ def _group_status(node: "Node", group: Group) -> dict[str, Any]:
         "voters_outgoing": list(group.conf_state.voters_outgoing),
         "refusal": group.refusal,
         "abstains": group.abstains,
+        "differs": group.differs,
         "rotten": node.repairs.status(group.number),
         "rotten_snapshots": node.repairs.rotten_snapshots(group),
         "kept_for_dead": held._asdict() if held is not None else None,

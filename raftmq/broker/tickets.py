@@ -10,6 +10,18 @@ from typing import Protocol
 from raftmq.pop.results import Result
 from raftmq.wire.messages import ErrorReply
 
+RETRY_SECONDS = 0.2
+"""Before a leader tries its own upkeep again, if the refusal names no time."""
+
+
+def retry_seconds(error: ErrorReply) -> float:
+    """How long to wait before trying again what was refused.
+
+    Never zero: the reason for a refusal (a hand-over, a stop, a full disk, no quorum) lasts, and
+    the loop has other work to do meanwhile.
+    """
+    return error.retry_ms / 1000 if error.retry_ms > 0 else RETRY_SECONDS
+
 
 class Ticket(Protocol):
     """Somebody who waits for a proposal's outcome."""
@@ -41,3 +53,24 @@ class Callback:
     def failed(self, error: ErrorReply) -> None:
         """Call the second function."""
         self._on_failed(error)
+
+
+class Shared:
+    """The ticket of a record with commands of many."""
+
+    __slots__ = ("_tickets",)
+
+    def __init__(self, tickets: list[Ticket | None]) -> None:
+        self._tickets = tickets
+
+    def done(self, results: list[Result]) -> None:
+        """Give each its own result."""
+        for ticket, result in zip(self._tickets, results, strict=True):
+            if ticket is not None:
+                ticket.done([result])
+
+    def failed(self, error: ErrorReply) -> None:
+        """Tell each of them."""
+        for ticket in self._tickets:
+            if ticket is not None:
+                ticket.failed(error)

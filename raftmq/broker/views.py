@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from raftmq.errors import Unavailable
-from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import ClusterView, FrameKind, GroupView, Metadata, NodeView
 
 from .group import node_of
@@ -38,9 +37,7 @@ async def ask_all(node: "Node") -> dict[int, ClusterView]:
 
     async def ask(link: PeerLink) -> None:
         with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
-            frame = await link.request(FrameKind.METADATA, pack(Metadata([])))
-            if frame.kind != FrameKind.ERROR:
-                views[link.peer.id] = unpack(ClusterView, frame.header)
+            views[link.peer.id] = await link.ask(FrameKind.METADATA, Metadata([]), ClusterView)
 
     async with trio.open_nursery() as nursery:
         for link in node.links.all():
@@ -53,6 +50,13 @@ def _group_view(node: "Node", number: int) -> GroupView:
     if group is None:
         return GroupView(number, 0, 0, node.catalog.groups[number].members, [])
     conf = group.conf_state
-    voters = [node_of(member) for member in conf.voters]
-    learners = [node_of(member) for member in conf.learners]
-    return GroupView(number, node_of(group.leader), group.raft.term, voters, learners)
+    members = (*conf.voters, *conf.voters_outgoing, *conf.learners)
+    return GroupView(
+        number,
+        node_of(group.leader),
+        group.raft.term,
+        [node_of(member) for member in conf.voters],
+        [node_of(member) for member in conf.learners],
+        [node_of(member) for member in conf.voters_outgoing],
+        sorted(set(members)),
+    )

@@ -21,7 +21,7 @@ Invariants:
 
 from collections.abc import Callable
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import trio
 
@@ -49,13 +49,33 @@ class Worker(Protocol):
         """Finish the jobs submitted so far and end; blocks until then."""
 
 
+@runtime_checkable
+class Lasting(Protocol):
+    """A stream that breaks when the other end is gone without a word."""
+
+    def give_up_after(self, seconds: float) -> None:
+        """Break when nothing that was sent is acknowledged for this long; an idle stream is probed
+        (keep-alive). Without this, TCP tries for a quarter of an hour, at ever longer intervals:
+        after an outage of a minute the next try may be a minute away."""
+
+
+def give_up_after(stream: trio.abc.Stream, seconds: float) -> None:
+    """Have a stream break if its other end is silent for this long; streams within one process
+    have no such end."""
+    if isinstance(stream, Lasting):
+        stream.give_up_after(seconds)
+
+
 class World(Protocol):
     """All that a node touches outside itself."""
 
     files: FileSystem
-    """The disk; only for jobs on a worker, and at start before serving begins."""
+    """The disk; for jobs on a worker. On the loop only while a replica is opened, and where a node
+    that is met for the first time is written down."""
     random: Random
     """Where every random choice of a node comes from."""
+    descriptors_max: int
+    """Files and sockets that the process may have open."""
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since 1970; it may step back."""
@@ -72,6 +92,7 @@ class World(Protocol):
         Raises:
             ConnectionRefusedError: the other machine says that nobody listens there.
             OSError: it cannot be reached.
+            UnicodeError, ValueError, OverflowError: what a resolver makes of some texts.
         """
 
 

@@ -30,6 +30,7 @@ from raftmq.chaos.faults import (
     Schedule,
     World,
     draw,
+    draw_mixed,
     expanded,
     of_world,
     shrink,
@@ -92,7 +93,9 @@ class Plan:
             from raftmq.chaos.core import draw_schedule
 
             return draw_schedule(seed, seconds=self.seconds, kinds=self.kinds())
-        return draw(seed, self.kinds(), nodes=NODES, seconds=self.seconds)
+        # Real processes are slow to judge: there all schedules are dense.
+        how = draw_mixed if self.world is World.SIM else draw
+        return how(seed, self.kinds(), nodes=NODES, seconds=self.seconds)
 
     def play(self, schedule: Schedule) -> Outcome:
         """One run. In a made-up world the same plan and schedule give the same outcome.
@@ -248,9 +251,13 @@ class Totals:
     verdicts: Counter[str] = field(default_factory=Counter)
     """By verdict; vacuous runs count as `vacuous`."""
     faults: Counter[str] = field(default_factory=Counter)
+    """Faults that had an effect, by name."""
+    scheduled: Counter[str] = field(default_factory=Counter)
     """Events of the schedules, by fault."""
     counts: Counter[str] = field(default_factory=Counter)
     coverage: Counter[Coverage] = field(default_factory=Counter)
+    compared: Counter[str] = field(default_factory=Counter)
+    """Comparisons that could have shown a violation, by check."""
     simulated_seconds: float = 0.0
     cpu_seconds: float = 0.0
     bad: list[Result] = field(default_factory=list)
@@ -272,14 +279,27 @@ class Totals:
         """Count one more."""
         outcome = result.outcome
         self.verdicts["vacuous" if outcome.is_vacuous else outcome.verdict.value] += 1
-        self.faults.update(event.fault for event in outcome.schedule.events)
+        self.faults.update(outcome.struck)
+        self.scheduled.update(event.fault for event in outcome.schedule.events)
         self.counts.update(outcome.counts)
         self.coverage.update(outcome.coverage)
+        # Counter.update keeps a check that compared nothing, with 0.
+        self.compared.update(outcome.compared)
         self.simulated_seconds += outcome.simulated_seconds
         self.cpu_seconds += result.cpu_seconds
         if not outcome.is_good:
             self.bad.append(result)
             self.bad.sort(key=lambda one: one.seed)
+
+    @property
+    def never_struck(self) -> list[str]:
+        """Faults that were due and had no effect in any of the runs."""
+        return sorted(set(self.scheduled) - set(self.faults))
+
+    @property
+    def vacuous_checks(self) -> list[str]:
+        """Checks that compared nothing in any of the runs."""
+        return sorted(name for name, count in self.compared.items() if not count)
 
     @property
     def is_violated(self) -> bool:

@@ -12,6 +12,7 @@ stderr.
 | 5 | with `--strict`: all were judged and at least one is invalid |
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from raftmq.chaos.checkers.search import PLACES_MAX
 from raftmq.chaos.checkers.verdict import Verdict, explain, worst
 from raftmq.chaos.history import NotAHistory
 
+NODE_LOG = re.compile(r"node-\d+\.log")
+"""What a node said, not what clients saw."""
 SUFFIXES = frozenset({".log", ".txt", ".edn", ".parquet"})
 EXIT_USAGE = 2
 EXIT_VIOLATION = 5
@@ -71,10 +74,14 @@ def main(
 
 
 def histories_in(path: Path) -> list[Path]:
-    """The file itself, or the histories in a folder and those below it, by name."""
+    """The file itself, or the histories in a folder and those below it, by name.
+
+    Logs of nodes, which the plugin keeps beside histories, are none.
+    """
     if path.is_file():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    found = [file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file()]
+    return sorted(file for file in found if not NODE_LOG.fullmatch(file.name))
 
 
 def judge_file(path: Path, limit: Limit, *, is_explained: bool = False) -> Verdict:

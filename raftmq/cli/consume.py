@@ -43,6 +43,7 @@ class _Reading:
     is_assigned: bool = False
     instance: str | None = None
     is_broadcast: bool = False
+    is_start_given: bool = False
     done: int = 0
     is_interrupted: bool = False
 
@@ -74,7 +75,7 @@ class _Reading:
     default="earliest",
     metavar="START",
     help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (so long ago). With -g "
-    "only where the group has no place yet.  [default: earliest]",
+    "only where the group has no place yet.  [default: earliest; of a new instance latest]",
 )
 @click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
 @click.option(
@@ -135,6 +136,8 @@ def consume(
     render = _renderer(output, template)
     reading = _Reading(topic, group, start, queues, count, until_end, render, filter_)
     reading.is_assigned, reading.instance = is_assigned, instance
+    source = click.get_current_context().get_parameter_source("start")
+    reading.is_start_given = source is not click.core.ParameterSource.DEFAULT
     if queues and is_assigned:
         raise click.UsageError("--assigned says which queues: leave out --queue")
     if output == "table" and template is None:
@@ -168,6 +171,9 @@ async def _mode(mq: "Client", reading: _Reading) -> "Literal['pop', 'ordered'] |
         return None if by_offset else "pop"
     mode = found[0].mode
     reading.is_broadcast = mode == "broadcast"
+    if reading.is_broadcast and not reading.is_start_given:
+        # As in the client: a new instance hears what comes from now on.
+        reading.start = "latest"
     return "pop" if mode == "pop" else "ordered" if mode == "ordered" else None
 
 
@@ -187,6 +193,12 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
 
     assert reading.group is not None
     start = reading.start
+    if reading.is_assigned or reading.instance:
+        raise Failure(
+            f"consumer group {reading.group!r} has mode {mode}: it has neither members nor "
+            "instances, each consumer is handed what comes next",
+            fix="leave out --assigned and --instance, or take another group",
+        )
     if reading.queues or start not in ("earliest", "latest"):
         raise Failure(
             f"consumer group {reading.group!r} has mode {mode}: it takes what it is handed, "

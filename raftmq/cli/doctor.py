@@ -199,7 +199,7 @@ def check_cluster(session: Session) -> Finding:
     from .exits import Failure
 
     try:
-        picture = Session(session.url, min(2.0, session.timeout)).run(picture_of)
+        picture = session.run(picture_of)
     except Failure as failure:
         found = f"none answers at {session.url}"
         if failure.code != ExitCode.UNREACHABLE:

@@ -77,6 +77,10 @@ _FIXES = {
 
 def explained(error: RaftmqError, *, url: str) -> Failure:
     """An error of the client as something to show. `url` is where the cluster was looked for."""
+    if "log.reserve_bytes" in str(error):
+        fix = "free space on that disk, or lower log.retention_bytes and start the node again"
+        code = ExitCode.UNREACHABLE if isinstance(error, Unavailable) else ExitCode.FAILED
+        return Failure(str(error), fix=fix, code=code)
     if isinstance(error, Unavailable):
         fix = (
             f"is a cluster running at {url}? `raftmq up` starts one here; --url or RAFTMQ_URL "

@@ -85,21 +85,36 @@ def describe(session: Session, name: str, output: str) -> None:
     """
 
     async def call(mq: "Client") -> "tuple[ConsumerGroup, list[Backlog]]":
-        return await mq.admin.describe_group(name), await mq.admin.backlogs(group=name)
+        found = await mq.admin.describe_group(name)
+        if _mode(found) == "broadcast":
+            # Each instance keeps its offsets under a name of its own.
+            groups = [g for g in await mq.admin.list_groups() if g.name.startswith(f"{name}@")]
+            instances.extend(groups)
+        return found, await mq.admin.backlogs(group=name)
 
+    instances: list[ConsumerGroup] = []
     found, backlogs = session.run(call)
     if output == "json":
         left = [{**each._asdict(), "lag": each.lag} for each in backlogs]
-        print_json({**_plain(found), "backlogs": left})
+        heard = {"instances": list(map(_plain, instances))} if instances else {}
+        print_json({**_plain(found), "backlogs": left, **heard})
         return
     if found.settings is not None:
         show_settings(found.settings)
     for each in found.subscriptions:
         click.echo(f"of {each.topic} it wants: {each.filter}")
+    for instance in instances:
+        _show_offsets(instance)
+    if instances:
+        return
     if found.settings is not None and not found.offsets:
         show_attachments(found.settings)
         show_backlogs(backlogs)
         return
+    _show_offsets(found)
+
+
+def _show_offsets(found: "ConsumerGroup") -> None:
     print_table(
         ["TOPIC", ">QUEUE", ">COMMITTED", ">EARLIEST", ">END", ">LAG", ">PASSED", "COMMITTED AT"],
         [

@@ -228,12 +228,11 @@ async def known_settings(mq: "Client", name: str) -> "GroupSettings":
 def show_settings(settings: "GroupSettings") -> None:
     """In a few lines, for people."""
     delays = " ".join(map(duration_text, settings.schedule))
-    lines = [
-        f"group      {settings.name}",
-        f"mode       {settings.mode}",
-        f"invisible  {duration_text(settings.invisible)}",
-        f"attempts   {settings.attempts_max}, waiting {delays}",
-    ]
+    lines = [f"group      {settings.name}", f"mode       {settings.mode}"]
+    if settings.mode in ("pop", "ordered"):
+        # Groups that read by offset have no leases and no retries.
+        lines.append(f"invisible  {duration_text(settings.invisible)}")
+        lines.append(f"attempts   {settings.attempts_max}, waiting {delays}")
     if settings.mode == "ordered":
         then = "blocks what comes after it" if settings.is_blocking else "is a dead letter"
         lines.append(f"order      by {settings.order}; what failed for the last time {then}")

@@ -9,11 +9,12 @@ tail*): the next start cuts it, if nothing after it was durable. Anything else i
 code is 4.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -165,7 +166,18 @@ def inspect(
 
 
 def _logs(folder: Path) -> list[Path]:
-    """The folders of logs: this one, or those below it."""
+    """The folders of logs: this one, or those below it.
+
+    Raises:
+        PermissionError: some of it may not be read, so what is there is not known.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise error
+
+    # `rglob` passes over folders that may not be read, as if they were empty.
+    for _ in os.walk(folder, onerror=refuse):
+        pass
     found = {path.parent for suffix in SUFFIXES for path in folder.rglob(f"[0-9]*{suffix}")}
     return sorted(found)
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from raftmq.errors import Reason, Rejected
+
 from .output import note, output_option, print_json, print_line, print_table, table_of
 from .session import Session, with_session
 from .values import DURATION
@@ -144,10 +146,16 @@ async def look_at_groups(mq: "Client", *, topic: str | None, group: str | None) 
         settings.name: settings.mode
         for settings in await mq.admin.consumer_groups(name=group, topic=topic)
     }
+    found_groups = await mq.admin.list_groups(topic=topic)
+    if group is not None and not modes and not any(_is_of(g.name, group) for g in found_groups):
+        where = f" of topic {topic!r}" if topic else ""
+        message = f"there is no consumer group {group!r}{where}: list those that there are"
+        raise Rejected(Reason.UNKNOWN_GROUP, message)
     lines: dict[tuple[str, str], GroupLine] = {}
-    for found in await mq.admin.list_groups(topic=topic):
-        mode = modes.get(found.name, "pull")
-        for offset in found.offsets if group in (None, found.name) else ():
+    for found in found_groups:
+        # An instance of a group that broadcasts keeps its offsets under its own name.
+        mode = modes.get(found.name) or modes.get(found.name.partition("@")[0], "pull")
+        for offset in found.offsets if group is None or _is_of(found.name, group) else ():
             _add(
                 lines,
                 GroupLine(
@@ -168,6 +176,11 @@ async def look_at_groups(mq: "Client", *, topic: str | None, group: str | None) 
         )
         _add(lines, line)
     return Look(time.monotonic(), [lines[key] for key in sorted(lines)], [])
+
+
+def _is_of(name: str, group: str) -> bool:
+    """True for the group itself, and for instances of a group that broadcasts."""
+    return name == group or name.startswith(f"{group}@")
 
 
 def _add(lines: dict[tuple[str, str], GroupLine], line: GroupLine) -> None:

@@ -1,9 +1,11 @@
 """`raftmq produce`: send messages."""
 
+import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,15 +16,20 @@ import click
 from raftmq.errors import Unavailable
 
 from .exits import ExitCode
-from .output import Meter, note, output_option, print_line
+from .output import Meter, counted, note, output_option, print_line
 from .session import Session, with_session
 from .sources import Chunk, given, lines, made_up
 from .values import DURATION, PROPERTY, SIZE
 
 if TYPE_CHECKING:
+    from anyio import CancelScope
+
     from raftmq.client import Client, PendingMany, Producer, SentMany
 
     from .values import Scalar
+
+ANSWER_SECONDS_MAX = 2.0
+"""After Ctrl-C, what is under way may take this long to be answered."""
 
 UNDER_WAY_MAX = 32
 """Chunks that wait for their receipts at a time."""
@@ -43,7 +50,10 @@ class _Sending:
     total: int | None
     show: "Callable[[SentMany], None]"
     done: int = 0
+    in_doubt: int = 0
+    is_interrupted: bool = False
     started: float = 0.0
+    reading: "CancelScope | None" = None
 
 
 @click.command()
@@ -110,39 +120,80 @@ def produce(
     try:
         session.run(lambda mq: _send(mq, sending))
     except KeyboardInterrupt:
-        _summarize(sending)
         return ExitCode.INTERRUPTED
-    _summarize(sending)
-    return ExitCode.OK
+    finally:
+        _summarize(sending)
+    return ExitCode.INTERRUPTED if sending.is_interrupted else ExitCode.OK
 
 
 async def _send(mq: "Client", sending: _Sending) -> None:
-    under_way: deque[PendingMany] = deque()
+    import anyio
 
-    async def settle() -> None:
-        sent = await under_way.popleft().wait(check=False)
-        sending.show(sent)
-        sending.done += len(sent) - len(sent.failed)
-        meter.advance(len(sent))
-        sent.check()
-
+    under_way: deque[tuple[int, PendingMany]] = deque()
     sending.started = time.monotonic()
-    async with mq.producer(sending.topic) as producer:
-        is_many = sending.total is None or sending.total > RECEIPTS_SHOWN_MAX
-        is_typed = sending.total is None and sys.stdin.isatty()
-        with Meter("sending", total=sending.total, is_shown=is_many and not is_typed) as meter:
-            async for chunk in sending.source:
-                while (pending := _take(producer, sending, chunk)) is None:
-                    if not under_way:
-                        raise Unavailable(
-                            f"the buffer has no room for {len(chunk.bodies)} messages"
-                        )
-                    await settle()
-                under_way.append(pending)
-                while under_way and (under_way[0].is_done or len(under_way) >= UNDER_WAY_MAX):
-                    await settle()
-            while under_way:
-                await settle()
+    is_many = sending.total is None or sending.total > RECEIPTS_SHOWN_MAX
+    is_typed = sending.total is None and sys.stdin.isatty()
+    with Meter("sending", total=sending.total, is_shown=is_many and not is_typed) as meter:
+
+        async def settle() -> None:
+            count, pending = under_way[0]
+            sent = await pending.wait(check=False)
+            under_way.popleft()
+            sending.show(sent)
+            sending.done += count - len(sent.failed)
+            sending.in_doubt += len(sent.failed)
+            meter.advance(count)
+            sent.check()
+
+        async with mq.producer(sending.topic) as producer, _until_interrupted(sending):
+            try:
+                with anyio.CancelScope() as sending.reading:
+                    await _send_all(producer, sending, under_way, settle)
+                # After Ctrl-C too what is under way is answered, mostly within milliseconds.
+                with anyio.move_on_after(ANSWER_SECONDS_MAX if sending.is_interrupted else None):
+                    while under_way:
+                        await settle()
+                if under_way:
+                    # Leaving the producer in peace would wait for their deadlines.
+                    raise KeyboardInterrupt
+            finally:
+                sending.in_doubt += sum(count for count, _ in under_way)
+
+
+async def _send_all(
+    producer: "Producer",
+    sending: _Sending,
+    under_way: "deque[tuple[int, PendingMany]]",
+    settle: "Callable[[], Awaitable[None]]",
+) -> None:
+    async for chunk in sending.source:
+        while (pending := _take(producer, sending, chunk)) is None:
+            if not under_way:
+                raise Unavailable(f"the buffer has no room for {len(chunk.bodies)} messages")
+            await settle()
+        under_way.append((len(chunk.bodies), pending))
+        while under_way and (under_way[0][1].is_done or len(under_way) >= UNDER_WAY_MAX):
+            await settle()
+
+
+@asynccontextmanager
+async def _until_interrupted(sending: _Sending) -> AsyncIterator[None]:
+    """Inside, the first Ctrl-C ends the reading, and the second one ends everything."""
+    import anyio
+
+    async def watch() -> None:
+        with anyio.open_signal_receiver(signal.SIGINT) as signals:
+            async for _ in signals:
+                if sending.is_interrupted:
+                    raise KeyboardInterrupt
+                sending.is_interrupted = True
+                assert sending.reading is not None
+                sending.reading.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        yield
+        tasks.cancel_scope.cancel()
 
 
 def _take(producer: "Producer", sending: _Sending, chunk: Chunk) -> "PendingMany | None":
@@ -254,4 +305,6 @@ def _summarize(sending: _Sending) -> None:
         return
     seconds = time.monotonic() - sending.started
     rate = f", {sending.done / seconds:,.0f}/s" if sending.done > RECEIPTS_SHOWN_MAX else ""
-    note(f"{sending.done:,} messages stored in {seconds:.2f} s{rate}")
+    note(f"{counted(sending.done, 'message')} stored in {seconds:.2f} s{rate}")
+    if sending.in_doubt:
+        note(f"{counted(sending.in_doubt, 'message')} sent and not known to be stored")

@@ -6,7 +6,7 @@ as they arrive, so a pipe is read in large pieces and what is typed is sent line
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from io import BufferedReader
+from io import FileIO
 from pathlib import Path
 
 from .exits import Failure
@@ -66,9 +66,9 @@ async def lines(path: Path | None, separator: bytes | None) -> AsyncIterator[Chu
     rest = b""
     with _opened(path) as file:
         while True:
-            # The thread is left behind on Ctrl-C: nobody can end a wait for the terminal.
-            # `read1` gives what is there.
-            data = await anyio.to_thread.run_sync(file.read1, CHUNK_BYTES, abandon_on_cancel=True)
+            # The thread is left behind on Ctrl-C, as a wait for the terminal cannot be ended. The
+            # file has no buffer: its lock would hold up whoever closes it until the wait ends.
+            data = await anyio.to_thread.run_sync(file.read, CHUNK_BYTES, abandon_on_cancel=True)
             if not data:
                 break
             *whole, rest = (rest + data).split(b"\n")
@@ -81,9 +81,9 @@ async def lines(path: Path | None, separator: bytes | None) -> AsyncIterator[Chu
             yield _chunk([rest], separator)
 
 
-def _opened(path: Path | None) -> BufferedReader:
+def _opened(path: Path | None) -> FileIO:
     """The file; None: stdin, which stays open when this is closed."""
-    return open(0 if path is None else path, "rb", closefd=path is not None)
+    return open(0 if path is None else path, "rb", buffering=0, closefd=path is not None)
 
 
 def _chunk(found: list[bytes], separator: bytes | None) -> Chunk:

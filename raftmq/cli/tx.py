@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 
 from .exits import ExitCode
-from .output import note, output_option, print_json, print_table
+from .output import counted, note, output_option, print_json, print_table
 from .session import Session, with_session
 
 
@@ -51,13 +51,17 @@ def list_(session: Session, group: str, output: str) -> int:
 
 @tx.command()
 @click.argument("transaction")
-@click.option("--commit/--rollback", "is_commit", required=True, default=None, help="How it ended.")
+@click.option("--commit/--rollback", "is_commit", default=None, help="How it ended.  [required]")
 @with_session
-def resolve(session: Session, transaction: str, is_commit: bool) -> int:
+def resolve(session: Session, transaction: str, is_commit: bool | None) -> int:
     """End a transaction: deliver its messages, or throw them away. The first outcome holds."""
+    if is_commit is None:
+        raise click.UsageError("say how it ended: --commit delivers, --rollback throws away")
     count = session.run(lambda mq: mq.end_transaction(transaction, commit=is_commit))
     done = "delivered" if is_commit else "thrown away"
-    note(f"{count} messages are {done}" if count else "it had ended so before, or was empty")
+    note(
+        f"{done}: {counted(count, 'message')}" if count else "it had ended so before, or was empty"
+    )
     return ExitCode.OK
 
 

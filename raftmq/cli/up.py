@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from .exits import Failure
-from .output import note, print_table
+from .output import bytes_text, note, print_table
 from .playground import Playground, State, choose_ports, running, temporary
 from .supervisor import Supervisor
 
@@ -61,10 +61,23 @@ def up(
     started = time.monotonic()
     playground = _prepare(nodes, data, port, any_port=any_port)
     playground.is_temporary = playground.is_temporary or is_temporary
+    warn_of_space(playground.folder)
     if detach:
         _detach(playground)
     else:
         _stay(playground, started)
+
+
+def warn_of_space(folder: Path) -> None:
+    """Say it if the nodes will start and refuse each write."""
+    from raftmq.broker.settings import Log
+
+    free, reserve = shutil.disk_usage(folder).free, Log().reserve_bytes
+    if free < reserve:
+        note(
+            f"the disk of {folder} has {bytes_text(free)} left, and nodes take no messages below "
+            f"log.reserve_bytes, {bytes_text(reserve)}: free some, or give --data another disk"
+        )
 
 
 @click.command()

@@ -148,10 +148,16 @@ class _Address(_Kind):
     name = "host:port"
 
     def read(self, text: str) -> tuple[str, int]:
+        from raftmq.wire.address import why_no_address
+
         host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not (port.isascii() and port.isdecimal()):
             _refuse(text, "an address as host:port")
-        return host.strip("[]"), int(port)
+        problem = why_no_address(host, int(port))
+        if problem:
+            _refuse(text, f"an address as host:port: {problem}")
+        return host, int(port)
 
 
 DURATION = _Duration()

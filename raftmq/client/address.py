@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from raftmq.errors import Reason, Rejected
+from raftmq.wire.address import why_no_address
 
 PORT_DEFAULT = 7400
 """The native port where a URL names none."""
@@ -45,13 +46,15 @@ def _parse_one(text: str, url: str) -> Address:
         port = rest[1:]
     else:
         host, _, port = text.partition(":")
-    if not host or set(host) & set("/@?#"):
+    if not host:
         raise _wrong(url, f"{text!r} is no host:port")
-    if not port:
-        return Address(host, PORT_DEFAULT)
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+    if port and not (port.isascii() and port.isdigit()):
         raise _wrong(url, f"{port!r} is no port")
-    return Address(host, int(port))
+    address = Address(host, int(port) if port else PORT_DEFAULT)
+    problem = why_no_address(*address)
+    if problem:
+        raise _wrong(url, problem)
+    return address
 
 
 def _wrong(url: str, why: str) -> Rejected:

@@ -467,9 +467,9 @@ class Admin:
         found = await self._offsets_at(groups, at, timeout)
         return {number & _MASK: offset for number, offset in found.items()}
 
-    async def cluster(self, *, timeout: float | None = None) -> ClusterView:
-        """Nodes, partition groups with their leaders, and all topics."""
-        asking = self._router.ask_system_leader(None)
+    async def cluster(self, *, is_latest: bool = True, timeout: float | None = None) -> ClusterView:
+        """Nodes, groups with leaders, topics; not `is_latest`: as any one node knows them."""
+        asking = self._router.ask_system_leader(None) if is_latest else self._router.ask_any_node()
         return await self._router.within(timeout, asking, "reading the routing table")
 
     async def status(self, node: int, *, timeout: float | None = None) -> dict[str, Any]:

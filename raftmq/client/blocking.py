@@ -343,6 +343,13 @@ class BlockingClient:
         make = partial(self._client.claimed_producer, topic, session, label=label, **settings)
         return BlockingClaimedProducer(self._loop, self._loop.call(make))
 
+    def claim_part(
+        self, topic: str, work: str, *, label: int = 1, part: int, parts: int = 0
+    ) -> int:
+        """See `Client.claim_part`."""
+        claim = partial(self._client.claim_part, topic, work, label=label, part=part, parts=parts)
+        return self._loop.wait(claim)
+
     @overload
     def consumer(
         self, topic: str, *, mode: Literal["pull", "broadcast"] = "pull", **settings: Any

@@ -11,6 +11,10 @@ the earlier holders of this label have stored in each queue. So work that is don
 each under a label that grows, stores each message once, however often a process dies and whatever
 the old one still does: whoever comes next reads what is there, and sends what is missing.
 
+*Work in parts.* Work that several such producers do side by side is cut into parts, and a message
+must be in the same part whenever the work is done again. `claim_part` records in the cluster which
+parts of a label were begun, and how many there are if the caller knows; another number is refused.
+
 Invariants:
 - The number of a message in its queue is its place among those of this label; there is no gap.
 - Nothing is sent before all queues are claimed: what `stored` says cannot grow by another's hand.
@@ -132,6 +136,40 @@ class ClaimedProducer(Producer):
         """Queues that the topic gets are the next claim's."""
         if self._queues is not None and self._claimed_view is not None:
             self._queues.view = self._claimed_view
+
+
+async def claim_part(
+    router: Router, topic: str, work: str, *, label: int, part: int, parts: int
+) -> int:
+    """Record that a part of a label's work begins; the highest part that was begun so far.
+
+    One session holds it, on the topic's first queue. A repeat is safe; so is cancelling.
+
+    Args:
+        router: to the cluster.
+        topic: its name.
+        work: what names the work, in every process that does a part of it.
+        label: which piece of the work is sent; it never goes back.
+        part: from 1.
+        parts: how many there are; 0: the caller does not know.
+
+    Raises:
+        Rejected: `OTHER_PARTS`, the label was begun in another number of parts; `FENCED`, a higher
+            label was claimed; `UNKNOWN_TOPIC`.
+        Unavailable, OutcomeUnknown: a leader did not answer in time; try again.
+    """
+    require(bool(work), "work has a name")
+    require(0 < label < 1 << 63, "a label is 1 to 2^63 - 1")
+    require(0 < part < 1 << 63 and 0 <= parts < 1 << 63, "parts are counted from 1 to 2^63 - 1")
+    looking = router.topic(topic, is_fresh=True)
+    view = await router.within(None, looking, f"looking up topic {topic!r}")
+    queue, group = view.id << QUEUE_BITS, view.groups[0]
+    request = ClaimSessions(group, producer_id(work), [queue], label, part, parts)
+    frame = await router.call_leader(
+        group, FrameKind.SESSIONS, request, is_change=True, queue_number=queue
+    )
+    (session,) = unpack(SessionsClaimed, frame.header).sessions
+    return session.part
 
 
 def producer_id(session: str) -> int:

@@ -21,7 +21,7 @@ from raftmq.pop.policy import Mode
 
 from .address import parse_url
 from .admin import Admin
-from .claimed import ClaimedProducer
+from .claimed import ClaimedProducer, claim_part
 from .consumer import Consumer, OnTrimmed, Start
 from .delays import cancel_delayed
 from .events import Events, Names, read_events
@@ -102,6 +102,12 @@ class Client:
         make = partial(self._claimed_producer_class, topic, ProducerSettings(**settings))
         parts = {"router": self._router, "supervisor": self._supervisor, "world": self._world}
         return make(session, label, **parts)
+
+    async def claim_part(
+        self, topic: str, work: str, *, label: int = 1, part: int, parts: int = 0
+    ) -> int:
+        """Record that a part of some work begins; see `claimed.claim_part`."""
+        return await claim_part(self._router, topic, work, label=label, part=part, parts=parts)
 
     @overload
     def consumer(
@@ -409,7 +415,10 @@ class Connecting(AbstractAsyncContextManager[C]):
         router: Router,
         world: ClientWorld,
         make: Callable[[Router, Supervisor, ClientWorld], C],
+        *,
+        waits: bool = True,
     ) -> None:
+        self._waits = waits
         self._router = router
         self._world = world
         self._make = make
@@ -424,7 +433,7 @@ class Connecting(AbstractAsyncContextManager[C]):
         try:
             supervisor = self._supervisor = Supervisor(self._tasks)
             self._router.start(supervisor.nest(lambda _: self._router.close()))
-            contact = self._router.first_contact()
+            contact = self._router.first_contact(waits=self._waits)
             await self._router.within(None, contact, "a first contact with the cluster")
         except BaseException:
             await self._end(self._tasks)
@@ -450,7 +459,12 @@ class Connecting(AbstractAsyncContextManager[C]):
 
 
 def connect(
-    url: str, *, timeout: float = 30.0, cluster: str = "", world: ClientWorld | None = None
+    url: str,
+    *,
+    timeout: float = 30.0,
+    cluster: str = "",
+    waits: bool = True,
+    world: ClientWorld | None = None,
 ) -> AbstractAsyncContextManager[Client]:
     """`async with connect(url) as mq:` opens a cluster, on trio or asyncio.
 
@@ -463,6 +477,8 @@ def connect(
             out (7400).
         timeout: seconds; the default of every call.
         cluster: refuse a cluster of another id; empty: take any.
+        waits: for nodes that do not listen yet, until the time is over; False: fail at once if
+            every address refuses the connection.
         world: the network, clock and randomness to use; None: the real ones.
 
     Raises:
@@ -471,4 +487,4 @@ def connect(
     """
     world = world or RealWorld()
     router = Router(world, parse_url(url), cluster=cluster, seconds_max=timeout)
-    return Connecting(router, world, Client)
+    return Connecting(router, world, Client, waits=waits)

@@ -32,7 +32,7 @@ from .consumer_groups import require_mode
 from .fetching import Cursor, Fetcher
 from .membership import Member
 from .message import QUEUE_BITS, Message, Messages, Slice
-from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets
+from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets, seconds_left
 from .router import Router
 from .starting import Exactly, OnTrimmed, Start, require, start_of
 from .subscriptions import subscribe
@@ -502,10 +502,11 @@ class Consumer:
         self._sequence += 1
         sequence = self._sequence
         lost: list[Cursor] = []
+        left = seconds_left(self._router, timeout)
         for partition_group, part in by_partition.items():
             epochs = {cursor.queue_number: cursor.epoch for cursor in part if cursor.epoch}
             offsets = {cursor.queue_number: offset for cursor, offset in part.items()}
-            fenced = await self._commit_at(partition_group, offsets, epochs, sequence, timeout)
+            fenced = await self._commit_at(partition_group, offsets, epochs, sequence, left())
             for cursor, offset in part.items():
                 if cursor.queue_number in fenced:
                     lost.append(cursor)

@@ -65,6 +65,9 @@ class Backlog(NamedTuple):
     """Messages that retention took before they were settled."""
     purged: int = 0
     """Messages of dead letters that were thrown away."""
+    has_begun: bool = True
+    """False: the group has no place in this queue yet. `next` is where it would begin now, at
+    `latest` further on with each message that comes."""
 
     @property
     def fresh(self) -> int:
@@ -115,7 +118,7 @@ async def find_backlogs(
 ) -> list[Backlog]:
     """What these groups have left to do, by group, topic and queue.
 
-    A group that was attached and that nobody popped for is told as it will begin.
+    A group that was attached and has no place yet is told as it would begin now, and says so.
     """
     by_name = {topic.name: topic for topic in topics}
     wanted = {
@@ -138,7 +141,9 @@ async def find_backlogs(
             if view is None:
                 end, earliest = ends[queue].end, ends[queue].earliest
                 start = end if attached.attachment.is_latest else earliest
-                view = BacklogView(number, queue, end, start, 0, 0, 0, 0, 0, 0, 0)
+                unbegun = BacklogView(number, queue, end, start, 0, 0, 0, 0, 0, 0, 0)
+                found.append(_backlog(attached, unbegun)._replace(has_begun=False))
+                continue
             found.append(_backlog(attached, view))
     return sorted(found)
 

@@ -180,23 +180,37 @@ class Intake:
             elif source.credit:
                 source.ask_rest(invisible_ms=self.invisible_ms)
 
-    def ask_anew(self) -> set[int]:
-        """The partition groups that may have something, as far as is known; their wishes end."""
+    def ask_anew(self) -> None:
+        """An answer is due from each source that may have something, as far as is known; their
+        wishes end. A wish that stands for long enough has told that there is nothing."""
         before = anyio.current_time() - HEARD_SECONDS
-        found = {group for group, s in self.sources.items() if not s.is_waiting_since(before)}
-        for group in found:
-            self.sources[group].leave()
-        return found
+        for source in self.sources.values():
+            source.is_due = not source.is_waiting_since(before)
+            if source.is_due:
+                source.leave()
+
+    def ask_due(self, count: int) -> bool:
+        """Ask sources whose answer is due for what they have now; False: no answer is due."""
+        due = {s.group for s in self.sources.values() if s.is_due and s.error is None}
+        if due:
+            self.ask(count, wait=0, only=due)
+        return bool(due)
+
+    def check_due(self, since: float) -> None:
+        """Raise `Unavailable` if an answer is due since a time that is too long ago: a leader said
+        "try again" all the while."""
+        seconds = self._router.seconds_max
+        if anyio.current_time() < since + seconds:
+            return
+        whys = [s.why for s in self.sources.values() if s.is_due]
+        why = next(filter(None, whys), self._router.last_error)
+        text = f"a leader of topic {self._view.name!r} did not say for {seconds:g} s what it has"
+        raise Unavailable(f"{text}: {why}")
 
     @property
     def first_group(self) -> int:
         """The partition group of the topic's first queue, which never changes."""
         return self._view.groups[0]
-
-    @property
-    def is_polling(self) -> bool:
-        """True while a wish is under way that is answered at once."""
-        return any(source.is_polling for source in self.sources.values())
 
     async def wait(self, deadline: float) -> None:
         """Wait for news until `deadline`. Cancelling changes nothing.
@@ -285,9 +299,9 @@ class Intake:
         self._is_closing = True
         unheard = [source for source in self.sources.values() if source.is_unheard]
         self.leave()
-        while any(source.is_asking for source in unheard) or self._list_rest(unheard):
+        while self._list_rest(unheard):
             await self._news.wait()
-            unheard = [source for source in unheard if source.is_asking or source.is_more]
+            unheard = [source for source in unheard if source.is_unheard or source.is_more]
         waiter = Waiter()
         for lease in self.shelf.leases():
             self.sources[lease.group].give_back(lease, waiter)
@@ -322,11 +336,12 @@ class Intake:
         source.give_back(lease, Waiter())
 
     def _list_rest(self, sources: list[Source]) -> bool:
-        """Ask what was handed out and has not come yet; False: there is nobody to ask."""
+        """Ask what was handed out and has not come yet; False: no answer will come. A source that
+        looks for its leader is asked once it has found it."""
         for source in sources:
             if source.is_idle:
                 source.ask(0, wait_ms=0, invisible_ms=self.invisible_ms)
-        return any(source.is_asking for source in sources)
+        return any(source.is_asking or source.lost_since is not None for source in sources)
 
 
 def lease_ms(seconds: float, name: str) -> int:

@@ -1,9 +1,11 @@
 """Offsets, asked of and told to the leaders of partition groups."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
+
+import anyio
 
 from raftmq.errors import Reason, Rejected
 from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted, QueueOffset
@@ -41,6 +43,12 @@ def time_ms(time: datetime) -> int:
     return max(0, (time - EPOCH) // timedelta(milliseconds=1))
 
 
+def seconds_left(router: Router, timeout: float | None) -> Callable[[], float]:
+    """What is left of a timeout that begins now: several leaders are asked within one."""
+    deadline = anyio.current_time() + (router.seconds_max if timeout is None else timeout)
+    return lambda: max(deadline - anyio.current_time(), 0.0)
+
+
 def by_partition(groups: Mapping[int, int]) -> dict[int, list[int]]:
     """Partition group → its queues, of queue → partition group."""
     queues: dict[int, list[int]] = {}
@@ -58,14 +66,15 @@ async def find_offsets(
         router: finds the leaders.
         groups: queue number → its partition group.
         at: a time in milliseconds, `EARLIEST` or `LATEST`.
-        timeout: seconds for each partition group; None: the default.
+        timeout: seconds for all partition groups; None: the default.
     """
     found: dict[int, FoundOffset] = {}
+    left = seconds_left(router, timeout)
     for group, queues in by_partition(groups).items():
         for part in _parts(queues):
             question = FindOffsets([FindOffset(queue, at) for queue in part])
             frame = await router.call_leader(
-                group, FrameKind.OFFSETS, question, timeout=timeout, queue_number=max(part)
+                group, FrameKind.OFFSETS, question, timeout=left(), queue_number=max(part)
             )
             found |= {reply.queue: reply for reply in unpack(FoundOffsets, frame.header).queues}
     return found
@@ -80,13 +89,14 @@ async def committed_of(
 ) -> list[CommittedOffset]:
     """What a consumer group (None: each) has committed in a partition group.
 
-    Long answers come in pages, each with a timeout of its own.
+    Long answers come in pages, all within the timeout.
     """
     offsets: list[CommittedOffset] = []
+    left = seconds_left(router, timeout)
     question = Committed(partition_group, name)
     while True:
         frame = await router.call_leader(
-            partition_group, FrameKind.COMMITTED, question, timeout=timeout
+            partition_group, FrameKind.COMMITTED, question, timeout=left()
         )
         page = unpack(CommittedOffsets, frame.header)
         offsets += page.offsets
@@ -101,8 +111,9 @@ async def committed_offsets(
 ) -> dict[int, int]:
     """Queue number → what a consumer group has committed; queues without are left out."""
     found: dict[int, int] = {}
+    left = seconds_left(router, timeout)
     for group in by_partition(groups):
-        for offset in await committed_of(router, group, name, timeout):
+        for offset in await committed_of(router, group, name, left()):
             if offset.queue in groups:
                 found[offset.queue] = offset.offset
     return found
@@ -132,6 +143,7 @@ async def commit_offsets(
 ) -> list[int]:
     """Commit offsets of queues of one partition group; those that are fenced."""
     fenced: list[int] = []
+    left = seconds_left(router, timeout)
     for part in _parts(list(offsets)):
         items = [QueueOffset(queue, offsets[queue], stamp.epochs.get(queue, 0)) for queue in part]
         message = CommitOffsets(name, items, stamp.sequence, stamp.kept_ms, stamp.is_reset)
@@ -139,7 +151,7 @@ async def commit_offsets(
             partition_group,
             FrameKind.COMMIT,
             message,
-            timeout=timeout,
+            timeout=left(),
             is_change=True,
             queue_number=max(part),
         )

@@ -34,7 +34,9 @@ from .consumer_groups import attach
 from .desk import Desk
 from .intake import COUNT_MAX, Intake, PopSettings, lease_ms
 from .leases import Grip, HeldLease
+from .message import QUEUE_BITS
 from .popped import LeasedMessage, LeasedMessages, Part, PoppedMessage, PoppedMessages, Settlement
+from .resetting import begin
 from .router import Router
 from .shelf import Taken
 from .starting import require
@@ -83,7 +85,9 @@ class PopConsumer:
     async def __aenter__(self) -> Self:
         """Attach the group to the topic, and make it if there is none.
 
-        Cancelling leaves nothing behind but the group, its attachment and its filter.
+        With `start="latest"` a new group has begun in each partition group when this returns: what
+        is sent from then on comes. Cancelling leaves nothing behind but the group, its attachment
+        and its filter.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, the group has another mode; `BAD_NAME`.
@@ -98,6 +102,10 @@ class PopConsumer:
         attached = await attach(
             self._router, self.topic, self.group, settings.mode, is_latest=settings.is_latest
         )
+        if settings.is_latest:
+            # The place is in each data group's log only once a command has named the group there.
+            queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
+            await begin(self._router, attached.number, queues)
         self._nest = self._supervisor.nest(self._fail)
         intake = self._intake = Intake(
             self._router,
@@ -155,7 +163,8 @@ class PopConsumer:
 
         Args:
             count: the most to return, at least 1.
-            wait: seconds; 0 asks the leaders for what they have and does not wait for more.
+            wait: seconds; 0 asks the leaders for what they have and does not wait for more. A
+                leader that says "try again" is asked again, up to the client's default timeout.
             invisible: seconds for which these messages, and those of later calls, are this
                 consumer's alone, up to 12 hours; None: as before, at first what `consumer` was
                 given, or else the group's policy. Of what was popped ahead, and lay here for a
@@ -168,8 +177,8 @@ class PopConsumer:
             Rejected: an argument is out of its range, or the group or topic is gone.
             UnreadableBatch: messages that were handed out cannot be read. They are handed out
                 again, and are dead letters in the end; calling again goes on.
-            Unavailable: nothing is there and a leader was not found for the client's default
-                timeout. Calling again goes on.
+            Unavailable: nothing is there and a leader was not found, or without a wait did not
+                say what it has, for the client's default timeout. Calling again goes on.
         """
         taken = await self._next_many(count, wait, invisible)
         grips = [self._grip(each) for each in taken]
@@ -280,8 +289,10 @@ class PopConsumer:
             await self._at_desk().make_invisible(lease_ms(invisible, "invisible"))
         now = anyio.current_time()
         deadline = now + wait
-        # Without a wait each leader is asked once, and every answer is waited for.
-        unasked = None if wait else intake.ask_anew()
+        begun = now
+        if not wait:
+            # Each leader is asked, again after "try again", and every answer is waited for.
+            intake.ask_anew()
         try:
             while True:
                 self._opened()
@@ -291,15 +302,16 @@ class PopConsumer:
                         intake.ask(count)
                     return taken
                 intake.check()
-                seconds = deadline - now
-                if unasked is None and seconds <= 0:
-                    return []
-                intake.ask(count, wait=seconds, only=unasked)
-                if unasked is not None:
-                    unasked -= {s.group for s in intake.sources.values() if s.is_asking}
-                    if not unasked and not intake.is_polling:
+                if not wait:
+                    if not intake.ask_due(count):
                         return []
-                await intake.wait(float("inf") if unasked is not None else deadline)
+                    intake.check_due(begun)
+                    await intake.wait(begun + self._router.seconds_max)
+                elif now >= deadline:
+                    return []
+                else:
+                    intake.ask(count, wait=deadline - now)
+                    await intake.wait(deadline)
                 now = anyio.current_time()
         finally:
             if not self._settings.prefetch:

@@ -21,7 +21,7 @@ from raftmq.pop.offsets import CLAIM
 from raftmq.wire.messages import TopicView
 
 from .message import QUEUE_BITS
-from .offsets import Stamp, by_partition, commit_offsets, committed_offsets
+from .offsets import Stamp, by_partition, commit_offsets, committed_offsets, seconds_left
 from .resetting import draw_epoch
 from .router import Router
 
@@ -53,7 +53,7 @@ class Progress:
 
         Args:
             offsets: queue → the next offset to read; it may go back.
-            timeout: seconds for each partition group; None: the client's default.
+            timeout: seconds for all of it; None: the client's default.
 
         Raises:
             Rejected: `FENCED`, somebody took it since; `OFFSET_OUT_OF_RANGE`, an offset is beyond
@@ -78,11 +78,12 @@ class Progress:
             view = await self._router.topic(self.topic, is_fresh=True)
             self._view = view if view.id == self.topic_id else self._view
         groups = self._numbers(offsets)
+        left = seconds_left(self._router, timeout)
         for group, numbers in by_partition(groups).items():
             part = {number: offsets[number & _MASK] for number in numbers}
             stamp = Stamp(dict.fromkeys(numbers, self.epoch), self._sequence)
             fenced = await commit_offsets(
-                self._router, group, self.group, part, timeout, stamp=stamp
+                self._router, group, self.group, part, left(), stamp=stamp
             )
             if fenced:
                 message = (

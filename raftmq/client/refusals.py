@@ -28,3 +28,12 @@ def exception_of(error: ErrorReply) -> RaftmqError:
         return Rejected(Reason(error.code), error.message)
     except ValueError:
         return ProtocolError(f"refused for a reason unknown here, {error.code!r}: {error.message}")
+
+
+def is_refused(error: BaseException | None) -> bool:
+    """True if a connection failed because no process listens, at any address of the name."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_refused, error.exceptions))
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    return error is not None and is_refused(error.__cause__)

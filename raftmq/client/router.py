@@ -51,7 +51,7 @@ from .address import Address
 from .calls import LeaderCall
 from .connection import Answer, Connection, Lost, open_connection
 from .message import QUEUE_BITS
-from .refusals import exception_of, refusal_of
+from .refusals import exception_of, is_refused, refusal_of
 from .supervisor import Nest
 from .world import ClientWorld
 
@@ -314,23 +314,29 @@ class Router:
 
     # -- the table -------------------------------------------------------------------------------
 
-    async def first_contact(self) -> None:
+    async def first_contact(self, *, waits: bool) -> None:
         """Wait until any node has answered, however long it takes; give it a deadline.
 
         Raises:
             Rejected: `WRONG_CLUSTER`.
+            Unavailable: not `waits`, and no process listens at any address of the URL.
         """
         attempt = 0
         while True:
             self.check()
+            refused = 0
             for address in self._bootstrap:
                 try:
                     await self._open(address)
                 except Unavailable as error:
                     self.last_error = str(error)
+                    refused += is_refused(error.__cause__)
                 else:
                     if await self.refresh():
                         return
+            if refused == len(self._bootstrap) and not waits:
+                where = ", ".join(map(str, self._bootstrap))
+                raise Unavailable(f"no process listens at {where}")
             await anyio.sleep(self.delay(attempt))
             attempt += 1
 
@@ -412,6 +418,18 @@ class Router:
         view = await _all_pages(ask, Metadata(topics, is_latest=True))
         self._take_in(view, keep_topics=topics is not None)
         return view
+
+    async def ask_any_node(self) -> ClusterView:
+        """The table without topics, as the first node that answers knows it; no leader is needed.
+
+        Raises:
+            Unavailable: no node answers.
+        """
+        for candidate in self._candidates(()):
+            view = await self._ask(candidate, [])
+            if view is not None:
+                return view
+        raise Unavailable(f"no node answers: {self.last_error}")
 
     async def _ask_anybody(self, name: str) -> bool:
         """Ask one node for a topic; False if it does not know it. No leader is needed."""

@@ -141,6 +141,10 @@ class Source:
         """Since when its leader is looked for, by the event loop's clock."""
         self.error: RaftmqError | None = None
         """Why nothing can be had here."""
+        self.is_due = False
+        """True: `Intake.ask_anew` wants an answer, and none that lists messages has come since."""
+        self.why = ""
+        """What the last refusal said; empty: the last answer was none."""
         self.unreadable: RaftmqError | None = None
         """Why messages that were handed out could not be read."""
         self.is_more = False
@@ -163,11 +167,6 @@ class Source:
         or lost, and no whole list has come since."""
         is_asking = self._wish is not None or self.credit > 0
         return is_asking or (self._has_asked and self._told_on is None)
-
-    @property
-    def is_polling(self) -> bool:
-        """True while a wish is under way that is answered at once."""
-        return self._wish is not None and self._wish.wait_ms == 0
 
     @property
     def is_idle(self) -> bool:
@@ -287,6 +286,7 @@ class Source:
         if answer.kind != _POPPED:
             raise ProtocolError(f"a wish was answered by a frame of kind {answer.kind}")
         popped = unpack(Popped, answer.header)
+        self.is_due, self.why = False, ""
         shelved = self._read(wish, popped, memoryview(answer.body))
         is_filled = shelved >= wish.count > 0 or popped.is_more
         self.filled_at = anyio.current_time() if is_filled else None
@@ -396,6 +396,7 @@ class Source:
         code = refusal.code
         # It was not carried out, so nothing was listed.
         self._told_on = self._listed = None
+        self.why = refusal.message
         if code not in RETRIED and code != "protocol":
             self.error = exception_of(refusal)
             return

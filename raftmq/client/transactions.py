@@ -31,7 +31,7 @@ Left out: sending several batches of a transaction at once; each waits for its a
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -140,7 +140,7 @@ class Transaction:
                 than the inputs or the messages before; `TRANSACTION_ENDED`, somebody has ended the
                 transaction; `FENCED`, an input is not in hand any more.
             Unavailable, OutcomeUnknown: it is not known to be stored; the transaction can only be
-                rolled back.
+                rolled back, and refuses all that is sent after it with `BAD_ARGUMENT`.
         """
         await self._send([Outgoing(body, key, tag, props)], queue)
 
@@ -152,7 +152,7 @@ class Transaction:
         await self._send(rows, queue)
 
     async def _send(self, rows: list[Outgoing], queue: int | None) -> None:
-        self._check_open()
+        self._check_whole()
         queues = self._queues
         by_queue: dict[int, list[Outgoing]] = {}
         for row in rows:
@@ -162,10 +162,13 @@ class Transaction:
         if groups - {home}:
             raise Rejected(Reason.BAD_ARGUMENT, self._elsewhere(home, sorted(groups - {home})))
         batches = [(at, part, self._encode(part)) for at, part in by_queue.items()]
+        # Until all of it is stored a message may be lost. The next one would take its number, too.
+        self._is_broken = bool(batches)
         if batches and not self._is_begun:
             await self._begin(home)
         for at, part, sealed in batches:
             await self._store(queues.view.id << QUEUE_BITS | at, part, sealed)
+        self._is_broken = False
 
     def _elsewhere(self, home: int, others: list[int]) -> str:
         """Why messages cannot stand where their queues are, and where they could."""
@@ -189,7 +192,6 @@ class Transaction:
         """Store messages in one queue; `sealed` has them as a batch."""
         first = self._sequences.get(queue_number, 0)
         body = sealed.stamp(queue=queue_number, producer=self._number, first_sequence=first)
-        self._is_broken = True
         await self._router.call_leader(
             self._partition_group,
             FrameKind.PRODUCE,
@@ -199,7 +201,6 @@ class Transaction:
             is_change=True,
             queue_number=queue_number,
         )
-        self._is_broken = False
         self._sequences[queue_number] = first + len(rows)
 
     def _pick(self, key: str | bytes | None, queue: int | None) -> int:
@@ -246,10 +247,7 @@ class Transaction:
                 of its messages may be lost.
             OutcomeUnknown: no answer came; the check-back, or this call again, finds out.
         """
-        self._check_open()
-        if self._is_broken:
-            message = "a message of this transaction may not be stored: it can only be rolled back"
-            raise Rejected(Reason.BAD_ARGUMENT, message)
+        self._check_whole()
         if self._inputs is not None and not self._is_begun:
             # There is nothing to send, and still something to acknowledge.
             await self._begin(self._partition_group)
@@ -277,6 +275,12 @@ class Transaction:
     def _check_open(self) -> None:
         if self._is_ended:
             raise Rejected(Reason.TRANSACTION_ENDED, "this transaction has ended")
+
+    def _check_whole(self) -> None:
+        self._check_open()
+        if self._is_broken:
+            message = "a message of this transaction may not be stored: it can only be rolled back"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
 
     async def __aenter__(self) -> Self:
         return self
@@ -354,29 +358,41 @@ async def open_transactions(
     router: Router, group: str = "", *, age_ms_min: int = 0, timeout: float | None = None
 ) -> list[OpenTransaction]:
     """See `Client.open_transactions`."""
+    found: list[OpenTransaction] = []
+    for partition_group in _data_groups(router):
+        found += await _open_in(router, partition_group, group, age_ms_min, timeout)
+    return sorted(found, key=lambda each: each.opened_ms)
+
+
+def _data_groups(router: Router) -> list[int]:
+    return sorted(set(router.groups) - {SYSTEM_GROUP})
+
+
+async def _open_in(
+    router: Router, partition_group: int, group: str, age_ms_min: int, timeout: float | None
+) -> list[OpenTransaction]:
+    """The open transactions of one partition group, by number."""
     found: dict[str, OpenTransaction] = {}
-    for partition_group in sorted(set(router.groups) - {SYSTEM_GROUP}):
-        after = 0
-        while True:
-            request = FindTransactions(partition_group, group, age_ms_min, after)
-            frame = await router.call_leader(
-                partition_group, FrameKind.TRANSACTIONS, request, timeout=timeout
+    after = 0
+    while True:
+        request = FindTransactions(partition_group, group, age_ms_min, after)
+        frame = await router.call_leader(
+            partition_group, FrameKind.TRANSACTIONS, request, timeout=timeout
+        )
+        page = unpack(FoundTransactions, frame.header)
+        for view in page.transactions:
+            name = format_transaction_id(partition_group, view.transaction)
+            found[name] = OpenTransaction(
+                name,
+                view.producer_group,
+                view.note,
+                view.opened_ms,
+                view.messages,
+                view.inputs,
             )
-            page = unpack(FoundTransactions, frame.header)
-            for view in page.transactions:
-                name = format_transaction_id(partition_group, view.transaction)
-                found[name] = OpenTransaction(
-                    name,
-                    view.producer_group,
-                    view.note,
-                    view.opened_ms,
-                    view.messages,
-                    view.inputs,
-                )
-            if not page.is_cut:
-                break
-            after = page.transactions[-1].transaction
-    return sorted(found.values(), key=lambda each: each.opened_ms)
+        if not page.is_cut:
+            return list(found.values())
+        after = page.transactions[-1].transaction
 
 
 @asynccontextmanager
@@ -384,16 +400,24 @@ async def check_back(
     router: Router, group: str, check: Check, *, after: float, every: float
 ) -> AsyncIterator[None]:
     """See `Client.check_back`."""
+    asking: set[int] = set()
+    one_at_a_time = anyio.Lock()
+
     async with anyio.create_task_group() as tasks:
+
+        async def look(partition_group: int) -> None:
+            try:
+                await _check_group(router, partition_group, group, check, after, one_at_a_time)
+            finally:
+                asking.discard(partition_group)
 
         async def run() -> None:
             while True:
                 await anyio.sleep(every)
-                try:
-                    await _check_all(router, group, check, after)
-                except RaftmqError:
-                    # A leader is being elected, or somebody was faster: the next round sees.
-                    continue
+                # A partition group without a leader holds up its own transactions alone.
+                for partition_group in sorted(set(_data_groups(router)) - asking):
+                    asking.add(partition_group)
+                    tasks.start_soon(look, partition_group)
 
         tasks.start_soon(run)
         try:
@@ -402,13 +426,28 @@ async def check_back(
             tasks.cancel_scope.cancel()
 
 
-async def _check_all(router: Router, group: str, check: Check, after: float) -> None:
-    for transaction in await open_transactions(router, group, age_ms_min=round(after * 1000)):
+async def _check_group(
+    router: Router,
+    partition_group: int,
+    group: str,
+    check: Check,
+    after: float,
+    one_at_a_time: anyio.Lock,
+) -> None:
+    try:
+        found = await _open_in(router, partition_group, group, round(after * 1000), None)
+    except RaftmqError:
+        # A leader is being elected: the next round sees.
+        return
+    for transaction in sorted(found, key=lambda each: each.opened_ms):
         if transaction.inputs:
             # Of all groups: its leases say how it ends.
             continue
-        outcome = check(transaction)
-        if inspect.isawaitable(outcome):
-            outcome = await outcome
-        if outcome is not None:
+        async with one_at_a_time:
+            outcome = check(transaction)
+            if inspect.isawaitable(outcome):
+                outcome = await outcome
+        if outcome is None:
+            continue
+        with suppress(RaftmqError):  # Another process was faster, or the next round sees.
             await end_transaction(router, transaction.id, is_commit=bool(outcome), timeout=None)

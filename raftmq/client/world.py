@@ -13,6 +13,12 @@ import anyio
 import trio
 from anyio.abc import SocketAttribute
 
+from raftmq.wire.patience import set_patience
+
+SILENT_SECONDS_MAX = 30.0
+"""A node that acknowledges nothing for this long is given up, also while nothing is asked of it.
+"""
+
 
 class Stream(Protocol):
     """A connection's bytes. Errors are those of anyio's byte streams."""
@@ -52,8 +58,14 @@ class RealWorld:
 
     async def connect(self, host: str, port: int) -> Stream:
         """Open a TCP connection that sends small frames at once."""
-        stream = await anyio.connect_tcp(host, port)
-        stream.extra(SocketAttribute.raw_socket).setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        try:
+            stream = await anyio.connect_tcp(host, port)
+        except (ValueError, OverflowError) as error:
+            # What a resolver makes of some texts (UnicodeError is a ValueError): no such host.
+            raise OSError(f"{host}:{port} is no address: {error}") from error
+        raw = stream.extra(SocketAttribute.raw_socket)
+        raw.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        set_patience(raw, SILENT_SECONDS_MAX)
         return stream
 
 

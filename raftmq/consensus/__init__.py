@@ -31,8 +31,9 @@ network. Responses to peers hold votes and acknowledgements, so they must never 
 An append with no responses needs no sync. What is lost by a crash is what had no response yet.
 A snapshot in a STORAGE_APPEND replaces log and machine; from the `Ready` that holds it on, queued
 STORAGE_APPLY records at or below its index must not be applied any more, though their responses
-may still be stepped. After a torn write, what is recovered must never claim a commit index past
-the last record that is left.
+may still be stepped. What is recovered must never claim a commit index past the last record that
+is left, nor one below a MEMBERSHIP record that is followed by another: the later one proves that
+the earlier is committed, and a member that forgets it would elect by the membership before both.
 
 **Founding and joining.** Each first member starts from the same snapshot, at index 1 or above, and
 its membership names them all. A node that joins later starts empty and is sent a snapshot first,

@@ -40,7 +40,7 @@ class Config:
     """Settings of one node of one group. `validate` is called by `Raft`."""
 
     id: int
-    """This node's id in the group: 1 or more, never used again after a disk was wiped."""
+    """This node's id in the group: 1 or more, never used again once its log is lost or deleted."""
 
     election_ticks: int = 10
     """A follower campaigns when it hears from no leader for between this many ticks and one less
@@ -111,7 +111,8 @@ class Config:
     refuse_foreign_snapshots: bool = False
     """Ignore a snapshot whose membership lacks this node. Off, because a new member is sent the
     oldest snapshot that is kept, which may be older than its own addition; it learns of that from
-    the records that follow, and cannot campaign before."""
+    the records that follow. It cannot campaign before, as no membership before its addition has
+    its id: that takes an id that no earlier log of the group had."""
 
     disable_proposal_forwarding: bool = True
     """A follower refuses proposals (`NOT_LEADER`, with the leader's id) instead of sending them

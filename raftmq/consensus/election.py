@@ -19,7 +19,7 @@ Sources: Raft §5.1, §5.2, §5.4.1; thesis §3.10, §4.2.3, §9.6; etcd-io/raft
 from collections.abc import Callable
 from enum import Enum
 
-from raftmq.consensus import applying, follower, leader
+from raftmq.consensus import applying, follower, leader, transfer
 from raftmq.consensus.core import Core
 from raftmq.consensus.messages import TRANSFER, Message, MessageKind
 from raftmq.consensus.quorum import VoteResult, joint_vote_result
@@ -64,6 +64,9 @@ def on_timeout_now(core: Core, message: Message) -> None:
     """The leader hands over: no pre-vote, since no partition is being recovered from."""
     core.note(Event.TIMEOUT_NOW_RECEIVED, core.term, message.sender)
     _start(core, Campaign.TRANSFER)
+    if core.role is Role.FOLLOWER:
+        # It abstains, learns, or must apply a change first: the leader need not wait for it.
+        transfer.decline(core, message.sender)
 
 
 def _start(core: Core, kind: Campaign) -> None:

@@ -335,6 +335,7 @@ HANDLERS: dict[MessageKind, Callable[[Core, Message], DropReason | None]] = {
     MessageKind.SNAPSHOT_STATUS: on_snapshot_status,
     MessageKind.UNREACHABLE: on_unreachable,
     MessageKind.TRANSFER_LEADER: transfer.on_transfer_request,
+    MessageKind.TRANSFER_DECLINED: transfer.on_declined,
     MessageKind.READ_INDEX: leader_reads.on_read_request,
 }
 """What a leader does with each kind of message of its own term; others it ignores."""

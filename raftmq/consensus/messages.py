@@ -13,7 +13,7 @@ defaults costs about 0.1 µs to make, and the network can write all kinds with o
 | SNAPSHOT | snapshot |
 | PROPOSE | proposals (term is 0) |
 | READ_INDEX, its response | context, index (the response); term of the request is 0 |
-| TIMEOUT_NOW, TRANSFER_LEADER, FORGET_LEADER | nothing more |
+| TIMEOUT_NOW, TRANSFER_DECLINED, TRANSFER_LEADER, FORGET_LEADER | nothing more |
 | STORAGE_APPEND | entries, snapshot, and term, vote, commit if the hard state changed; responses |
 | STORAGE_APPLY | entries, responses |
 
@@ -71,6 +71,8 @@ class MessageKind(IntEnum):
     READ_INDEX_RESPONSE = 14
     FORGET_LEADER = 15
     """To a follower: act as if you had not heard from the leader."""
+    TRANSFER_DECLINED = 16
+    """Successor to leader: I must not lead now, so go on leading."""
 
     CAMPAIGN = 32
     """Local: the election timeout ran out."""
@@ -132,6 +134,7 @@ RESPONSE_KINDS = frozenset(
         MessageKind.PRE_VOTE_RESPONSE,
         MessageKind.HEARTBEAT_RESPONSE,
         MessageKind.READ_INDEX_RESPONSE,
+        MessageKind.TRANSFER_DECLINED,
         MessageKind.UNREACHABLE,
         MessageKind.STORAGE_APPEND_RESPONSE,
         MessageKind.STORAGE_APPLY_RESPONSE,

@@ -8,7 +8,15 @@ Sources: Raft; etcd-io/raft's RawNode.
 
 from collections.abc import Callable, Sequence
 
-from raftmq.consensus import abstaining, applying, election, follower, leader, reconfigure
+from raftmq.consensus import (
+    abstaining,
+    applying,
+    election,
+    follower,
+    leader,
+    reconfigure,
+    transfer,
+)
 from raftmq.consensus.changes import MembershipChange, encode_change
 from raftmq.consensus.config import Config
 from raftmq.consensus.core import Core
@@ -214,6 +222,13 @@ class Raft:
     def transfer_leadership(self, to: int) -> None:
         """Hand over to `to`, or ask the leader to. Watch `Ready.soft_state` for the outcome."""
         self._step(Message(MessageKind.TRANSFER_LEADER, self._core.id, sender=to))
+
+    def decline(self, message: Message) -> None:
+        """Answer a TIMEOUT_NOW that this member must not act on, instead of stepping it: the
+        leader that sent it goes on at once."""
+        assert message.kind is MessageKind.TIMEOUT_NOW, message.kind
+        if message.term == self._core.term:
+            transfer.decline(self._core, message.sender)
 
     def read_index(self, context: bytes) -> None:
         """Ask for a linearizable read; the answer is a `ReadState` with the same `context`.

@@ -3,7 +3,8 @@
 Raft §6 lets a server use a new membership as soon as it is in its log. Like etcd, this
 implementation switches when the record is *applied*; it is therefore safe only because a new
 change is not proposed before the last one is applied (`leader.change_refusal`), and nobody
-campaigns over an unapplied one (`election`).
+campaigns over an unapplied one (`election`). Both hold after a crash only if the commit index that
+is recovered covers every MEMBERSHIP record but the last: `raftmq.log.recovery` sees to that.
 
 Sources: Raft §6; thesis §4; etcd-io/raft.
 """

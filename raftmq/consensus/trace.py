@@ -128,6 +128,8 @@ class Event(Enum):
     """term, target"""
     TRANSFER_REPLACED = auto()
     """term, former target"""
+    TRANSFER_DECLINED = auto()
+    """term, target"""
     TRANSFER_DROPPED_NO_LEADER = auto()
     """term"""
     TIMEOUT_NOW_SENT = auto()

@@ -1,7 +1,12 @@
 """Leadership transfer: the leader hands over to a follower that has its whole log.
 
 Thesis §3.10: the leader stops taking proposals, brings the target's log up to its own, and tells
-it to campaign at once. If that has not worked within an election timeout, it goes on leading.
+it to campaign at once. If that has not worked within an election timeout, it goes on leading; at
+once if the target declines, because its shell has a reason why it must not lead, or because it may
+not campaign.
+
+Invariants:
+- A declined transfer costs the leader one round trip without proposals, not an election timeout.
 
 Sources: thesis §3.10; etcd-io/raft.
 """
@@ -42,6 +47,21 @@ def on_transfer_request(core: Core, message: Message) -> None:
         core.note(Event.TIMEOUT_NOW_SENT_AT_ONCE, target)
     else:
         send_append(core, target, progress, even_if_empty=True)
+
+
+def decline(core: Core, leader: int) -> None:
+    """Tell the leader that hands over to this member to go on leading."""
+    core.messages.append(
+        Message(MessageKind.TRANSFER_DECLINED, leader, sender=core.id, term=core.term)
+    )
+
+
+def on_declined(core: Core, message: Message) -> None:
+    """The successor does not take the office: take proposals again."""
+    # A member that was replaced as successor meanwhile does not end the newer transfer.
+    if core.transferee == message.sender:
+        core.transferee = NONE
+        core.note(Event.TRANSFER_DECLINED, core.term, message.sender)
 
 
 def send_timeout_now(core: Core, to: int) -> None:

@@ -165,6 +165,13 @@ class LogCache:
         if self.memory_bytes() > self._bytes_max:
             self._evict()
 
+    def resize(self, bytes_max: int) -> None:
+        """Keep at most so many bytes from now on; the newest record stays, however large."""
+        assert bytes_max > 0
+        self._bytes_max = bytes_max
+        if self.memory_bytes() > bytes_max:
+            self._evict()
+
     def _add_terms(self, records: Sequence[Record]) -> None:
         term = self._run_terms[-1] if self._run_terms else -1
         if records[-1].term == term:

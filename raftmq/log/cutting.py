@@ -38,7 +38,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from raftmq.log.faults import RotFound
-from raftmq.log.files import NEW_SUFFIX, File, FileSystem, prepare, publish
+from raftmq.log.files import NEW_SUFFIX, File, FileSystem, prepare, publish, read_filled
 from raftmq.log.segment import (
     HEADER_BYTES,
     INDEX_SUFFIX,
@@ -79,7 +79,7 @@ def read_note(files: FileSystem, folder: str) -> Note | None:
         file = files.open(path)
     except FileNotFoundError:
         return None
-    text = file.pread(file.size(), 0)
+    text = read_filled(file, file.size(), 0)
     file.close()
     try:
         fields = json.loads(text)
@@ -156,12 +156,12 @@ def _write_cutting(files: FileSystem, folder: str, segments: list[int], fault: R
 def _highest_term(files: FileSystem, path: str) -> int | None:
     """The highest term in any mark of a segment, damaged or not; None if none can be read."""
     file = files.open(path)
-    header = decode_header(file.pread(HEADER_BYTES, 0))
+    header = decode_header(read_filled(file, HEADER_BYTES, 0))
     if header is None:
         return None
     highest, size, start = None, file.size(), 0
     while start < size:
-        data = file.pread(CHUNK_BYTES, start)
+        data = read_filled(file, CHUNK_BYTES, start)
         at = data.find(MARK_MAGIC)
         while at >= 0:
             mark = decode_mark(data, at, seed=header.crc, position=None)
@@ -178,7 +178,7 @@ def _sound_bytes(files: FileSystem, folder: str, name: str, fault: RotFound) -> 
     """How many bytes of a damaged segment are sound; 0: nothing that could be kept."""
     path = f"{folder}/{name}"
     file = files.open(path)
-    header: Header | None = decode_header(file.pread(HEADER_BYTES, 0))
+    header: Header | None = decode_header(read_filled(file, HEADER_BYTES, 0))
     if header is None or header.first != parse_name(name, SEGMENT_SUFFIX):
         return 0
     found = scan(file, path, header)

@@ -3,6 +3,7 @@
 | fault | what is still true | what to do |
 |---|---|---|
 | `DiskFull` | the failed append left nothing behind | free space, append again |
+| `NoDescriptor` | nothing was written | close something, append again |
 | `FsyncFailed` | nothing since the last sync is known to be durable | stop the process |
 | `WriteFailed` | nothing since the last sync is known to be durable | stop the process |
 | `RotFound` | bytes that were durable no longer check out | repair from peers; never cut |
@@ -12,8 +13,8 @@
 | `UnsupportedFormat` | nothing was touched | upgrade |
 | `Dropped` | retention took the records | start at `first_index` |
 
-Sources: "Can Applications Recover from fsync Failures?" (ATC '20) for the second row;
-Protocol-Aware Recovery (FAST '18) for the fourth.
+Sources: "Can Applications Recover from fsync Failures?" (ATC '20) for `FsyncFailed`;
+Protocol-Aware Recovery (FAST '18) for `RotFound`.
 """
 
 from raftmq.errors import RaftmqError
@@ -25,6 +26,10 @@ class LogFault(RaftmqError):
 
 class DiskFull(LogFault):
     """No space was left. The append that met it had no effect; later ones may succeed."""
+
+
+class NoDescriptor(DiskFull):
+    """The process has as many files and sockets open as it may; nothing was written, as above."""
 
 
 class WriteFailed(LogFault):

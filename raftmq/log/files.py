@@ -16,12 +16,14 @@ Until then a power loss may keep any part of it, and parts of different calls in
 Sources: "All File Systems Are Not Created Equal" (OSDI '14) for that last sentence.
 """
 
+import errno
 import fcntl
 import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import ClassVar, Protocol
+from weakref import WeakSet
 
 from raftmq.log.faults import FolderLocked
 
@@ -30,6 +32,18 @@ LOCK_NAME = "LOCK"
 
 NEW_SUFFIX = ".new"
 """Ends the name of a file that is being written; it means nothing yet."""
+
+UNREADABLE = frozenset(
+    {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO}
+)
+"""What a read answers where the medium lost the bytes: the block layer's errors and the checksum
+errors of file systems. Others (no descriptors, no memory, no permission) say nothing of them."""
+
+_SECTOR_BYTES = 512
+"""What a disk loses at once, at least."""
+
+_HOLE = bytes.fromhex("d1e7a3f05b9c4826") * (_SECTOR_BYTES // 8)
+"""Stands for a sector that was lost. Zeros would not do: a message may consist of them."""
 
 _BUFFERS_MAX = 1024
 """Buffers of one `writev`: the system's IOV_MAX."""
@@ -106,6 +120,27 @@ class FileSystem(Protocol):
 
     def free_bytes(self, folder: str) -> int:
         """Space left for this process on the folder's disk."""
+
+
+def read_filled(file: File, size: int, offset: int) -> bytes:
+    """As `File.pread`, with other bytes where the medium lost some: no frame checks out there.
+
+    Raises `OSError` for other reasons than those in `UNREADABLE`.
+    """
+    try:
+        return file.pread(size, offset)
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+    size = max(min(size, file.size() - offset), 0)
+    if size <= _SECTOR_BYTES:
+        # Once more: an error that passes must not cost a whole log.
+        with suppress(OSError):
+            return file.pread(size, offset)
+        return _HOLE[:size]
+    # In halves, so that one lost sector hides no more than itself.
+    half = (size // 2 + _SECTOR_BYTES - 1) // _SECTOR_BYTES * _SECTOR_BYTES
+    return read_filled(file, half, offset) + read_filled(file, size - half, offset + half)
 
 
 def prepare(files: FileSystem, folder: str, name: str, parts: Sequence[bytes]) -> File:
@@ -252,9 +287,15 @@ class RealFiles:
 
 
 class RealLock:
-    """A held `flock`. The system releases it when the process ends, however it ends."""
+    """A held `flock`. The system releases it when the process ends, however it ends.
 
-    __slots__ = ("_descriptor",)
+    A lock belongs to the open file, which a forked child shares: the child closes its copy at once,
+    so that it does not hold the folder after its parent's end.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor")
+
+    _held: ClassVar["WeakSet[RealLock]"] = WeakSet()
 
     def __init__(self, path: str) -> None:
         self._descriptor = -1
@@ -271,6 +312,12 @@ class RealLock:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         self._descriptor = descriptor
+        RealLock._held.add(self)
+
+    @classmethod
+    def _forked(cls) -> None:
+        for lock in list(cls._held):
+            lock.close()
 
     def __del__(self) -> None:
         self.close()
@@ -280,3 +327,6 @@ class RealLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+os.register_at_fork(after_in_child=RealLock._forked)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import Dropped, RotFound
-from raftmq.log.files import File, FileSystem
+from raftmq.log.files import UNREADABLE, File, FileSystem
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import HEADER_BYTES, Record, decode
 from raftmq.log.recovery import Segment
@@ -202,17 +202,18 @@ def read_heads(
         # A copy: an array that is looked into cannot grow, and that of an unsealed segment has to.
         first, last = int(ordinals[0]), int(ordinals[-1])
         positions = np.array(place.positions[first : last + 1], np.int64)[ordinals - first]
-        file = _file(files, folder, place.segment)
-        if not _read_pieces(file, positions + (HEADER_BYTES + start), found[at:stop]):
-            path = path_of(folder, place.segment)
-            raise RotFound(f"the file ends within records that were durable", file=path, position=0)
+        path, file = path_of(folder, place.segment), _file(files, folder, place.segment)
+        try:
+            is_whole = _read_pieces(file, positions + (HEADER_BYTES + start), found[at:stop])
+        except OSError as error:
+            raise _lost(error, path, int(positions[0])) from error
+        if not is_whole:
+            raise RotFound("the file ends within records that were durable", file=path, position=0)
         at = stop
     return found
 
 
-def _read_pieces(
-    file: File, positions: npt.NDArray[np.int64], into: npt.NDArray[np.uint8]
-) -> bool:
+def _read_pieces(file: File, positions: npt.NDArray[np.int64], into: npt.NDArray[np.uint8]) -> bool:
     """Read what stands at rising positions, neighbours by one call; whether all was there."""
     size = into.shape[1]
     windows = np.flatnonzero(np.diff(positions // GAP_BYTES_MAX)) + 1
@@ -243,7 +244,10 @@ def _decode(
 ) -> list[Record]:
     """Read bytes [start, end) of a segment and check the records at these ordinals in them."""
     segment, positions = place.segment, place.positions
-    data = _file(files, folder, segment).pread(end - start, start)
+    try:
+        data = _file(files, folder, segment).pread(end - start, start)
+    except OSError as error:
+        raise _lost(error, path_of(folder, segment), start) from error
     at, base = start, segment.base
     records: list[Record] = []
     add = records.append
@@ -259,6 +263,13 @@ def _decode(
         message = f"record {base + ordinal} was durable: {error}"
         raise RotFound(message, file=path_of(folder, segment), position=at) from error
     return records
+
+
+def _lost(error: OSError, path: str, position: int) -> Exception:
+    """What a refused read is: rot if the medium lost the bytes, else the error itself."""
+    if error.errno not in UNREADABLE:
+        return error
+    return RotFound(f"the disk cannot read it: {error.strerror}", file=path, position=position)
 
 
 def _file(files: FileSystem, folder: str, segment: Segment) -> File:

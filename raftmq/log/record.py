@@ -55,6 +55,8 @@ class Kind(IntEnum):
     """Commands to the replicated machine, as CBOR."""
     MEMBERSHIP = 3
     """A change of the group's members, for consensus itself."""
+    CHECKSUM = 4
+    """The leader's checksum of a snapshot, which other replicas compare with their own."""
 
 
 class Record(NamedTuple):

@@ -1,4 +1,7 @@
-"""What a log's folder holds, judged: the torn end of a crash is cut, rot is refused.
+"""What a log's folder holds, judged: the torn end of a crash is cut, rot is an error.
+
+What becomes of rot is the caller's to decide: `LogStore.open` with `mends` rewrites or cuts it and
+abstains (`raftmq.log.cutting`), without it the error stands.
 
 Recovery reads the headers of all segments, maps the index files of the sealed ones, and scans the
 few that have none, normally the last. It finds the first frame that does not check out and asks
@@ -11,23 +14,31 @@ A mark says that all before its `durable` byte was synced when it was written. S
 at X is *rot* if a valid mark with `durable` above X stands anywhere behind it, or if X is in a
 segment that is not the last (each is synced before the next begins); such bytes were durable, and
 records in them may have been acknowledged. Otherwise the frame belongs to a write that was never
-synced as far as anyone can tell, none of it was acknowledged, and the file is cut at X.
+synced as far as anyone can tell, none of it was acknowledged, and the file is cut at X. Bytes that
+the disk cannot read are never taken for torn ones: they are rot, with or without such a mark.
 
 Steps, in order:
 
 1. names ending in `.new` are removed;
 2. segments that a snapshot replaced, or that retention was removing, are removed for good;
-3. sequences must be gapless, and each segment's first live record must chain to the record before;
+3. sequences must be gapless;
 4. the last segment is cut if its end is torn, and synced in any case: what a killed process wrote
    but did not sync is readable, not durable;
-5. snapshots and index files that belong to no segment are removed.
+5. each segment's first live record must chain to the record before, and a snapshot and the commit
+   index must fit;
+6. snapshots and index files that belong to no segment are removed.
 
 Invariants:
 - Only step 4 ever shortens a segment, and only the last one, and never below what a mark vouches
-  for. `RotFound` leaves the folder as it was, apart from steps 1 and 2.
+  for. `RotFound` leaves the folder as it was, apart from steps 1, 2 and 4: found in step 5, it
+  comes after a torn end was cut, which the next start would cut as well.
 - With `mends`, a segment with a sound index file is let in whatever its own file is like: the
   index knows what belongs there, so it can be rewritten (`raftmq.log.rewrite`). Nothing of it is
   believed before a read has checked it.
+- The commit index is at least what the records themselves prove: a leader proposes a MEMBERSHIP
+  record only after it applied the one before it, so all but the last one are committed; and all
+  records of a sealed segment were applied. That does not depend on the marks, which a torn write
+  may lack.
 - Recovery is idempotent: a crash inside it, or running it twice, changes nothing of the outcome.
 
 Left out: rot in the last write before a crash, after which no mark stood, is taken for a torn end
@@ -42,7 +53,7 @@ from typing import NamedTuple, NoReturn
 
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import RotFound
-from raftmq.log.files import NEW_SUFFIX, FileSystem
+from raftmq.log.files import NEW_SUFFIX, UNREADABLE, File, FileSystem, read_filled
 from raftmq.log.index_file import IndexDamaged, SegmentIndex, open_index
 from raftmq.log.segment import (
     HEADER_BYTES,
@@ -126,6 +137,7 @@ def recover(
     end = _end(segments, start)
     if abstains:
         hard_state = hard_state._replace(commit=min(hard_state.commit, end.index))
+    hard_state = hard_state._replace(commit=max(hard_state.commit, _proven(segments)))
     if end.index < hard_state.commit:
         active = segments[-1]
         assert isinstance(active, Unsealed)
@@ -166,7 +178,7 @@ def _headers(
 
 def _header(files: FileSystem, path: str, first: int, identity: Identity) -> Header:
     file = files.open(path)
-    header = decode_header(file.pread(HEADER_BYTES, 0))
+    header = decode_header(read_filled(file, HEADER_BYTES, 0))
     file.close()
     if header is None:
         raise RotFound("the segment's header fails its CRC-32C", file=path, position=0)
@@ -319,7 +331,7 @@ def outer_damage(files: FileSystem, path: str, index: SegmentIndex) -> RotFound 
         file = files.open(path)
     except FileNotFoundError:
         return RotFound("the file is missing, its index is there", file=path, position=0)
-    size, header = file.size(), decode_header(file.pread(HEADER_BYTES, 0))
+    size, header = file.size(), decode_header(read_filled(file, HEADER_BYTES, 0))
     file.close()
     if size != index.segment_bytes:
         message = f"the file has {size} bytes, its index says {index.segment_bytes}"
@@ -348,17 +360,33 @@ def _last(files: FileSystem, path: str, header: Header) -> tuple[Scan, int]:
 
 def _refuse_rot(found: Scan, damage: Damage) -> None:
     segment = found.segment
+    if not _is_readable(segment.file, damage.position):
+        # A torn write reads as something. What the medium lost may have been acknowledged.
+        message = f"{damage.message}: the disk cannot read what stands there"
+        raise RotFound(message, file=segment.path, position=damage.position)
     proof = _find_proof(segment, damage.position)
     if proof is not None:
         message = f"{damage.message}; the mark at byte {proof} says that it was durable"
         raise RotFound(message, file=segment.path, position=damage.position)
 
 
+def _is_readable(file: File, position: int) -> bool:
+    """Whether the disk gives all bytes from `position` on, whatever they are."""
+    try:
+        for start in range(position, file.size(), CHUNK_BYTES):
+            file.pread(CHUNK_BYTES, start)
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        return False
+    return True
+
+
 def _find_proof(segment: Unsealed, position: int) -> int | None:
     """Where behind `position` a valid mark says that the byte there was durable."""
     file, size, start = segment.file, segment.file.size(), position
     while start < size:
-        data = file.pread(CHUNK_BYTES, start)
+        data = read_filled(file, CHUNK_BYTES, start)
         at = data.find(MARK_MAGIC)
         while 0 <= at <= len(data) - MARK_BYTES:
             # Where a piece is missing before it, a mark stands too early and is true nonetheless. A
@@ -489,6 +517,18 @@ def _end(segments: list[Segment], start: Link) -> Link:
         if isinstance(segment, Unsealed) and not _holds_records(segment):
             segment.before = end if segment.base == end.index + 1 else segment.before
     return end
+
+
+def _proven(segments: list[Segment]) -> int:
+    """An index that is committed for sure, whatever the marks say.
+
+    A mark's commit lags behind the truth. A member that forgets so that the beginning of a joint
+    membership is committed, though its log holds the end, would elect by the membership before.
+    """
+    sealed = [segment.last for segment in segments if isinstance(segment, SegmentIndex)]
+    unsealed = [segment for segment in segments if isinstance(segment, Unsealed)]
+    changes = [index for segment in unsealed for index in segment.memberships]
+    return max([0, *sealed, *changes[:-1]])
 
 
 def _remove_orphans(

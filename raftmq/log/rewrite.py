@@ -52,6 +52,11 @@ PIECE_BYTES = 1024 * 1024
 """What is read, asked for and written at a time, unless one record is larger."""
 
 
+COPY_SUFFIX = f".copy{NEW_SUFFIX}"
+"""Of the copy's file. A segment that begins where the damaged one did is made under another name
+(`LogStore.install_snapshot`), perhaps while the copy is written."""
+
+
 class NotProven(Exception):
     """The records at hand are not those of the segment; begin again, with nothing of this copy."""
 
@@ -80,7 +85,7 @@ class Rewrite:
         self.segment = segment
         """Whose copy it is."""
         self._positions = segment.column("positions")
-        self._files = files
+        self._files, self._folder = files, folder
         self._path = f"{folder}/{file_name(segment.name, SEGMENT_SUFFIX)}"
         header = _header(files, self._path, identity, segment, before)
         self._keeps_sound = keeps_sound
@@ -88,7 +93,8 @@ class Rewrite:
         if keeps_sound:
             with suppress(OSError):
                 self._source = files.open(self._path)
-        self._file = files.create(self._path + NEW_SUFFIX)
+        self._copy = self._path + COPY_SUFFIX
+        self._file = files.create(self._copy)
         self._file.append([header])
         self._end = HEADER_BYTES
         self._last = segment.name - 1
@@ -154,11 +160,16 @@ class Rewrite:
         self._file.datasync()
         self._file.close()
 
+    def publish(self) -> None:
+        """Give the finished copy the damaged file's name, durably. Raises `OSError`."""
+        self._files.rename(self._copy, self._path)
+        self._files.sync_folder(self._folder)
+
     def discard(self) -> None:
         """Give it up and remove what was written; as far as the disk lets us."""
         self._file.close()
         with suppress(OSError):
-            self._files.unlink(self._path + NEW_SUFFIX)
+            self._files.unlink(self._copy)
 
     def _read_piece(self) -> Iterator[Record | None]:
         """The next records as they are read here, about a piece's worth."""

@@ -37,7 +37,7 @@ import google_crc32c
 
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import UnsupportedFormat, WrongLog
-from raftmq.log.files import File, FileSystem
+from raftmq.log.files import File, FileSystem, read_filled
 from raftmq.log.segment import PARTIAL_SUFFIX, SNAPSHOT_SUFFIX, Identity, Link, file_name
 
 FORMAT_VERSION = 1
@@ -62,6 +62,8 @@ class SnapshotMeta(NamedTuple):
     timestamp: int
     conf_state: bytes
     """The group's members after that record, as the caller encodes them."""
+    state_crc: int = 0
+    """CRC-32C of the state; known of a snapshot that was written."""
 
     @property
     def link(self) -> Link:
@@ -81,7 +83,7 @@ def encode_snapshot(identity: Identity, meta: SnapshotMeta, state: bytes) -> lis
         identity.group,
         len(state),
         meta.crc,
-        google_crc32c.value(state),
+        meta.state_crc or google_crc32c.value(state),
         len(meta.conf_state),
         0,
     )
@@ -104,13 +106,13 @@ class SnapshotFile:
         self._path = path
         self.bytes = file.size()
         """Size of the whole file: what a receiver is to expect."""
-        head = file.pread(HEADER_BYTES, 0)
+        head = read_filled(file, HEADER_BYTES, 0)
         if len(head) < HEADER_BYTES or not head.startswith(_MAGIC):
             raise CorruptRecord(f"{path} is no snapshot", position=0)
         (version, index, term, timestamp, cluster, group, size, crc, state_crc, conf_bytes, _) = (
             _BODY.unpack_from(head, _START.size)
         )
-        conf = file.pread(min(conf_bytes, _CONF_BYTES_MAX), HEADER_BYTES)
+        conf = read_filled(file, min(conf_bytes, _CONF_BYTES_MAX), HEADER_BYTES)
         found = google_crc32c.extend(google_crc32c.value(head[_START.size :]), conf)
         if found != _START.unpack_from(head)[1]:
             raise CorruptRecord(f"{path}: the header fails its CRC-32C", position=0)
@@ -124,7 +126,7 @@ class SnapshotFile:
             wanted = self._state_start + size
             message = f"{path} has {self.bytes} bytes, its header says {wanted}"
             raise CorruptRecord(message, position=min(wanted, self.bytes))
-        self.meta = SnapshotMeta(index, term, crc, timestamp, conf)
+        self.meta = SnapshotMeta(index, term, crc, timestamp, conf, state_crc)
 
     def chunk(self, offset: int, size: int) -> bytes:
         """`size` bytes of the file from `offset` on, to be sent; fewer only at its end."""
@@ -133,7 +135,7 @@ class SnapshotFile:
     def verify(self) -> None:
         """Read the whole state. Raises `CorruptRecord` if it fails its CRC-32C."""
         crc, position = 0, self._state_start
-        while data := self._file.pread(CHUNK_BYTES, position):
+        while data := read_filled(self._file, CHUNK_BYTES, position):
             crc = google_crc32c.extend(crc, data)
             position += len(data)
         if crc != self._state_crc:
@@ -143,7 +145,7 @@ class SnapshotFile:
 
     def state(self) -> bytes:
         """The machine's state. Raises `CorruptRecord` if it fails its CRC-32C."""
-        state = self._file.pread(self.bytes - self._state_start, self._state_start)
+        state = read_filled(self._file, self.bytes - self._state_start, self._state_start)
         if google_crc32c.value(state) != self._state_crc:
             raise CorruptRecord(
                 f"{self._path}: the state fails its CRC-32C", position=self._state_start

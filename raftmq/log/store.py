@@ -5,8 +5,9 @@
     store.sync()                            # one fdatasync: all appended so far is durable
     store.read(low, high, bytes_max)        # any thread, at any time
 
-After `open`, one thread (the node's disk thread) makes all calls but `read`, `read_at` and
-`statistics`, which any thread may make beside it; why that is safe says `raftmq.log.reading`.
+After `open`, one thread (the node's disk thread) makes all calls but `read`, `read_at`,
+`statistics`, `segments` and those that say "any thread", which other threads may make beside it;
+why that is safe says `raftmq.log.reading`.
 
 The life of a segment:
 
@@ -33,9 +34,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from raftmq.errors import CorruptRecord
 from raftmq.log.builder import SegmentBuilder
 from raftmq.log.cutting import NOTE_NAME, Note, cut, read_note, remove_note, write_note
 from raftmq.log.faults import Dropped, RotFound, WriteFailed
@@ -156,7 +159,7 @@ class LogStore(LogWriter):
 
         Raises:
             FolderLocked: another store has it open.
-            RotFound: durable bytes do not check out; nothing was cut.
+            RotFound: durable bytes do not check out; none of those was cut.
             WrongLog, UnsupportedFormat: the folder is not for us.
             DiskFull, WriteFailed, FsyncFailed: the disk refused.
         """
@@ -257,8 +260,8 @@ class LogStore(LogWriter):
 
         Raises:
             Dropped: `low` is no longer kept.
-            RotFound: a record does not check out; nothing was read.
-            OSError: the disk refused to read.
+            RotFound: a record does not check out, or the disk lost it; nothing was read.
+            OSError: nothing can be read now, for want of descriptors or memory.
         """
         view = self._view
         try:
@@ -375,7 +378,7 @@ class LogStore(LogWriter):
             rewrite.discard()
             return False
         name = file_name(rewrite.segment.name, SEGMENT_SUFFIX)
-        self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
+        self._final(f"renaming {name}", rewrite.publish)
         return True
 
     def note_loss(self, why: str) -> None:
@@ -438,8 +441,9 @@ class LogStore(LogWriter):
         self._publish(segments)
         return sealed
 
-    def save_snapshot(self, meta: SnapshotMeta, state: bytes) -> None:
-        """Keep the machine's state after `meta.index`, the last record before some segment.
+    def save_snapshot(self, meta: SnapshotMeta, state: bytes) -> int:
+        """Keep the machine's state after `meta.index`, the last record before some segment; its
+        CRC-32C. One that is kept already stays as it is.
 
         Raises:
             DiskFull: nothing changed; try again later.
@@ -450,12 +454,30 @@ class LogStore(LogWriter):
             f"{meta.index} is not the last record before a segment"
         )
         assert meta.link == self.link(meta.index), f"{meta} is not of this log"
+        meta = meta._replace(state_crc=google_crc32c.value(state))
         if any(kept.index == meta.index for kept in self._snapshots):
-            return
+            return meta.state_crc
         name = file_name(meta.index, SNAPSHOT_SUFFIX)
         self._create(name, encode_snapshot(self._identity, meta, state)).close()
         self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
         self._snapshots = sorted([*self._snapshots, meta])
+        return meta.state_crc
+
+    def adopt_snapshot(self, index: int) -> None:
+        """Put the snapshot that a `SnapshotReceiver` finished in the place of the own one there.
+
+        Raises:
+            CorruptRecord, FileNotFoundError: there is no such finished snapshot; nothing changed.
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        meta = open_snapshot(self._files, self._folder, index, self._identity, PARTIAL_SUFFIX).meta
+        if index < self._start.index or meta.link != self.link(index):
+            raise CorruptRecord(f"the snapshot at {index} is not of this log", position=0)
+        partial, name = (file_name(index, suffix) for suffix in (PARTIAL_SUFFIX, SNAPSHOT_SUFFIX))
+        self._final(f"renaming {partial}", lambda: self._rename(partial, name))
+        others = [kept for kept in self._snapshots if kept.index != index]
+        self._snapshots = sorted([*others, meta])
 
     def open_snapshot(self, index: int) -> SnapshotFile:
         """A kept snapshot, to be restored or sent; any thread may read it.

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import google_crc32c
 
 from raftmq.errors import CorruptRecord
-from raftmq.log.files import File
+from raftmq.log.files import File, read_filled
 from raftmq.log.record import HEADER_BYTES as RECORD_HEADER_BYTES
-from raftmq.log.record import RECORD_BYTES_MAX, Record, decode
+from raftmq.log.record import RECORD_BYTES_MAX, Kind, Record, decode
 from raftmq.log.segment import (
     HEADER_BYTES,
     MARK_BYTES,
@@ -44,6 +44,8 @@ POSITION_MAX = 2**32 - 1
 """Positions are 32-bit columns; a segment is far smaller."""
 
 _TERM_MAX = 2**64
+
+_MEMBERSHIP = int(Kind.MEMBERSHIP)
 
 _RECORD = struct.Struct("<IIQQqIBBH")
 
@@ -70,6 +72,8 @@ class Unsealed:
     timestamps: "array[int]" = field(default_factory=lambda: array("q"))
     runs: list[tuple[int, int]] = field(default_factory=list)
     """Runs of terms: (first index, term)."""
+    memberships: list[int] = field(default_factory=list)
+    """Indexes of the live MEMBERSHIP records, rising."""
 
     @property
     def last(self) -> int:
@@ -92,6 +96,8 @@ class Unsealed:
             self.crcs.append(record.crc)
             self.timestamps.append(record.timestamp)
             self.end = position + len(record.encoded)
+            if record.kind == _MEMBERSHIP:
+                self.memberships.append(record.index)
             return
         lengths = [len(record.encoded) for record in records]
         ends = list(accumulate(lengths, initial=position))
@@ -99,6 +105,7 @@ class Unsealed:
         self.positions.extend(ends)
         self.crcs.extend([record.crc for record in records])
         self.timestamps.extend([record.timestamp for record in records])
+        self.memberships += [record.index for record in records if record.kind == _MEMBERSHIP]
         term = self.runs[-1][1] if self.runs else -1
         if records[-1].term != term:
             for record in records:
@@ -120,6 +127,7 @@ class Unsealed:
             crcs=self.crcs[:keep],
             timestamps=self.timestamps[:keep],
             runs=[run for run in self.runs if run[0] < first],
+            memberships=[index for index in self.memberships if index < first],
         )
 
 
@@ -183,7 +191,7 @@ class _Scanner:
         return Scan(segment, mark.hard_state, damage, is_marked)
 
     def _load(self, position: int, size: int) -> None:
-        self._buffer = self._file.pread(min(size, self._size - position), position)
+        self._buffer = read_filled(self._file, min(size, self._size - position), position)
         self._start = position
 
     def _run_of_records(self) -> None:
@@ -199,7 +207,7 @@ class _Scanner:
         index, chain, term = last.index, last.crc, segment.runs[-1][1] if segment.runs else -1
         at = segment.end - start
         while at + RECORD_HEADER_BYTES <= limit:
-            crc, length, found, of_term, stamp, follows, _, _, reserved = unpack(buffer, at)
+            crc, length, found, of_term, stamp, follows, kind, _, reserved = unpack(buffer, at)
             stop = at + length
             if stop > limit or found != index + 1 or follows != chain or of_term < term:
                 break
@@ -208,6 +216,8 @@ class _Scanner:
             if of_term != term:
                 term = of_term
                 segment.runs.append((found, term))
+            if kind == _MEMBERSHIP:
+                segment.memberships.append(found)
             positions.append(start + at)
             crcs.append(crc)
             stamps.append(stamp)

@@ -18,11 +18,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from raftmq.log.faults import DiskFull, Dropped, FsyncFailed, LogFault, WriteFailed
+from raftmq.log.faults import (
+    DiskFull,
+    Dropped,
+    FsyncFailed,
+    LogFault,
+    NoDescriptor,
+    WriteFailed,
+)
 from raftmq.log.files import File, FileSystem, prepare, publish
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.reading import View, read_range
-from raftmq.log.record import Record
+from raftmq.log.record import Kind, Record
 from raftmq.log.recovery import Segment
 from raftmq.log.segment import (
     HEADER_BYTES,
@@ -102,6 +109,8 @@ class LogWriter:
         lowest = min([self._view.last + 1, *[run[0].index for run in runs]])
         if runs:
             self._check_follows(runs)
+            if any(record.kind == Kind.MEMBERSHIP for record in records):
+                self._check_changes(runs, state.commit)
             if self._must_roll or self._active.end >= self._settings.segment_bytes:
                 self._roll(lowest)
         active = self._active
@@ -242,10 +251,25 @@ class LogWriter:
             if len(runs) > 1:
                 earlier.update(zip(range(first, last + 1), found, strict=True))
 
+    def _check_changes(self, runs: list[Sequence[Record]], commit: int) -> None:
+        # Recovery relies on it: a MEMBERSHIP record proves the one before it to be committed.
+        segments = self._view.segments
+        known = [n for each in segments if isinstance(each, Unsealed) for n in each.memberships]
+        for run in runs:
+            known = [index for index in known if index < run[0].index]
+            for record in run:
+                if record.kind == Kind.MEMBERSHIP:
+                    assert not known or known[-1] <= commit, (
+                        f"membership record {record.index} follows {known[-1]}, which is not "
+                        f"known to be committed: commit is {commit}"
+                    )
+                    known.append(record.index)
+
     def _mark(self, active: Unsealed, state: HardState, first: int) -> bytes:
         """The mark of a write whose records, if any, begin at `first`."""
         if state.commit >= first:
             # What this very write commits may be torn off it, or supersede what bore that index.
+            # Recovery makes up for it where it matters: see `recovery._proven`.
             state = HardState(state.term, state.vote, first - 1)
         return encode_mark(
             seed=active.seed,
@@ -334,6 +358,9 @@ class LogWriter:
         except OSError as error:
             if error.errno in _FULL:
                 raise DiskFull(f"no space for {name} in {self._folder}") from error
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # Nothing was written: connections that close will leave a descriptor for it.
+                raise NoDescriptor(f"no descriptor is left to make {name}: {error}") from error
             raise self._fail(WriteFailed(f"writing {name} failed: {error}")) from error
 
     def _unlink(self, names: Sequence[str]) -> None:

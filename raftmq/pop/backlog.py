@@ -115,13 +115,14 @@ class Backlog:
         """The offset up to which all is known."""
         return self.next if self.window is None else self.next + self.window.width
 
-    def feed(self, base: int, count: int, mask: int | None, keys: bytes | None) -> int:
-        """Take in what the leader knows of messages from `known` on; how many were taken."""
+    def feed(self, base: int, count: int, mask: int | None, keys: bytes | None) -> tuple[int, int]:
+        """Take in what the leader knows of messages from `known` on: how many were taken, and which
+        of them do not match, as bits."""
         if self.window is None or base != self.known:
-            return 0
+            return 0, 0
         count = self.window.feed(count, mask, keys)
         self._skip()
-        return count
+        return count, 0 if mask is None else ~mask & (1 << count) - 1
 
     def wants_feed(self, end: int) -> bool:
         """Whether there is more to know than is known."""
@@ -134,6 +135,11 @@ class Backlog:
         elif self.window is not None and not is_fed:
             self.window.cut(self.window.width)
             self.window = None
+
+    def set_filtered(self, is_filtered: bool) -> None:
+        """The first filter, or none any more: what was read ahead is to be told anew."""
+        if self.window is not None:
+            self.window.cut(self.window.width)
 
     def _new_window(self) -> Window:
         return Window(self._fill, is_keyed=self.is_keyed)

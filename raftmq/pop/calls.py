@@ -73,6 +73,10 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, tag="feed"):
     """Bit n, little-endian, says that the message at `base + n` matches; None: all do."""
     keys: bytes
     """The hash of each message's key, four bytes little-endian, 0: it has none; empty: none has."""
+    subscription: int = -1
+    """The number of the group's latest subscription, as the leader knew it, 0: it had none. If the
+    log knows another one by now, nothing is taken in: `mask` may be of a filter that does not
+    hold. -1: an older leader did not say, and is believed."""
 
 
 class Deed(IntEnum):

@@ -10,6 +10,7 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `RenewNode` | puts a blank folder in the place of a lost one, under a new generation | - |
 | `RemoveNode` | takes out a node that no group uses any more | - |
 | `PutGroup` | the members that a partition group shall have | - |
+| `RetireReplica` | a replica's log is deleted or lost: its member id is used up | the next one |
 | `CreateTopic` | a topic with queues, spread over the data groups | the topic's number |
 | `AlterTopic` | more queues | the topic's number |
 | `DeleteTopic` | the name is free again; numbers are never used twice | the topic's number |
@@ -26,6 +27,7 @@ Invariants:
   finds no number. So a client whose answer was lost asks again.
 - Under one generation a node has one data folder, and generations only rise, also over a removal:
   number and generation together never mean two folders.
+- Under one replica generation a node has one log of a group (`replicas`).
 - A queue never changes its partition group; adding queues leaves the old ones where they are.
 
 Left out: moving a queue to another partition group.
@@ -60,6 +62,7 @@ from .membership import (
     RenewMembers,
 )
 from .policy import Policy
+from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
 from .results import Changed, Refused, Result, UnsupportedVersion
 from .subscribers import Subscribe, Subscribers, Unsubscribe
 
@@ -109,7 +112,10 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     members: list[int]
     """Node ids; the first is the one that should lead when all is well."""
     founders: list[int] = []
-    """The nodes that began the group's log with each other; never changed after."""
+    """The nodes that began the group's log with each other; never changed after. One that opened
+    the group before founds it no more, whatever stands here: see `raftmq.broker.replicas`."""
+    replicas: dict[int, int] = {}
+    """Node → its replica generation, if that is above 0; kept when members change."""
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True):
@@ -221,6 +227,7 @@ Command = (
     | RenewNode
     | RemoveNode
     | PutGroup
+    | RetireReplica
     | CreateTopic
     | AlterTopic
     | DeleteTopic
@@ -243,6 +250,8 @@ def parse_command(values: list[Any]) -> Command:
 
 class Catalog:
     """The state of the system group after a prefix of its log."""
+
+    state_version = _STATE_VERSION  # as in `PartitionMachine`
 
     def __init__(self) -> None:
         self.applied = 0
@@ -326,6 +335,8 @@ class Catalog:
                 return self._remove_node(number)
             case PutGroup(group=group):
                 return self._put_group(group)
+            case RetireReplica():
+                return retire(self, command)
             case CreateTopic():
                 return self._create_topic(command, now)
             case AlterTopic():
@@ -396,9 +407,12 @@ class Catalog:
             return Refused(Reason.BAD_ARGUMENT, message)
         if node.is_leaving:
             return Refused(Reason.BAD_ARGUMENT, f"node {node.id} is about to leave the cluster")
+        if node.generation == GENERATION_MAX:
+            return Refused(Reason.BAD_ARGUMENT, f"node {node.id} must get another number")
         self.nodes[node.id] = msgspec.structs.replace(
             node, incarnation=command.new, generation=node.generation + 1
         )
+        forget_replicas(self, node.id)
         return Changed()
 
     def _remove_node(self, number: int) -> Result:
@@ -418,8 +432,11 @@ class Catalog:
         if not group.members or len(set(group.members)) != len(group.members):
             return Refused(Reason.BAD_ARGUMENT, "a group needs members, each named once")
         old = self.groups.get(group.id)
-        founders = old.founders if old is not None else group.members
-        self.groups[group.id] = msgspec.structs.replace(group, founders=founders)
+        # What a group remembers is not for who moves it to say.
+        old = old or Group(group.id, [], group.members)
+        self.groups[group.id] = msgspec.structs.replace(
+            group, founders=old.founders, replicas=old.replicas
+        )
         return Changed()
 
     def _create_topic(self, command: CreateTopic, now: int) -> Result:

@@ -15,7 +15,7 @@ Invariants:
 Sources: the deduplication tables of Notify's consumers.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 from raftmq.errors import Reason
@@ -28,6 +28,8 @@ KEY_BYTES_MAX = 1024
 """The longest key."""
 TTL_MS_MAX = 30 * 24 * 3600 * 1000
 """The longest that a claim may run."""
+_SPARE_ROWS = 64
+"""Void rows that are kept in any case."""
 
 
 class _Claim(NamedTuple):
@@ -42,7 +44,8 @@ class Claims:
         self._claims_max = claims_max
         # (attachment, key) → who claimed it and until when.
         self._claims: dict[tuple[int, bytes], _Claim] = {}
-        # (until, attachment, key); those that were released or claimed anew are void.
+        # (until, attachment, key); those that were released or claimed again are void. Void ones
+        # are never more than the claims themselves and `_SPARE_ROWS`.
         self._due: list[tuple[int, int, bytes]] = []
 
     def __len__(self) -> int:
@@ -61,6 +64,7 @@ class Claims:
             return Refused(Reason.TOO_LARGE, message)
         self._claims[number, key] = _Claim(claimant, now + ttl_ms)
         heappush(self._due, (now + ttl_ms, number, key))
+        self._tidy()
         return Changed([True, ttl_ms])
 
     def release(self, number: int, key: bytes, claimant: int) -> Result:
@@ -84,6 +88,13 @@ class Claims:
         """An attachment is gone, and its claims with it."""
         for at in [at for at in self._claims if at[0] == number]:
             del self._claims[at]
+        self._tidy()
+
+    def _tidy(self) -> None:
+        # A claim that was released leaves its row, which else would stay for up to 30 days.
+        if len(self._due) > 2 * len(self._claims) + _SPARE_ROWS:
+            self._due = [(claim.until, *at) for at, claim in self._claims.items()]
+            heapify(self._due)
 
     def dump(self) -> list[Any]:
         """All of it as plain values."""

@@ -57,6 +57,9 @@ HORIZON_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 """No message is delayed for longer: ten years, so that a wrong unit of time is found at once."""
 ITEMS_MAX = 4096
 """Messages of one `Cancel`."""
+CANCELLED_MAX = 65_536
+"""Cancelled messages that are remembered, the latest ones: a client whose answer was lost asks
+again, perhaps after the message's time. Each takes about 100 bytes of memory."""
 
 NEVER = 2**62 - 1
 """The delivery time of a half message: it falls due when its transaction commits."""
@@ -64,7 +67,7 @@ NEVER = 2**62 - 1
 CANCELLED = 1
 """In the result of a `Cancel`: it was taken away, and is never delivered."""
 NOT_WAITING = 0
-"""No such message waits: it was cancelled before, or never was."""
+"""No such message waits: it was cancelled before, which `CANCELLED_MAX` bounds, or never was."""
 FELL_DUE = -1
 """Its time has come: it is in its queue, or on its way there."""
 
@@ -125,6 +128,8 @@ class Delays:
         self._timers: list[tuple[int, int]] = []
         # Region of the log → messages that stand in it.
         self._held: dict[int, int] = {}
+        # Numbers of cancelled messages, the latest last.
+        self._cancelled: dict[int, None] = {}
         # The record of the last `Carry`.
         self._carried = 0
         # The record of the last commit, and the numbers that it gave.
@@ -208,6 +213,9 @@ class Delays:
         return Changed([self._cancel(*item) for item in items])
 
     def _cancel(self, queue: int, due: int, number: int) -> int:
+        # Before its time is looked at: a repeat must not say that a cancelled message is delivered.
+        if number in self._cancelled:
+            return NOT_WAITING
         if due <= self.now:
             return FELL_DUE
         shelf = self._shelves.get(queue)
@@ -216,6 +224,9 @@ class Delays:
             return NOT_WAITING
         self._leave(np.array([place]))
         self._tidy(queue, shelf)
+        self._cancelled[number] = None
+        if len(self._cancelled) > CANCELLED_MAX:
+            del self._cancelled[next(iter(self._cancelled))]
         return CANCELLED
 
     def commit(self, halves: list[Half], index: int) -> bool:
@@ -365,9 +376,9 @@ class Delays:
     # Snapshots.
 
     def dump(self) -> list[Any]:
-        """The state but for the rows: `[now, dropped, [[queue, rows], …]]`."""
+        """The state but for the rows: `[now, dropped, [[queue, rows], …], cancelled]`."""
         counts = [[queue, shelf.count] for queue, shelf in sorted(self._shelves.items())]
-        return [self.now, self.dropped, counts]
+        return [self.now, self.dropped, counts, array("q", self._cancelled).tobytes()]
 
     def columns(self) -> list["array[int]"]:
         """The rows, to be written one after the other: by queue the three columns of its shelf.
@@ -379,7 +390,9 @@ class Delays:
 
     def load(self, state: list[Any], snapshot: bytes) -> None:
         """The reverse of `dump` and `columns`, which stand at the end of a snapshot."""
-        self.now, self.dropped, counts = state
+        self.now, self.dropped, counts, *later = state
+        if later:
+            self._cancelled = dict.fromkeys(array("q", later[0]))
         position = len(snapshot) - ROW_BYTES * sum(count for _, count in counts)
         for queue, count in counts:
             end = position + ROW_BYTES * count

@@ -39,7 +39,7 @@ RocketMQ's POP (no rebalance); Kafka's share groups (KIP-932), which replicate n
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -48,7 +48,7 @@ from raftmq.log.traces import BEFORE, FROM, Touch
 
 from .backlog import Backlog, Counts
 from .keyed import KeyedBacklog
-from .leases import CONSUMER_MAX, Lease, Leases
+from .leases import CONSUMER_MAX, Handed, Lease, Leases
 from .letters import DeadLetter, keep_before
 from .pieces import Piece, joined_by_queue
 from .policy import INVISIBLE_MS_MAX, Mode, Order, Policy
@@ -76,21 +76,6 @@ OFFSET_MAX = 1 << 63
 By = tuple[int, int]
 """Who settles, and by which token."""
 NOBODY: By = (0, 0)
-
-
-class Handed(NamedTuple):
-    """Messages that a consumer has from now on."""
-
-    consumer: int
-    """Whose they are."""
-    token: int
-    """What it must name to settle them."""
-    queue: int
-    """The queue's number."""
-    messages: Span
-    """Which, and for which time."""
-    deadline: int
-    """Until when, in milliseconds."""
 
 
 class PopGroup:
@@ -170,11 +155,13 @@ class PopGroup:
         return self.is_filtered or self.order is Order.KEY
 
     def set_filtered(self, is_filtered: bool) -> None:
-        """It has a filter from now on, or none any more. What was fed stays as it was told, as long
-        as it is fed at all."""
-        self.is_filtered = is_filtered
+        """It has its first filter, another one, or none any more. Another one holds for what comes
+        after it; the first one, and none, for all that was not handed out."""
+        has_turned, self.is_filtered = is_filtered != self.is_filtered, is_filtered
         for queue, backlog in self.backlogs.items():
-            if backlog.window is not None and not self.is_fed:
+            if has_turned:
+                backlog.set_filtered(is_filtered)
+            if has_turned and not is_filtered:
                 self.touches.append(Touch(TouchKind.UNFILTERED, queue, backlog.next, FROM))
             backlog.set_fed(self.is_fed)
             self.came(queue)
@@ -198,10 +185,9 @@ class PopGroup:
             How many were taken in: fewer if the window is full. 0: nothing changed.
         """
         backlog = self.backlogs.get(queue)
-        fed = 0 if backlog is None else backlog.feed(base, count, mask, keys)
+        fed, missed = (0, 0) if backlog is None else backlog.feed(base, count, mask, keys)
         if fed:
             self.came(queue)
-            missed = 0 if mask is None else ~mask & (1 << fed) - 1
             if (passed := span(base, missed)) is not None:
                 self.touches.append(Touch(TouchKind.PASSED, queue, passed.base, passed.bits))
         return fed
@@ -223,7 +209,14 @@ class PopGroup:
     # What consumers do
 
     def ask(
-        self, consumer: int, count: int, *, invisible_ms: int, until: int, is_kept: bool = False
+        self,
+        consumer: int,
+        count: int,
+        *,
+        invisible_ms: int,
+        until: int,
+        is_kept: bool = False,
+        now: int = 0,
     ) -> None:
         """A consumer wants up to `count` messages until a time; its last wish is void.
 
@@ -237,7 +230,7 @@ class PopGroup:
             return
         invisible_ms = invisible_ms if invisible_ms > 0 else self.policy.invisible_ms
         invisible_ms = min(max(invisible_ms, 1), INVISIBLE_MS_MAX)
-        self._wishes.put(consumer, Wish(min(count, COUNT_MAX), invisible_ms, until, is_kept))
+        self._wishes.put(consumer, Wish(min(count, COUNT_MAX), invisible_ms, until, is_kept), now)
 
     def wish_of(self, consumer: int) -> Wish | None:
         """What a consumer wants, if it wants anything; its time may be over."""
@@ -375,7 +368,6 @@ class PopGroup:
             self._touch(TouchKind.READY, queue, messages)
             self.backlogs[queue].wake(messages)
             self._reopen(queue)
-        self._wishes.sweep(now)
         timer = self.next_timer
         return timer is not None and timer <= now
 
@@ -470,8 +462,8 @@ class PopGroup:
             totals.update(counts._asdict())
         return dict(totals)
 
-    def dump(self) -> list[Any]:
-        """All of it as plain values."""
+    def dump(self, now: int = 0) -> list[Any]:
+        """All of it as plain values, at the time of the last record."""
         return [
             [
                 msgspec.to_builtins(self.policy),
@@ -483,7 +475,7 @@ class PopGroup:
             self._leases.dump(),
             self._retries.dump(),
             [[number, x.queue, list(x.messages), *x[2:]] for number, x in self.dead.items()],
-            self._wishes.dump(),
+            self._wishes.dump(now),
             [list(self._open), self.buried, self._cut_at],
         ]
 

@@ -13,6 +13,10 @@ share a lease: so no settlement, in whatever order, can break the order.
 A fresh message is looked at once: it goes out, or into its key's chain, or is passed over. So a
 key with thousands of messages costs nothing while it waits.
 
+The first filter of a group holds for all that was not handed out, held messages too. So these are
+in *doubt* until the leader has told which of them match, from the lowest one on; those that do not
+are passed over, and a message in doubt does not go out.
+
 Invariants:
 - A chain is there only for a busy key.
 - A freed message's key is busy: by itself.
@@ -53,6 +57,8 @@ class KeyedBacklog(Backlog):
         self._chained = 0
         # Next of their keys, as `offset << 32 | key`, lowest first.
         self._freed: list[int] = []
+        # Held messages from the first offset up to the second are in doubt; equal: none is.
+        self._doubt = (begun, begun)
 
     @property
     def held(self) -> int:
@@ -61,6 +67,66 @@ class KeyedBacklog(Backlog):
 
     def set_fed(self, is_fed: bool) -> None:
         """It is fed always."""
+
+    def set_filtered(self, is_filtered: bool) -> None:
+        """With the first filter all that is held is in doubt; without one nothing is."""
+        super().set_filtered(is_filtered)
+        held = [min(chain) for chain in self._chains.values()]
+        held += [each >> _KEY_BITS for each in self._freed]
+        self._doubt = (min(held), self.next) if is_filtered and held else (self.next, self.next)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether some of what is held may not match the filter."""
+        return self._doubt[0] < self._doubt[1]
+
+    @property
+    def known(self) -> int:
+        """The offset up to which all is known."""
+        return self._doubt[0] if self.is_in_doubt else super().known
+
+    def wants_feed(self, end: int) -> bool:
+        """Whether there is more to know than is known."""
+        return self.is_in_doubt or super().wants_feed(end)
+
+    def feed(self, base: int, count: int, mask: int | None, keys: bytes | None) -> tuple[int, int]:
+        """Take in what the leader knows; first of what is in doubt."""
+        if not self.is_in_doubt:
+            return super().feed(base, count, mask, keys)
+        start, stop = self._doubt
+        if base != start:
+            return 0, 0
+        count = min(count, stop - start)
+        self._doubt = (start + count, stop)
+        missed = 0 if mask is None else ~mask & (1 << count) - 1
+        return count, self._pass_held(start, missed) if missed else 0
+
+    def _pass_held(self, base: int, missed: int) -> int:
+        """Pass over held messages that do not match; which of them were held, as bits."""
+        found: list[int] = []
+
+        def is_missed(offset: int) -> bool:
+            return offset >= base and bool(missed >> offset - base & 1)
+
+        # Chains first: what is freed by those that go is of the same filter.
+        for key in sorted(self._chains):
+            chain = self._chains[key]
+            gone = [offset for offset in chain if is_missed(offset)]
+            if gone:
+                found += gone
+                self._chained -= len(gone)
+                self._chains[key] = array("Q", [each for each in chain if not is_missed(each)])
+                if not self._chains[key]:
+                    del self._chains[key]
+        lost = sorted(each for each in self._freed if is_missed(each >> _KEY_BITS))
+        if lost:
+            self._freed = [each for each in self._freed if not is_missed(each >> _KEY_BITS)]
+            heapify(self._freed)
+        for each in lost:
+            found.append(each >> _KEY_BITS)
+            self.end_turn(Piece(each >> _KEY_BITS, 1, 0, _packed([each & (1 << _KEY_BITS) - 1])))
+        self.passed += len(found)
+        return sum(1 << offset - base for offset in found)
 
     @property
     def has_returned(self) -> bool:
@@ -90,8 +156,11 @@ class KeyedBacklog(Backlog):
 
     def _take_freed(self, count: int, offsets: list[int], keys: list[int]) -> None:
         freed = self._freed
+        doubt = self._doubt[0] if self.is_in_doubt else self.next
         while freed and len(offsets) < count:
             offset = freed[0] >> _KEY_BITS
+            if offset >= doubt:
+                break
             if offsets and offset - offsets[0] >= WIDTH_MAX:
                 break
             offsets.append(offset)
@@ -183,16 +252,21 @@ class KeyedBacklog(Backlog):
         for each in lost:
             key = each & (1 << _KEY_BITS) - 1
             self.lose(Piece(each >> _KEY_BITS, 1, 0, _packed([key])))
+        start, stop = self._doubt
+        self._doubt = (min(max(start, earliest), stop), stop)
         super().trim(earliest)
 
     # As plain values
 
     def _dump_order(self) -> list[Any]:
         chains = [[key, _packed_offsets(self._chains[key])] for key in sorted(self._chains)]
-        return [chains, sorted(self._freed)]
+        doubt = list(self._doubt) if self.is_in_doubt else []
+        return [chains, sorted(self._freed), doubt]
 
     def _load_order(self, values: list[Any]) -> None:
-        chains, self._freed = values
+        chains, self._freed, *more = values
+        doubt = more[0] if more else []
+        self._doubt = (doubt[0], doubt[1]) if doubt else (self.next, self.next)
         self._chains = {key: _unpacked_offsets(offsets) for key, offsets in chains}
         self._chained = sum(map(len, self._chains.values()))
         self._busy = {each & (1 << _KEY_BITS) - 1 for each in self._freed} - {0}

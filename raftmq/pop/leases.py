@@ -69,6 +69,21 @@ class Lease(NamedTuple):
     """From this time on it is nobody's, in milliseconds."""
 
 
+class Handed(NamedTuple):
+    """Messages that a consumer has from now on."""
+
+    consumer: int
+    """Whose they are."""
+    token: int
+    """What it must name to settle them."""
+    queue: int
+    """The queue's number."""
+    messages: Span
+    """Which, and for which time."""
+    deadline: int
+    """Until when, in milliseconds."""
+
+
 class Leases:
     """The leases of one consumer group."""
 

@@ -44,15 +44,16 @@ from .transactions import Begin, End, Transactions, is_half
 VERSION = 1
 """The newest record version that this machine applies."""
 
-_STATE_VERSION = 8
-_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, 7, _STATE_VERSION)
+_STATE_VERSION = 9
+_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
-these, the seventh no claimed sessions."""
+these, the seventh no claimed sessions; the eighth had wishes whose time was over."""
 _DELAYED = 1 << 62
 """In a producer's session: a batch went not to an offset, but to this plus its number."""
 _DIGEST = struct.Struct("<QIQ")
-_DELIVERY_DIGEST = struct.Struct("<QQQQq")
+_DELIVERY_DIGEST = struct.Struct("<QQQQQQq")
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
@@ -99,12 +100,15 @@ class Limits(msgspec.Struct, frozen=True):
 class PartitionMachine:
     """The state of one data group after a prefix of its log."""
 
+    state_version = _STATE_VERSION
+    """Of what `snapshot` gives: machines of one version and one log give equal bytes."""
+
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self.applied = 0
         """Index of the last record applied; 0: none."""
         self.digest = 0
-        """CRC-32C over all that was applied and what came of it."""
+        """CRC-32C over all that was applied, all results, and who was handed what."""
         self.log_start = 1
         """The first Raft index that retention keeps."""
         self.ends: dict[int, int] = {}
@@ -160,9 +164,12 @@ class PartitionMachine:
         elif record.kind == Kind.COMMANDS:
             results.extend(self._run(bytes(record.payload), record.timestamp))
         step = _DIGEST.pack(record.index, record.crc, placed)
+        if results:
+            # Words of a refusal may differ between versions of the software, its reason may not.
+            step += _encode([x.reason if isinstance(x, Refused) else x for x in results])
         for number, handed in self.serving.finish(self.ends, record.timestamp, record.index):
-            base, bits, attempt = handed.messages
-            step += _DELIVERY_DIGEST.pack(number, handed.token, base, attempt, handed.deadline)
+            consumer, token, queue, (base, bits, attempt), deadline = handed
+            step += _DELIVERY_DIGEST.pack(number, consumer, token, queue, base, attempt, deadline)
             step += bits.to_bytes((bits.bit_length() + 7) // 8, "little")
         self.applied = record.index
         self.digest = google_crc32c.extend(self.digest, step)
@@ -269,13 +276,19 @@ class PartitionMachine:
                 return self.serving.run(command, self.ends, now)
 
     def _claim(self, command: ClaimSessions, now: int) -> Result:
-        """[epoch, messages stored, offset of the first; -1: none, or it is delayed], a queue."""
+        """[epoch, messages stored, offset of the first, highest part], a queue.
+
+        The offset is -1 if none is stored, or the first is delayed.
+        """
         self._producers.forget_before(now - self._limits.session_idle_ms_max)
         claimed = self._producers.claim(command, index=self.applied + 1, now=now)
         if isinstance(claimed, Refused):
             return claimed
         return Changed(
-            [[c.epoch, c.next_sequence, c.origin if c.origin < _DELAYED else -1] for c in claimed]
+            [
+                [c.epoch, c.next_sequence, c.origin if c.origin < _DELAYED else -1, c.part]
+                for c in claimed
+            ]
         )
 
     def _drop(self, queues: set[int]) -> None:
@@ -299,7 +312,7 @@ class PartitionMachine:
                 self._producers.dump(),
                 self.offsets.dump(),
                 self.subscriptions.dump(),
-                self.serving.dump(),
+                self.serving.dump(self.delays.now),
                 self.offsets.dump_owned(),
                 self.delays.dump(),
                 self.transactions.dump(),

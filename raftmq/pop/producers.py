@@ -22,6 +22,11 @@ what is being written and grows with each piece of work.
 | higher | begins again at 0 |
 | lower | refused, `FENCED`: later work has begun |
 
+*Parts.* Work whose messages are cut into parts has a session for each part, and one of its own that
+knows how the work is cut: each claim of that session names its part, or their number, or both. The
+session keeps the highest part and the number, and a claim that contradicts them is refused: cut in
+another way, the messages of a part that is stored already would come again in another one.
+
 Each claim that is granted gives a new epoch, and batches of any other are refused: so of all
 attempts only the one that claimed last can store anything, and it was told what the others stored.
 
@@ -63,6 +68,10 @@ class ClaimSessions(msgspec.Struct, frozen=True, array_like=True, tag="claim_ses
     """Numbers of queues, each once."""
     label: int
     """What is written, 1 to 2^63 - 1; it never goes back."""
+    part: int = 0
+    """The part of the label's work that begins, from 1; 0: the work is not cut."""
+    parts: int = 0
+    """How many parts the label's work has; 0: not known."""
 
 
 class ClaimedSession(NamedTuple):
@@ -74,12 +83,24 @@ class ClaimedSession(NamedTuple):
     """Messages of this label that are stored."""
     origin: int
     """Where the first of them went; -1: none is stored."""
+    part: int = 0
+    """The highest part of the label that was begun, by this claim or an earlier one."""
 
 
 class _Session:
     """What is known of one producer on one queue."""
 
-    __slots__ = ("bases", "epoch", "firsts", "label", "next_sequence", "origin", "timestamp")
+    __slots__ = (
+        "bases",
+        "epoch",
+        "firsts",
+        "label",
+        "next_sequence",
+        "origin",
+        "part",
+        "parts",
+        "timestamp",
+    )
 
     def __init__(self, epoch: int, next_sequence: int, timestamp: int, label: int = 0) -> None:
         self.epoch = epoch
@@ -89,6 +110,10 @@ class _Session:
         """0: it was never claimed."""
         self.origin = -1
         """Where sequence 0 went; unlike the runs it is not forgotten."""
+        self.part = 0
+        """The highest part of the label that was begun; 0: none was named."""
+        self.parts = 0
+        """How many parts the label has; 0: no claim said so."""
         self.firsts: list[int] = []
         self.bases: list[int] = []
 
@@ -170,8 +195,12 @@ class Producers:
             if session is None or session.label < command.label:
                 session = _Session(epoch, 0, now, command.label)
             session.epoch, session.timestamp = epoch, now
+            session.part = max(session.part, command.part)
+            session.parts = session.parts or command.parts
             self._keep(key, session)
-            claimed.append(ClaimedSession(epoch, session.next_sequence, session.origin))
+            claimed.append(
+                ClaimedSession(epoch, session.next_sequence, session.origin, session.part)
+            )
         return claimed
 
     def _claim_refusal(self, command: ClaimSessions) -> Refused | None:
@@ -186,7 +215,8 @@ class Producers:
         if label < highest:
             message = f"producer {producer} has come to label {highest}; {label} is over"
             return Refused(Reason.FENCED, message)
-        return None
+        same = [session for session in known if session is not None and session.label == label]
+        return _other_parts(command, same)
 
     def _keep(self, key: tuple[int, int], session: _Session) -> None:
         # The newest goes to the end of the dict: its order is the order of eviction.
@@ -241,17 +271,34 @@ class Producers:
         rows = []
         for (producer, queue), s in self._sessions.items():
             row = [producer, queue, s.epoch, s.next_sequence, s.timestamp, s.firsts, s.bases]
-            rows.append([*row, s.label, s.origin] if s.label else row)
+            rows.append([*row, s.label, s.origin, s.part, s.parts] if s.label else row)
         return rows
 
     def load(self, rows: list[list[Any]]) -> None:
         """The reverse of `dump`."""
         self._sessions = {}
         for producer, queue, epoch, next_sequence, timestamp, firsts, bases, *claimed in rows:
-            label, origin = claimed or (0, -1)
+            label, origin, part, parts = claimed or (0, -1, 0, 0)
             session = _Session(epoch, next_sequence, timestamp, label)
             session.firsts, session.bases, session.origin = list(firsts), list(bases), origin
+            session.part, session.parts = part, parts
             self._sessions[producer, queue] = session
+
+
+def _other_parts(command: ClaimSessions, sessions: list[_Session]) -> Refused | None:
+    """Refuse a claim whose parts contradict those of earlier claims of the same label."""
+    if not 0 <= command.part < RESERVED or not 0 <= command.parts < RESERVED:
+        return Refused(Reason.BAD_ARGUMENT, "a part and a number of parts are 0 to 2^63 - 1")
+    part = max((session.part for session in sessions), default=0)
+    parts = max((session.parts for session in sessions), default=0)
+    if command.parts and parts and command.parts != parts:
+        message = f"the work was begun in {parts} parts, and comes in {command.parts} now"
+        return Refused(Reason.OTHER_PARTS, message)
+    known = command.parts or parts
+    if known and max(command.part, part) > known:
+        message = f"part {max(command.part, part)} was begun of a work that has {known} parts"
+        return Refused(Reason.OTHER_PARTS, message)
+    return None
 
 
 def _unknown(producer: int, queue: int, first: int) -> Refused:

@@ -1,6 +1,6 @@
 """Retries that are not due: messages that failed, each with the time when it is handed out again.
 
-Like leases they are plain tuples of numbers. Those that fail together wait together: so a million
+They are plain tuples of numbers. Those that fail together wait together: so a million
 leases that run out at once are a few hundred retries.
 
 Invariants:

@@ -14,8 +14,12 @@ Invariants:
   restored from a snapshot hands out under the same tokens.
 - A token is the index of the record that handed out and a slot within it, over all groups.
 - A group costs nothing while nothing of it happens: timers are found by a heap.
-- Consumers are forgotten after `IDLE_MS_MAX`, or if there are more than `CONSUMERS_MAX`, the one
-  idle longest first. Their leases stay: only a repeat would not be known as one any more.
+- A timer in the heap may be earlier than its group's own one, and differs between replicas: it
+  touches a group only if that one is due. So a timer that was noted before changes nothing that
+  can be seen.
+- Consumers are forgotten after `IDLE_MS_MAX`, or if there are more than `CONSUMERS_MAX` or more
+  than `RESULTS_MAX` results, the one idle longest first. Their leases stay: only a repeat of a
+  settlement is not known as one after that.
 
 Sources: rabbit_fifo (credit inside the machine); Raft thesis §6.3 (sessions).
 """
@@ -44,8 +48,8 @@ from .calls import (
     Tick,
 )
 from .claims import Claims
-from .groups import HANDED_MAX, Handed, PopGroup
-from .leases import SLOT_BITS
+from .groups import HANDED_MAX, PopGroup
+from .leases import SLOT_BITS, Handed
 from .policy import INVISIBLE_MS_MAX
 from .results import Changed, Refused, Result
 from .spans import Span, span
@@ -55,6 +59,8 @@ QUEUE_BITS = 16
 """A queue's number is `topic id << QUEUE_BITS | n`."""
 CONSUMERS_MAX = 65_536
 """Consumers whose last settlement is remembered."""
+RESULTS_MAX = 1_000_000
+"""Results of settlements that are remembered, over all consumers: 8 MB and more."""
 LEASES_MAX = 4 * HANDED_MAX
 """Leases that one record opens, over all groups: those without get theirs with the next record."""
 IDLE_MS_MAX = 24 * 3600 * 1000
@@ -154,6 +160,8 @@ class Serving:
         self._of_topic: dict[int, dict[int, PopGroup]] = {}
         # The one idle longest first: a dict's order is the order of eviction.
         self._consumers: dict[tuple[int, int], _Consumer] = {}
+        # The results of all of them.
+        self._results = 0
         self._timers: list[tuple[int, int]] = []
         # Number → which of its timers counts; others in the heap are void.
         self._timer: dict[int, int] = {}
@@ -174,9 +182,16 @@ class Serving:
                 del self._timer[number]
                 due.append(number)
         for number in due:
-            # What is left over comes with the next record.
-            self.attached[number].group.pass_time(now)
-            self._touched.add(number)
+            group = self.attached[number].group
+            timer = group.next_timer
+            if timer is not None and timer <= now:
+                # What is left over comes with the next record.
+                group.pass_time(now)
+                self._touched.add(number)
+            else:
+                # A lease was settled since. A replica that was restored has no such timer: here the
+                # group must not be touched either.
+                self._note_timer(number, timer)
 
     def came(self, queue: int, base: int, count: int, keys: bytes) -> None:
         """A batch was placed in a queue; `keys` are its key hashes, empty if none has a key.
@@ -214,15 +229,17 @@ class Serving:
             if attached.group.touches:
                 self.traced.append(Traced(index, number, attached.group.touches))
                 attached.group.touches = []
-            timer = attached.group.next_timer
-            if timer is not None and timer < self._timer.get(number, timer + 1):
-                self._timer[number] = timer
-                heappush(self._timers, (timer, number))
+            self._note_timer(number, attached.group.next_timer)
         for group, consumer in self._momentary:
             group.leave(consumer)
         self._momentary.clear()
         self.handed += found
         return found
+
+    def _note_timer(self, number: int, timer: int | None) -> None:
+        if timer is not None and timer < self._timer.get(number, timer + 1):
+            self._timer[number] = timer
+            heappush(self._timers, (timer, number))
 
     @property
     def is_idle(self) -> bool:
@@ -316,6 +333,8 @@ class Serving:
             if queue >> QUEUE_BITS == call.topic:
                 group.follow(queue, self._kept(queue, starts.get(queue, 0), end))
                 group.trim(queue, self.earliest.get(queue, 0))
+        # What was trimmed is traced under this record, not under the next one of the group.
+        self._touched.add(call.number)
         return Changed()
 
     def _attach(self, number: int, attached: Attached) -> None:
@@ -340,12 +359,16 @@ class Serving:
         self._timer.pop(number, None)
         self.claims.close(number)
         for key in [key for key in self._consumers if key[0] == number]:
-            del self._consumers[key]
+            self._forget_consumer(key)
 
     def _feed(self, call: Feed) -> Result:
         attached = self.attached.get(call.number)
         if attached is None:
             return _unknown(call.number)
+        wanted = self._subscriptions.number_of(attached.topic, attached.name)
+        if call.subscription not in (-1, wanted):
+            # It was made before the latest change of the filter: the leader makes another one.
+            return Changed(0)
         mask = None if call.mask is None else int.from_bytes(call.mask, "little")
         fed = attached.group.feed(call.queue, call.base, call.count, mask=mask, keys=call.keys)
         self._touched.add(call.number)
@@ -370,6 +393,7 @@ class Serving:
                 invisible_ms=invisible_ms,
                 until=until,
                 is_kept=call.is_kept,
+                now=now,
             )
         if not call.count or not call.wait_ms:
             self._momentary.append((group, call.consumer))
@@ -384,6 +408,7 @@ class Serving:
         consumer = self._consumers.pop(key, None)
         if consumer is None or call.sequence > consumer.sequence:
             results = [_step(attached.group, call.consumer, step, now) for step in call.steps]
+            self._results += len(results) - (0 if consumer is None else len(consumer.results))
             consumer = _Consumer(call.sequence, results, now)
             self._touched.add(call.number)
         self._consumers[key] = consumer
@@ -397,9 +422,13 @@ class Serving:
         while self._consumers:
             key = next(iter(self._consumers))
             is_idle = self._consumers[key].timestamp < now - IDLE_MS_MAX
-            if not is_idle and len(self._consumers) <= CONSUMERS_MAX:
+            is_over = len(self._consumers) > CONSUMERS_MAX or self._results > RESULTS_MAX
+            if not is_idle and not is_over:
                 return
-            del self._consumers[key]
+            self._forget_consumer(key)
+
+    def _forget_consumer(self, key: tuple[int, int]) -> None:
+        self._results -= len(self._consumers.pop(key).results)
 
     def _lose(self, call: Lose, ends: Mapping[int, int]) -> Result:
         for queue, earliest in zip(call.queues, call.earliest, strict=False):
@@ -451,12 +480,12 @@ class Serving:
 
     # As plain values
 
-    def dump(self) -> list[Any]:
-        """The whole state after a record, alike on every replica."""
+    def dump(self, now: int = 0) -> list[Any]:
+        """The whole state after a record of this time, alike on every replica."""
         assert not self._touched
         return [
             [
-                [number, x.topic, x.name, x.version, x.group.dump()]
+                [number, x.topic, x.name, x.version, x.group.dump(now)]
                 for number, x in self.attached.items()
             ],
             list(self.earliest.items()),
@@ -471,13 +500,11 @@ class Serving:
         for number, topic, name, version, dumped in attached:
             group = PopGroup.load(dumped)
             self._attach(number, Attached(topic, name, version, group))
-            timer = group.next_timer
-            if timer is not None:
-                self._timer[number] = timer
-                heappush(self._timers, (timer, number))
+            self._note_timer(number, group.next_timer)
         self.earliest = dict(earliest)
         for number, consumer, sequence, results, timestamp in consumers:
             self._consumers[number, consumer] = _Consumer(sequence, results, timestamp)
+            self._results += len(results)
 
 
 def _tokens(index: int) -> Callable[[], int]:

@@ -123,6 +123,11 @@ class Subscriptions:
         """A group's filters, oldest first; none: it gets everything."""
         return self._of_topic.get(topic, {}).get(consumer_group, ())
 
+    def number_of(self, topic: int, consumer_group: str) -> int:
+        """The number of a group's latest subscription; 0: it has none."""
+        kept = self.of(topic, consumer_group)
+        return kept[-1].number if kept else 0
+
     def has(self, topic: int) -> bool:
         """Whether any group has a filter of this topic."""
         return topic in self._of_topic

@@ -2,10 +2,12 @@
 
 A wish stands up to its time. One that is *kept* is credit: each hand-out takes from it until it is
 used up. Any other is for one hand-out, and the consumer must ask again. Consumers and queues each
-take turns: who was served goes to the end.
+take turns: a consumer that was served goes to the end.
 
 Invariants:
-- A consumer has one wish at the most; a new one keeps the place of the one before.
+- A consumer has one wish at the most; a new one keeps the place of the one before, if that runs.
+- A wish whose time is over is the same as none: no place, answer or snapshot depends on whether it
+  is still in memory. Replicas forget them at different moments, as their timers differ.
 - Wishes whose time is over are forgotten before they are more than half of all.
 
 Sources: RabbitMQ's rabbit_fifo (a queue of consumers that have credit).
@@ -16,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _SWEEP_MIN = 64
-"""So many wishes are not worth looking through."""
+"""Fewer wishes are not looked through."""
 
 
 class Wish(NamedTuple):
@@ -42,9 +44,14 @@ class Wishes:
     def __len__(self) -> int:
         return len(self._wishes)
 
-    def put(self, consumer: int, wish: Wish) -> None:
-        """A consumer's wish, in place of the one before."""
+    def put(self, consumer: int, wish: Wish, now: int) -> None:
+        """A consumer's wish, in place of the one before; at the end if that one's time is over."""
+        before = self._wishes.get(consumer)
+        if before is not None and before.until <= now:
+            # Another replica may have forgotten it: its place must not be inherited here.
+            del self._wishes[consumer]
         self._wishes[consumer] = wish
+        self._sweep(now)
 
     def drop(self, consumer: int) -> None:
         """A consumer wants nothing any more."""
@@ -78,20 +85,21 @@ class Wishes:
             if wish is not None and not wish.is_kept:
                 del self._wishes[consumer]
 
-    def sweep(self, now: int) -> None:
-        """Forget wishes whose time is over, if it is worth it."""
+    def _sweep(self, now: int) -> None:
+        """Forget wishes whose time is over, if they may be many."""
         if len(self._wishes) < self._sweep_at:
             return
         for consumer in [each for each, wish in self._wishes.items() if wish.until <= now]:
             del self._wishes[consumer]
         self._sweep_at = max(2 * len(self._wishes), _SWEEP_MIN)
 
-    def dump(self) -> list[Any]:
-        """All of it as plain values."""
-        wishes = [[consumer, *wish] for consumer, wish in self._wishes.items()]
-        return [self._sweep_at, wishes]
+    def dump(self, now: int) -> list[Any]:
+        """The wishes that run at this time, as plain values; the zero stands for nothing."""
+        running = [(consumer, wish) for consumer, wish in self._wishes.items() if wish.until > now]
+        return [0, [[consumer, *wish] for consumer, wish in running]]
 
     def load(self, values: list[Any]) -> None:
         """The reverse of `dump`."""
-        self._sweep_at, wishes = values
+        _, wishes = values
         self._wishes = OrderedDict((consumer, Wish(*wish)) for consumer, *wish in wishes)
+        self._sweep_at = max(2 * len(self._wishes), _SWEEP_MIN)

@@ -98,9 +98,7 @@ class FrameParser:
     __slots__ = ("_bytes_max", "_chunks", "_error", "_head", "_header_max", "_needed", "_size")
 
     def __init__(self, bytes_max: int, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
-        assert FIXED_BYTES <= bytes_max <= FRAME_BYTES_MAX, bytes_max
-        self._bytes_max = bytes_max
-        self._header_max = min(header_bytes_max, bytes_max - FIXED_BYTES)
+        self.allow(bytes_max, header_bytes_max=header_bytes_max)
         self._chunks: list[bytes | bytearray] = []
         self._size = 0
         # Nothing can be done before the chunks hold so many bytes.
@@ -108,6 +106,12 @@ class FrameParser:
         # Kind, correlation and header of the frame whose body the chunks belong to.
         self._head: tuple[int, int, bytes] | None = None
         self._error: str | None = None
+
+    def allow(self, bytes_max: int, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
+        """Other limits from the next frame on; the arguments are those of the parser."""
+        assert FIXED_BYTES <= bytes_max <= FRAME_BYTES_MAX, bytes_max
+        self._bytes_max = bytes_max
+        self._header_max = min(header_bytes_max, bytes_max - FIXED_BYTES)
 
     def feed(self, data: bytes) -> None:
         """Take in what was read. Cheap: the work is done by `frames`."""

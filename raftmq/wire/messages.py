@@ -277,6 +277,10 @@ class GroupView(_Wire, frozen=True):
     """The nodes that vote."""
     learners: list[int]
     """The nodes that only receive."""
+    voters_outgoing: list[int] = []
+    """The nodes of the outgoing half of a joint membership: their votes count as well."""
+    members: list[int] = []
+    """The member ids behind all of these; empty if the answering node carries no replica."""
 
 
 class TopicView(_Wire, frozen=True):
@@ -565,6 +569,8 @@ class ProbeReply(_Wire, frozen=True):
     """The generation of that incarnation: how often the node's data folder was lost before."""
     refusal: str = ""
     """Why it cannot take that place; empty: it was not asked for, or it has it."""
+    now_ms: int = 0
+    """The peer's wall clock, milliseconds since 1970."""
 
 
 class RepairRange(_Wire, frozen=True):
@@ -576,6 +582,10 @@ class RepairRange(_Wire, frozen=True):
     """Index of the first record wanted."""
     high: int
     """One past the last record wanted."""
+    snapshot: int = 0
+    """Index of a snapshot: not records are wanted, but bytes of its file from `low` on."""
+    crc: int = 0
+    """CRC-32C of that snapshot's state: another one will not do."""
 
 
 class RepairedRange(_Wire, frozen=True):
@@ -583,4 +593,4 @@ class RepairedRange(_Wire, frozen=True):
     each checked by who sends it."""
 
     count: int
-    """How many; the same question with a higher `low` gets more."""
+    """How many; the same question with a higher `low` gets more. Of a snapshot: its file's size."""

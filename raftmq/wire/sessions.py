@@ -23,6 +23,11 @@ class ClaimSessions(_Wire, frozen=True):
     label: int
     """What is written, 1 to 2^63 - 1. The same as before: go on with it; higher: begin something
     new; lower: refused, `fenced`."""
+    part: int = 0
+    """The part of the label's work that begins, from 1; 0: the work is not cut into parts."""
+    parts: int = 0
+    """How many parts the label's work has; 0: not known. A claim that contradicts an earlier one of
+    the same label is refused, `other_parts`."""
 
 
 class SessionView(_Wire, frozen=True):
@@ -34,6 +39,8 @@ class SessionView(_Wire, frozen=True):
     """How many messages of this label are stored: the sequence of the next one."""
     origin: int
     """Offset of the first of them; -1: none is stored, or it is delayed."""
+    part: int = 0
+    """The highest part of the label that was begun; 0: none was named."""
 
 
 class SessionsClaimed(_Wire, frozen=True):

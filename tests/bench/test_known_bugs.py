@@ -120,7 +120,7 @@ def test_every_bug_breaks_a_promise_or_has_a_reason_not_to_be_run() -> None:
 
 
 def test_schedules_use_only_what_can_happen_to_streams_and_processes() -> None:
-    names = {event.fault for seed in range(60) for event in schedule_of(seed).events}
+    names = {event.fault for seed in range(200) for event in schedule_of(seed).events}
     assert names == set(HANDLERS)
     assert "duplicate" not in names
 

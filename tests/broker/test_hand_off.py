@@ -10,7 +10,9 @@ import trio
 
 from raftmq.chaos.sim.clients import Clients
 from raftmq.client import Client, PopConsumer, PoppedMessage, Producer
+from raftmq.client.router import Router
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.wire.messages import FrameKind
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import in_cluster, kill_some, with_client
 
@@ -157,6 +159,40 @@ def test_exception_leaves_the_message_in_hand() -> None:
             with pytest.raises(ZeroDivisionError):
                 await fail(p, message)
             assert await mq.open_transactions() == []
+            await message.nack(0)
+            assert (await anext(c)).attempt == 2
+            assert await bills(mq) == []
+
+    hand_off_with(job, inputs=1)
+
+
+@pytest.mark.parametrize("kind", [FrameKind.BEGIN, FrameKind.PRODUCE])
+def test_hand_off_of_which_a_message_may_be_lost_is_not_committed(
+    kind: FrameKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the application notes the failure and goes on."""
+    call_leader, failures = Router.call_leader, [Unavailable("the leader did not answer")]
+
+    async def call(router: Router, group: int, asked: FrameKind, *args: Any, **kwargs: Any) -> Any:
+        if asked == kind and failures:
+            raise failures.pop()
+        return await call_leader(router, group, asked, *args, **kwargs)
+
+    async def hand_off(p: Producer, message: PoppedMessage) -> None:
+        async with p.transaction(acks=[message]) as t:
+            with pytest.raises(Unavailable):
+                await t.send(b"bill")
+            with pytest.raises(Rejected, match="can only be rolled back"):
+                await t.send(b"another bill")
+
+    async def job(_: Cluster, mq: Client, p: Producer) -> None:
+        async with mq.consumer("orders", group="billing", mode="pop", invisible=20) as c:
+            (message,) = await c.pop(1)
+            monkeypatch.setattr(Router, "call_leader", call)
+            with pytest.raises(Rejected, match="rolled back"):
+                await hand_off(p, message)
+            assert not failures
+            assert await acked(mq) == 0
             await message.nack(0)
             assert (await anext(c)).attempt == 2
             assert await bills(mq) == []

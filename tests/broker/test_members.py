@@ -232,7 +232,7 @@ def test_change_that_makes_no_sense_is_refused(
 
 def told(term: int, leader: int, members: list[int]) -> ClusterView:
     """What one node says of partition group 7."""
-    return ClusterView("c", 1, [], [GroupView(7, leader, term, members, [])], [])
+    return ClusterView("c", 1, [], [GroupView(7, leader, term, members, [], [], members)], [])
 
 
 @pytest.mark.parametrize(

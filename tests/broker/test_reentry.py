@@ -9,7 +9,8 @@ import trio
 
 from raftmq.broker.acquaintances import Acquaintances
 from raftmq.broker.connection import Refusal
-from raftmq.broker.group import member_id, node_of
+from raftmq.broker.group import generation_of, member_id, node_of
+from raftmq.broker.identity import WrongFolder
 from raftmq.broker.settings import Settings
 from raftmq.broker.tickets import Callback
 from raftmq.chaos.world import MemoryFiles
@@ -31,7 +32,8 @@ def voters(cluster: Cluster, group: int) -> set[int]:
     conf = cluster.nodes[leader].groups[group].conf_state if leader else ConfState()
     for node in cluster.nodes.values():
         replica = node.groups.get(group)
-        if node.member in conf.voters and (replica is None or replica.conf_state != conf):
+        is_voter = member_id(node.id, node.generation) in conf.voters
+        if is_voter and (replica is None or replica.conf_state != conf):
             return set()
     return set() if conf.voters_outgoing else set(conf.voters)
 
@@ -172,7 +174,7 @@ def test_nodes_can_be_wiped_one_after_the_other() -> None:
         for turn, node in enumerate((1, 2, 3, 2)):
             wipe(cluster, node)
             await cluster.start(node)
-            expected[node] += 1 << 32
+            expected[node] = member_id(node, generation_of(expected[node]) + 1)
             await wait_voters(cluster, *expected.values())
             await produce_everywhere(cluster, 5 * turn + 5, 5)
         await check_everywhere(cluster, 25)
@@ -239,7 +241,7 @@ def test_power_loss_at_any_disk_call_of_re_entering_is_harmless(call: int) -> No
         )
         own = cluster.nodes[2]
         assert own.generation >= 1
-        await wait_voters(cluster, 1, own.member, 3)
+        await wait_voters(cluster, 1, member_id(own.id, own.generation), 3)
         await check_everywhere(cluster, 3)
 
     in_cluster(scenario)
@@ -284,7 +286,7 @@ def test_old_folder_stops_even_if_all_others_were_renewed_since() -> None:
         for node in (2, 1, 3):
             wipe(cluster, node)
             await cluster.start(node)
-            expected[node] += 1 << 32
+            expected[node] = member_id(node, generation_of(expected[node]) + 1)
             await wait_voters(cluster, *expected.values())
         cluster.kill(2)
         cluster.files[2].become(old)
@@ -418,6 +420,18 @@ def known(files: MemoryFiles, *nodes: Node) -> Acquaintances:
 
 def hello(node: int, name: str) -> Hello:
     return Hello(PROTOCOL, "c", node, name, "test")
+
+
+def test_damaged_file_of_other_folders_is_told_in_one_sentence() -> None:
+    for damaged in (b'{"2": "a', b'{"two": "aa"}', b"[]"):
+        files = MemoryFiles()
+        files.make_folder("/data")
+        known(files).admit(hello(2, "aa"), 2)
+        file = files.create("/data/peers.json")
+        file.append([damaged])
+        file.close()
+        with pytest.raises(WrongFolder, match=r"^/data/peers\.json cannot be read: "):
+            known(files)
 
 
 def test_folder_of_a_higher_generation_is_believed_and_fences_off_the_lower() -> None:

@@ -142,6 +142,8 @@ def damage(cluster: Cluster, node: int, path: str, kind: str, random: Random) ->
             other = random.randrange(136, len(data) - 1)
             piece = data[other : other + 600]
             data[at : at + 600] = piece[: len(data[at : at + 600])]
+        case "unreadable":
+            files.spoil(path, at // 512 * 512, at // 512 * 512 + 512)
         case _:
             raise AssertionError(kind)
     inode = files.inode(path)
@@ -149,7 +151,7 @@ def damage(cluster: Cluster, node: int, path: str, kind: str, random: Random) ->
     inode.sync()
 
 
-KINDS = ["flip", "zeros", "missing", "misplaced"]
+KINDS = ["flip", "zeros", "missing", "misplaced", "unreadable"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -212,3 +212,18 @@ async def bodies_of(mq: Client, group: str) -> list[int]:
         found = await consumer.pop(20, wait=5.0)
         await consumer.ack(found)
         return [int(message.body) for message in found]
+
+
+def test_books_tell_of_a_group_that_has_no_place_yet() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        async with mq.producer("orders") as producer:
+            await producer.send(b"x")
+        async with mq.consumer("orders", group="g", mode="pop") as consumer:
+            (before,) = await mq.admin.backlogs(group="g")
+            await consumer.pop(1, wait=0)
+            (after,) = await mq.admin.backlogs(group="g")
+        async with mq.consumer("orders", group="h", mode="pop", start="latest"):
+            (latest,) = await mq.admin.backlogs(group="h")
+        return before.has_begun, after.has_begun, latest.has_begun
+
+    assert with_client(job) == (False, True, True)

@@ -6,9 +6,11 @@ One node's disk is made small; the reserve is most of what it has left.
 import pytest
 import trio
 
-from raftmq.broker.settings import Log
+from raftmq.broker.settings import Log, Raft
+from raftmq.client import Client
+from raftmq.errors import OutcomeUnknown, Unavailable
 from tests.broker.cluster import Cluster, Refused
-from tests.broker.scenario import QUEUE, bodies, in_cluster
+from tests.broker.scenario import QUEUE, bodies, in_cluster, with_client
 
 RESERVE = 60_000
 LOG = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=RESERVE)
@@ -61,6 +63,39 @@ def test_leader_without_space_hands_over_and_gets_the_office_back_with_its_space
         await cluster.wait_until(lambda: cluster.leader_of(QUEUE) == full)
         await store(cluster, 35, 5)
         assert await numbers(cluster) == list(range(40))
+
+    in_cluster(scenario, log=LOG)
+
+
+def test_preferred_leader_that_declines_does_not_stop_the_group() -> None:
+    """At the pace that nodes have by default, in any second."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.raft = Raft()
+        await cluster.found("t", 1)
+        await store(cluster, 0, 5)
+        full = cluster.leader_of(QUEUE)
+        # Enough to take and acknowledge records, too little to lead.
+        shrink(cluster, full, left=RESERVE - 1)
+        await store(cluster, 5, 1, seconds=20)
+        await trio.sleep(8)
+        leader = cluster.leader_of(QUEUE)
+        assert leader != full
+        taken, refused = 0, 0
+        async with cluster.client(leader) as client:
+            until = trio.current_time() + 65
+            while trio.current_time() < until:
+                try:
+                    await client.produce(QUEUE, [b"x"], 6 + taken)
+                    taken += 1
+                except Refused:
+                    refused += 1
+                await trio.sleep(0.1)
+        assert taken > 500
+        assert refused <= 3
+        cluster.files[full].space = None
+        with trio.fail_after(60):
+            await cluster.wait_until(lambda: cluster.leader_of(QUEUE) == full)
 
     in_cluster(scenario, log=LOG)
 
@@ -129,3 +164,38 @@ def test_full_disks_are_emptied_by_retention_and_take_messages_again() -> None:
         assert fetched.queues[0].earliest > 0
 
     in_cluster(scenario, log=log)
+
+
+def test_consumers_pop_ack_and_commit_until_half_of_the_reserve_is_left() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        async with mq.producer("orders") as producer:
+            await producer.send_many([b"%d" % n for n in range(20)])
+        async with (
+            mq.consumer("orders", group="popping", mode="pop", prefetch=0) as popping,
+            mq.consumer("orders", group="reading") as reading,
+        ):
+            for node in (1, 2, 3):
+                shrink(cluster, node, left=RESERVE - 1)
+            await trio.sleep(3)
+            async with mq.producer("orders") as producer:
+                with pytest.raises(Unavailable, match="takes no messages"):
+                    await producer.send(b"x", timeout=2)
+            for message in await popping.pop(10, wait=5):
+                await message.ack()
+            assert len(await reading.fetch(20, wait=5)) == 20
+            await reading.commit()
+            for node in (1, 2, 3):
+                shrink(cluster, node, left=RESERVE // 4)
+            await trio.sleep(3)
+            with pytest.raises((Unavailable, OutcomeUnknown)):
+                await reading.commit({0: 5}, timeout=2)
+            assert len(await popping.pop(1, wait=2)) == 0
+            for node in (1, 2, 3):
+                cluster.files[node].space = None
+            await trio.sleep(3)
+            # What was acked stays acked, and the rest is handed out.
+            rest = [int(message.body) for message in await popping.pop(20, wait=5)]
+            assert rest == list(range(10, 20))
+            assert await reading.committed() == {0: 20}
+
+    with_client(job, log=LOG)

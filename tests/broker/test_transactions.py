@@ -1,11 +1,15 @@
 """Transactions in whole made-up clusters: all or nothing, through crashes of either side."""
 
+from typing import Any
+
 import pytest
 import trio
 
 from raftmq.client import Client, Outgoing
+from raftmq.client.router import Router
 from raftmq.client.transactions import OpenTransaction, Transaction
-from raftmq.errors import Reason, Rejected
+from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.wire.messages import FrameKind
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import QUEUE, bodies, with_client
 
@@ -134,6 +138,34 @@ def test_check_back_ends_what_a_dead_producer_left_open() -> None:
             assert {transaction.note for transaction in asked} == {"paid", "failed"}
             assert [left.group for left in await mq.open_transactions()] == ["other"]
             assert await mq.open_transactions("shop") == []
+
+    with_client(job)
+
+
+def test_check_back_goes_on_beside_a_partition_group_without_a_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its leader is asked in vain for as long as a call may take, and longer than the test."""
+    call_leader, ended = Router.call_leader, [Rejected(Reason.TRANSACTION_ENDED, "by another")]
+
+    async def call(router: Router, group: int, asked: FrameKind, *args: Any, **kwargs: Any) -> Any:
+        if group != 1:
+            await trio.sleep(60)
+            raise Unavailable("the group has no leader")
+        if asked == FrameKind.END and ended:
+            raise ended.pop()
+        return await call_leader(router, group, asked, *args, **kwargs)
+
+    async def job(cluster: Cluster, mq: Client) -> None:
+        async with mq.producer("orders") as p:
+            for note in ("first", "second"):
+                await p.transaction(group="shop", note=note).send(note.encode())
+            monkeypatch.setattr(Router, "call_leader", call)
+            async with mq.check_back("shop", lambda _: True, after=1, every=10):
+                await trio.sleep(15)
+            monkeypatch.undo()
+            # The end of the first one failed, and the second one was ended all the same.
+            assert await bodies(cluster, QUEUE) == [b"second"]
 
     with_client(job)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -175,6 +176,29 @@ def test_ctrl_c_ends_consume_with_0_and_a_count(topic: str, raftmq: CommandLine)
     assert raftmq.ok("consume", topic, "-g", f"g-{topic}", "-e").stdout == ""
 
 
+def test_ctrl_c_ends_produce_on_a_terminal_and_counts_what_is_stored(
+    topic: str, raftmq: CommandLine
+) -> None:
+    ours, theirs = pty.openpty()
+    produce = subprocess.Popen(
+        [sys.executable, "-m", "raftmq", "produce", topic],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    assert produce.stderr is not None
+    assert b"Ctrl-D ends" in produce.stderr.readline()
+    os.write(ours, b"L1\n")
+    assert raftmq.ok("consume", topic, "-n", "1").stdout == "L1\n"
+    produce.send_signal(signal.SIGINT)
+    # The terminal stays open and silent: the process must not wait for it.
+    _, stderr = produce.communicate(timeout=30)
+    os.close(ours)
+    assert produce.returncode == 130
+    assert b"1 message stored in" in stderr
+
+
 def test_status_shows_every_node_and_a_leader_for_every_group(
     cluster: LocalCluster, raftmq: CommandLine
 ) -> None:
@@ -253,6 +277,45 @@ def test_frozen_node_makes_the_cluster_unhealthy(
     assert ended.code == 4
     assert ended.json["nodes"][1]["is_reachable"] is False
     assert "node 2" in ended.stderr
+
+
+def test_status_and_doctor_show_what_is_left_when_a_majority_is_gone(
+    cluster: LocalCluster, raftmq: CommandLine, tmp_path: Path
+) -> None:
+    pids = cluster.pids[:2]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        ended = raftmq("cluster", "status", "-o", "json")
+        examined = raftmq("doctor", "--data", str(tmp_path), "-o", "json")
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    assert ended.code == 4, ended.stderr
+    assert [node["is_reachable"] for node in ended.json["nodes"]] == [False, False, True]
+    assert "node 1 at" in ended.stderr
+    (found,) = [finding for finding in examined.json if finding["check"] == "cluster"]
+    assert found["verdict"] == "fail"
+    assert "node 2 at" in found["found"]
+    wait_until(lambda: raftmq("cluster", "status").code == 0, what="all is well again")
+
+
+def test_address_of_another_node_is_refused_for_a_new_one(
+    cluster: LocalCluster, raftmq: CommandLine
+) -> None:
+    address = raftmq.ok("cluster", "status", "-o", "json").json["nodes"][2]["address"]
+    for words in (["add", "5"], ["replace", "-y", "1", "5"]):
+        refused = raftmq("cluster", *words, address)
+        assert refused.code == 1
+        assert f"at {address} node 3 of cluster" in refused.stderr
+    free = f"127.0.0.1:{choose_ports(1, 20_000, any_port=True)[0]}"
+    raftmq.ok("cluster", "add", "5", free)
+    refused = raftmq("cluster", "add", "6", free)
+    assert refused.code == 1
+    assert f"{free} is the address of node 5" in refused.stderr
+    raftmq.ok("cluster", "remove", "5", "-y")
+    nodes = raftmq.ok("cluster", "status", "-o", "json").json["nodes"]
+    assert [node["id"] for node in nodes] == [1, 2, 3]
 
 
 def test_killed_node_is_started_again_while_messages_flow(

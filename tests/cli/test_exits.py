@@ -1,6 +1,7 @@
 """How commands end: exit codes, and an error as what and fix."""
 
 import errno
+import time
 
 import click
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from raftmq.cli import app
 from raftmq.cli.exits import ExitCode, Failure, explained, unwrapped
 from raftmq.cli.lazy import LazyGroup
+from raftmq.cli.playground import choose_ports
 from raftmq.errors import (
     CorruptRecord,
     OutcomeUnknown,
@@ -40,6 +42,14 @@ def test_client_error_has_its_exit_code_and_a_fix(
     assert words in failure.fix
 
 
+def test_full_disk_has_a_fix_about_the_disk() -> None:
+    text = "the disk of node 1 is full: /data has 5 bytes left, and log.reserve_bytes is 67108864"
+    for error in (Unavailable(text), RaftmqError(f"1 of 2 messages are not stored: {text}")):
+        fix = explained(error, url=URL).fix
+        assert "free space" in fix
+        assert "raftmq up" not in fix
+
+
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_a_fix(reason: Reason) -> None:
     assert len(explained(Rejected(reason, "no"), url=URL).fix) > 10
@@ -49,6 +59,36 @@ def test_error_that_stands_for_others_has_the_fix_of_its_cause() -> None:
     error = RaftmqError("1 of 2 messages are not known to be stored")
     error.__cause__ = Rejected(Reason.TOO_LARGE, "17 MiB")
     assert "limits.batch_bytes_max" in explained(error, url=URL).fix
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("pyarrow.parquet", "spark"), ("psycopg", "cdc"), ("pytest", "chaos")]
+)
+def test_package_of_an_extra_that_is_missing_is_told_with_the_extra(
+    package: str, extra: str, raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr(app.cli, "main", fail)
+    ended = raftmq("pipeline", "check", "history")
+    assert ended.code == 1
+    assert f"error: {package.partition('.')[0]} is not installed" in ended.stderr
+    assert f"raftmq[{extra}]" in ended.stderr
+    package = "raftmq.nowhere"
+    with pytest.raises(ModuleNotFoundError):
+        raftmq("pipeline")
+
+
+def test_address_where_no_process_listens_is_told_at_once(
+    raftmq: CommandLine,
+) -> None:
+    ports = choose_ports(2, 20_000, any_port=True)
+    url = ",".join(f"127.0.0.1:{port}" for port in ports)
+    began = time.monotonic()
+    ended = raftmq("topic", "list", "--url", f"raftmq://{url}", "--timeout", "60s")
+    assert (ended.code, time.monotonic() - began < 30) == (3, True)
+    assert f"no process listens at 127.0.0.1:{ports[0]}, 127.0.0.1:{ports[1]}" in ended.stderr
 
 
 def test_one_error_comes_out_of_nested_groups() -> None:

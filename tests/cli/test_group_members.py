@@ -97,8 +97,20 @@ def test_consume_reads_as_a_member_and_as_an_instance(url: str, raftmq: CommandL
     assert raftmq(*member, "-q", "1").code == 2
     raftmq.ok("group", "create", "b", "--mode", "broadcast")
     for instance in ("i", "j"):
-        heard = ("consume", "news", "-g", "b", "--instance", instance, "-e")
+        heard = ("consume", "news", "-g", "b", "--instance", instance, "-e", "--from", "earliest")
         assert raftmq.ok(*heard).stdout == "one\ntwo\n"
         assert raftmq.ok(*heard).stdout == ""
+    # As in Python, a new instance hears what comes after it began.
+    assert raftmq.ok("consume", "news", "-g", "b", "--instance", "k", "-e").stdout == ""
+    lags = raftmq.ok("group", "lag", "b", "-o", "json").json["groups"]
+    assert {(each["group"], each["mode"]) for each in lags} >= {("b@i", "broadcast")}
+    shown = raftmq.ok("group", "describe", "b").stdout
+    assert "b@j" in shown
+    assert "attempts" not in shown
+    assert raftmq("group", "lag", "nobody").code == 1
+    raftmq.ok("group", "create", "popping")
+    refused = raftmq("consume", "news", "-g", "popping", "--assigned")
+    assert refused.code == 1
+    assert "has mode pop: it has neither members" in refused.stderr
     raftmq.ok("group", "reset", "b@i", "news", "--to", "1", "-q", "0", "--execute")
     assert raftmq.ok("consume", "news", "-g", "b", "--instance", "i", "-e").stdout == "two\n"

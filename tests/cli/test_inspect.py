@@ -1,5 +1,6 @@
 """`raftmq inspect` on the golden log folder, whole and damaged."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -102,6 +103,26 @@ def test_segment_whose_header_is_gone_is_told_and_the_rest_still_shown(
     assert ended.code == 4
     assert ended.json[0]["segments"] == len(list(folder.glob("*.log")))
     assert ended.json[0]["last"] > 16
+
+
+def test_folder_that_may_not_be_read_is_not_taken_for_an_empty_one(
+    raftmq: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "groups"
+    closed.mkdir()
+    real = os.scandir
+
+    def refused(path: str) -> object:
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    # Root may read everything, so the refusal is made up.
+    monkeypatch.setattr(os, "scandir", refused)
+    ended = raftmq("inspect", str(tmp_path))
+    assert ended.code == 1
+    assert "Permission denied" in ended.stderr
+    assert "holds no log" not in ended.stderr
 
 
 def test_folder_without_a_log_is_refused(raftmq: CommandLine, tmp_path: Path) -> None:

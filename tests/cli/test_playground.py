@@ -4,11 +4,13 @@ import os
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from raftmq.broker.settings import load
 from raftmq.cli import playground as playground_module
+from raftmq.cli import up
 from raftmq.cli.exits import Failure
 from raftmq.cli.playground import Playground, RunningNode, State, choose_ports
 from tests.cli.command_line import CommandLine
@@ -117,3 +119,16 @@ def test_down_without_a_cluster_says_so(
     ended = raftmq("down", "--data", str(tmp_path))
     assert ended.code == 1
     assert "no cluster is running in" in ended.stderr
+
+
+@pytest.mark.parametrize(("free", "is_told"), [(67_108_863, True), (67_108_864, False)])
+def test_disk_on_which_nodes_would_refuse_all_is_told_at_the_start(
+    free: int,
+    is_told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    up.warn_of_space(tmp_path)
+    assert ("take no messages below log.reserve_bytes" in capsys.readouterr().err) is is_told

@@ -37,9 +37,12 @@ def test_open_transactions_are_listed_and_resolved(url: str, raftmq: CommandLine
     assert (first["note"], first["messages"], second["note"]) == ("first", 1, "second")
     assert "second" in raftmq.ok("tx", "list").stdout
     assert raftmq.ok("tx", "list", "-g", "other", "-o", "json").json == []
+    unsaid = raftmq("tx", "resolve", first["id"])
+    assert unsaid.code == 2
+    assert "--commit delivers, --rollback throws away" in unsaid.stderr
     raftmq.ok("tx", "resolve", first["id"], "--rollback")
     done = raftmq("tx", "resolve", second["id"], "--commit")
-    assert (done.code, done.stderr.strip()) == (0, "1 messages are delivered")
+    assert (done.code, done.stderr.strip()) == (0, "delivered: 1 message")
     assert raftmq.ok("consume", "orders", "-n", "1").stdout == "second\n"
     refused = raftmq("tx", "resolve", first["id"], "--commit")
     assert refused.code == 1

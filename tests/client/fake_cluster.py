@@ -440,7 +440,9 @@ class FakeNode:
         error = self._wrong_place(request.queues[0])
         if error is not None:
             return error
-        command = ClaimCommand(request.producer, request.queues, request.label)
+        command = ClaimCommand(
+            request.producer, request.queues, request.label, request.part, request.parts
+        )
         log = self.cluster.log_of(request.queues[0])
         result = log.add(Kind.COMMANDS, encode_commands([command]), self.cluster.clock_ms)
         if isinstance(result, Refused):

@@ -57,6 +57,7 @@ MESSAGE_NAMES = {
     MessageKind.HEARTBEAT_RESPONSE: "MsgHeartbeatResp",
     MessageKind.TRANSFER_LEADER: "MsgTransferLeader",
     MessageKind.TIMEOUT_NOW: "MsgTimeoutNow",
+    MessageKind.TRANSFER_DECLINED: "MsgTransferDeclined",
     MessageKind.READ_INDEX: "MsgReadIndex",
     MessageKind.READ_INDEX_RESPONSE: "MsgReadIndexResp",
     MessageKind.FORGET_LEADER: "MsgForgetLeader",
@@ -479,6 +480,8 @@ LINES: dict[Event, Line] = {
     Event.TRANSFER_REPLACED: (
         INFO, lambda own, term, to:
         f"{own} [term {term}] abort previous transferring leadership to {to:x}"),
+    Event.TRANSFER_DECLINED: (
+        INFO, lambda own, term, to: f"{own} [term {term}] {to:x} declined the leadership"),
     Event.TRANSFER_DROPPED_NO_LEADER: (
         INFO, lambda own, term:
         f"{own} no leader at term {term}; dropping leader transfer msg"),

@@ -46,7 +46,8 @@ def test_abstaining_member_does_not_campaign() -> None:
         raft.tick()
     raft.step(Message(MessageKind.TIMEOUT_NOW, 2, sender=1, term=raft.term))
     assert raft.role is Role.FOLLOWER
-    assert cluster[2].work() == []
+    (answer,) = cluster[2].work()
+    assert (answer.kind, answer.to) == (MessageKind.TRANSFER_DECLINED, 1)
 
 
 @pytest.mark.parametrize("kind", [MessageKind.VOTE, MessageKind.PRE_VOTE])

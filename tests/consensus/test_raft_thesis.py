@@ -74,6 +74,32 @@ def test_timeout_now_acts_like_an_election_timeout_without_pre_vote() -> None:
     assert cluster.leaders() == [2]
 
 
+def test_transfer_that_is_declined_is_over_at_once() -> None:
+    """ "Aborts the transfer and resumes accepting client requests." §3.10; here without waiting for
+    the election timeout."""
+    cluster = Cluster(3)
+    cluster.elect(1)
+    cluster.raft(1).transfer_leadership(2)
+    (asked,) = of_kind(cluster[1].work(), MessageKind.TIMEOUT_NOW)
+    # Its shell knows why it must not lead.
+    cluster.raft(2).decline(asked)
+    (answer,) = cluster[2].work()
+    cluster.raft(1).step(answer)
+    cluster.propose(1, b"x")
+    cluster.settle()
+    assert cluster.leaders() == [1]
+    assert cluster[2].payloads == [b"x"]
+    # A decline that comes late ends no newer transfer, and does not make its receiver campaign.
+    cluster.raft(1).transfer_leadership(3)
+    cluster.raft(1).step(answer)
+    with pytest.raises(ProposalDropped):
+        cluster.propose(1, b"y")
+    cluster.settle()
+    assert cluster.leaders() == [3]
+    cluster.raft(1).step(answer)
+    assert cluster.raft(1).role is Role.FOLLOWER
+
+
 def test_transfer_is_given_up_after_an_election_timeout() -> None:
     """ "If leadership transfer does not complete after about an election timeout, the prior leader
     aborts the transfer and resumes accepting client requests." §3.10"""

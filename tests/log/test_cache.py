@@ -67,6 +67,15 @@ def test_the_newest_record_is_never_evicted() -> None:
     assert cache.memory_start() == 2
 
 
+def test_cache_that_gets_less_memory_keeps_the_newest_records() -> None:
+    cache, chain = empty(), Chain()
+    cache.append(chain.make([bytes(1000)] * 50))
+    cache.resize(20 * (1040 + RECORD_OVERHEAD_BYTES))
+    assert 15 <= cache.last_index() - cache.memory_start() < 20
+    assert cache.memory_bytes() <= 20 * (1040 + RECORD_OVERHEAD_BYTES)
+    assert cache.entries(50, 51, 0) == [chain.records[50]]
+
+
 def test_superseding_below_what_is_in_memory_forgets_the_crc_before_it() -> None:
     cache, chain = empty(10 * 500), Chain()
     cache.append(chain.make([bytes(100)] * 30))

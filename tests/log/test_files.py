@@ -1,6 +1,9 @@
 """The real file store, and that the made-up one loses what it should."""
 
 import errno
+import os
+import time
+import warnings
 from pathlib import Path
 from random import Random
 
@@ -67,6 +70,37 @@ def test_both_file_systems_keep_the_same_rules(real: bool, tmp_path: Path) -> No
         files.lock(folder)
     lock.close()
     files.lock(folder).close()
+
+
+def test_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path: Path) -> None:
+    files = RealFiles()
+    lock = files.lock(str(tmp_path))
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # The test runner has threads; the child does nothing that would need them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        os.close(writing)
+        os.read(reading, 1)  # until the parent has looked, or is gone
+        os._exit(0)
+    os.close(reading)
+    try:
+        with pytest.raises(FolderLocked):
+            files.lock(str(tmp_path))
+        lock.close()
+        # The child closes its copy as soon as it runs, which a busy machine puts off.
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                files.lock(str(tmp_path)).close()
+                break
+            except FolderLocked:
+                assert time.monotonic() < deadline, "the child holds the folder"
+                time.sleep(0.01)
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
 
 
 def test_a_power_loss_keeps_what_was_synced_and_any_part_of_the_rest() -> None:

@@ -1,7 +1,6 @@
 """Indexes equal a scan, sealed or not, rebuilt or not, over any number of segments."""
 
 from random import Random
-
 from typing import Any
 
 import numpy as np

@@ -1,11 +1,13 @@
 """Damage: what is torn is cut, what is rotten is refused, and neither is ever served."""
 
+import errno
 from random import Random
 
 import pytest
 
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.faults import RotFound
+from raftmq.log.files import read_filled
 from raftmq.log.inspect import MarkItem, inspect_segment
 from raftmq.log.record import Record
 from raftmq.log.segment import MARK_BYTES, HardState
@@ -295,3 +297,43 @@ def test_a_copied_record_in_a_sealed_segment_is_not_served_in_a_range() -> None:
     files.put(path, data.replace(eight, stranger))
     with pytest.raises(RotFound, match=f"{6:020d}.log, byte .* record 8 does not chain"):
         store.read(6, 12, 2**30)
+
+
+def test_unreadable_bytes_are_rot_wherever_they_stand_and_nothing_is_cut() -> None:
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files, LogSettings())
+    for _ in range(6):
+        store.append(chain.make([bytes(600)]), HardState(1, 1, chain.last - 1))
+        store.sync()
+    files.kill()
+    size = len(files.bytes_of(ACTIVE))
+    for start in range(0, size, 512):
+        twin = files.copy()
+        twin.spoil(ACTIVE, start, start + 512)
+        with pytest.raises(RotFound):
+            open_store(twin)
+        assert len(twin.bytes_of(ACTIVE)) == size, "also at the end, which may be acknowledged"
+
+
+def test_one_lost_sector_hides_no_more_than_itself() -> None:
+    files = MemoryFiles()
+    files.make_folder(FOLDER)
+    data = Random(1).randbytes(5000)
+    files.put(ACTIVE, data)
+    files.spoil(ACTIVE, 1024, 1536)
+    found = read_filled(files.open(ACTIVE), 4096, 0)
+    assert (found[:1024], found[1536:]) == (data[:1024], data[1536:4096])
+    assert found[1024:1536] not in (data[1024:1536], bytes(512))
+
+
+def test_other_errors_of_a_read_are_no_rot() -> None:
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files, LogSettings())
+    write(store, chain, 3)
+    files.fail_next("pread", errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        store.read(1, 3, 1000)
+    files.fail_next("pread", errno.EIO)
+    with pytest.raises(RotFound, match="the disk cannot read it"):
+        store.read(1, 3, 1000)
+    assert len(store.read(1, 4, 1000)) == 3

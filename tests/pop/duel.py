@@ -16,11 +16,13 @@ from typing import Any
 
 import cbor2
 
+from raftmq.chaos.ledger.twins import woken_in_vain
 from raftmq.errors import Reason
 from raftmq.log.traces import BEFORE, FROM, TouchBuilder, TouchRow, find, rows_of
 from raftmq.pop import groups, keyed, windows
-from raftmq.pop.groups import Handed, PopGroup
+from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
+from raftmq.pop.leases import Handed
 from raftmq.pop.policy import Mode, Order, Policy
 from raftmq.pop.results import Changed, Refused
 from raftmq.pop.spans import span
@@ -114,11 +116,14 @@ class Duel:
         return answers[0]
 
     def rebuild(self) -> None:
-        """The twin is made anew from a snapshot, which it would have written itself."""
-        state = self.first.dump()
-        assert self.twin.dump() == state
+        """The twin is made anew from a snapshot, which it would have written itself; before that a
+        timer wakes it for nothing."""
+        if self.twin.next_timer is None or self.twin.next_timer > self.now:
+            assert not woken_in_vain(self.twin, self.ends, self.now)
+        state = self.first.dump(self.now)
+        assert self.twin.dump(self.now) == state
         self.twin = PopGroup.load(cbor2.loads(cbor2.dumps(state)))
-        assert self.twin.dump() == state
+        assert self.twin.dump(self.now) == state
 
     # What happens
 
@@ -157,7 +162,8 @@ class Duel:
         self, consumer: int, size: int, invisible: int, wait: int, *, is_kept: bool = False
     ) -> None:
         until = self.now + wait
-        self.tell("ask", consumer, size, invisible_ms=invisible, until=until, is_kept=is_kept)
+        named = {"invisible_ms": invisible, "until": until, "is_kept": is_kept, "now": self.now}
+        self.tell("ask", consumer, size, **named)
         most = min(size, groups.COUNT_MAX)
         self.wishes[consumer] = (most, until, invisible or 100, is_kept)
         self.serve()

@@ -384,6 +384,7 @@ class DelayMachine(RuleBasedStateMachine):
         super().__init__()
         self.log = DelayLog(Limits(delayed_max=60))
         self.waiting: list[Waiting] = []
+        self.cancelled: set[int] = set()
         self.expected: dict[int, list[bytes]] = {}
         self.ids: list[tuple[int, int, int]] = []
         self.payloads: list[bytes] = []
@@ -423,10 +424,13 @@ class DelayMachine(RuleBasedStateMachine):
         queue, due, number = data.draw(st.sampled_from(self.ids))
         found = [w for w in self.waiting if w.number == number]
         outcome = self.log.cancel(queue, due, number)
-        if due <= self.log.now:
+        if number in self.cancelled:
+            assert outcome == NOT_WAITING
+        elif due <= self.log.now:
             assert outcome == FELL_DUE
         else:
             assert outcome == (CANCELLED if found else NOT_WAITING)
+            self.cancelled |= {number} if found else set()
             self.waiting = [w for w in self.waiting if w.number != number]
 
     @rule(limit=st.integers(1, 6), is_late=st.booleans())

@@ -18,7 +18,7 @@ from raftmq.pop.calls import (
     Settle,
     Step,
 )
-from raftmq.pop.groups import Handed
+from raftmq.pop.leases import Handed
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.producers import Producers

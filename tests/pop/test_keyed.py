@@ -6,12 +6,16 @@ from itertools import count
 import pytest
 
 from raftmq.pop import keyed
-from raftmq.pop.groups import Handed, PopGroup
+from raftmq.pop.calls import Deed
+from raftmq.pop.groups import PopGroup
+from raftmq.pop.leases import Handed
 from raftmq.pop.pieces import WIDTH_MAX
 from raftmq.pop.policy import Mode, Order, Policy
 from raftmq.pop.results import Changed
 from raftmq.pop.spans import Span, run
 from raftmq.pop.windows import WINDOW_MAX
+
+from .counter import Counter, step
 
 A, B, C, NONE = 7, 8, 0xFFFFFFFF, 0
 TOKENS = count(1)
@@ -176,3 +180,53 @@ def test_lease_is_no_wider_than_its_bound() -> None:
             assert one.messages.bits.bit_length() <= WIDTH_MAX
     group.ack(1, first.token, first.messages, 0)
     assert [one.messages.bits.bit_length() <= WIDTH_MAX for one in serve(group)] == [True]
+
+
+@pytest.mark.parametrize("key", ["", "gBqm00"])
+def test_key_whose_checksum_is_0_has_an_order_too(key: str) -> None:
+    log = Counter(mode=Mode.ORDERED)
+    log.send(2, keys=[key, key])
+    (first,) = log.pop(1)
+    assert first.messages.size == 1
+    assert log.pop(2) == []
+    log.settle(1, step(Deed.ACK, first))
+    assert [one.messages.base for one in log.pop(2)] == [1]
+
+
+def test_first_filter_holds_for_what_is_held_and_for_what_was_read_ahead() -> None:
+    hashes = struct.pack("<9I", A, A, B, A, A, B, A, C, C)
+    group, ends = ordered(), {7: 9}
+    assert group.feed(7, 0, 9, mask=None, keys=hashes) == 9
+    group.ask(5, 2, invisible_ms=1000, until=1000)
+    (first,) = group.hand_out(ends, 0, lambda: 1)
+    # 1, 3, 4, 6 and 5 are held behind 0 and 2; 7 and 8 are known.
+    assert (list(first.messages.offsets()), group.known(7)) == ([0, 2], 9)
+    group.set_filtered(True)
+    assert group.ack(5, 1, first.messages, 0) == Changed(2)
+    group.ask(5, 9, invisible_ms=1000, until=1000)
+    assert group.hand_out(ends, 0, lambda: 2) == [], "it is not known yet what matches"
+    assert group.wants_feed(ends) == [(7, 1)], "what is held comes first"
+    group = PopGroup.load(group.dump())
+    # 4 and 8 match.
+    assert group.feed(7, 1, 8, mask=0b1000_1000, keys=hashes[4:]) == 6
+    assert group.wants_feed(ends) == [(7, 7)]
+    assert group.feed(7, 7, 2, mask=0b10, keys=hashes[28:]) == 2
+    (second,) = group.hand_out(ends, 0, lambda: 3)
+    assert list(second.messages.offsets()) == [4, 8]
+    group.audit()
+    assert group.counts(7).passed == 5
+
+
+def test_without_a_filter_what_was_read_ahead_is_told_anew() -> None:
+    hashes = struct.pack("<3I", A, B, C)
+    group, ends = ordered(), {7: 3}
+    group.set_filtered(True)
+    assert group.feed(7, 0, 3, mask=0b101, keys=hashes) == 3
+    group.set_filtered(True)
+    assert group.known(7) == 3, "another filter holds for what comes after it"
+    group.set_filtered(False)
+    assert group.wants_feed(ends) == [(7, 0)]
+    assert group.feed(7, 0, 3, mask=None, keys=hashes) == 3
+    group.ask(5, 9, invisible_ms=1000, until=1000)
+    (handed,) = group.hand_out(ends, 0, lambda: 1)
+    assert list(handed.messages.offsets()) == [0, 1, 2]

@@ -70,8 +70,8 @@ def extend_without_note(self: Any, row: int, deadline: int) -> None:
     self._deadlines[row] = deadline
 
 
-def feed_from_anywhere(self: Any, base: int, *told: Any) -> int:
-    return 0 if self.window is None else int(self.window.feed(*told))
+def feed_from_anywhere(self: Any, base: int, *told: Any) -> tuple[int, int]:
+    return (0, 0) if self.window is None else (int(self.window.feed(*told)), 0)
 
 
 def count_passed_twice(self: Any) -> None:
@@ -93,7 +93,7 @@ def join_without_looking_at_attempts(first: Piece, second: Piece, **more: Any) -
 
 
 def load_wishes_sorted(self: Any, values: list[Any]) -> None:
-    self._sweep_at, rows = values
+    _, rows = values
     self._wishes = OrderedDict((each, wishes.Wish(*wish)) for each, *wish in sorted(rows))
 
 

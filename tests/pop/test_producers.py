@@ -46,7 +46,7 @@ def test_claim_of_the_same_label_tells_what_is_stored_and_goes_on_there() -> Non
     second = claimed(log, 1)
     assert (second.next_sequence, second.origin) == (5, 4)
     assert log.send(5, producer=5, epoch=second.epoch) == Appended(7, 10, 1, 0, duplicate=False)
-    assert claimed(log, 1)[1:] == (6, 4)
+    assert claimed(log, 1)[1:3] == (6, 4)
 
 
 def test_claim_fences_every_earlier_attempt() -> None:
@@ -62,10 +62,33 @@ def test_higher_label_begins_at_zero_and_a_lower_one_is_refused() -> None:
     log = Log()
     log.send(0, 3, producer=5, epoch=claimed(log, 1).epoch)
     later = claimed(log, 2)
-    assert later[1:] == (0, -1)
+    assert later[1:3] == (0, -1)
     assert reason(claim(log, 1)) is Reason.FENCED
     assert log.send(0, producer=5, epoch=later.epoch) == Appended(7, 3, 1, 0, duplicate=False)
-    assert claimed(log, 2)[1:] == (1, 3)
+    assert claimed(log, 2)[1:3] == (1, 3)
+
+
+def test_work_in_parts_keeps_their_number_and_the_highest_that_was_begun() -> None:
+    def part(label: int, part: int, parts: int) -> Result:
+        command = ClaimSessions(5, [7], label, part, parts)
+        (result,) = log.add(Kind.COMMANDS, encode_commands([command]))
+        log.machine = PartitionMachine.restore(log.machine.snapshot())
+        return result
+
+    def highest(result: Result) -> int:
+        assert isinstance(result, Changed), result
+        return ClaimedSession(*result.value[0]).part
+
+    log = Log()
+    assert [highest(part(1, p, 0)) for p in (2, 4, 1, 4)] == [2, 4, 4, 4]
+    assert reason(part(1, 1, 3)) is Reason.OTHER_PARTS
+    assert highest(part(1, 1, 4)) == 4
+    assert reason(part(1, 5, 0)) is Reason.OTHER_PARTS
+    assert reason(part(1, 1, 5)) is Reason.OTHER_PARTS
+    assert reason(part(1, -1, 0)) is reason(part(1, 1, -4)) is Reason.BAD_ARGUMENT
+    # A new label is cut in its own way, and the old one is over.
+    assert highest(part(2, 1, 2)) == 1
+    assert reason(part(1, 1, 4)) is Reason.FENCED
 
 
 def test_refused_claim_changes_no_queue() -> None:
@@ -86,7 +109,7 @@ def test_answer_that_was_lost_is_found_again_under_the_same_claim() -> None:
 def test_ordinary_producer_is_taken_over_by_a_claim_of_its_id() -> None:
     log = Log()
     log.send(0, 3, producer=5, epoch=6)
-    assert claimed(log, 1)[1:] == (0, -1)
+    assert claimed(log, 1)[1:3] == (0, -1)
     assert reason(log.send(3, producer=5, epoch=6)) is Reason.FENCED
 
 

@@ -4,7 +4,8 @@ from itertools import count
 
 import pytest
 
-from raftmq.pop.groups import Handed, PopGroup
+from raftmq.pop.groups import PopGroup
+from raftmq.pop.leases import Handed
 from raftmq.pop.pieces import Piece
 from raftmq.pop.policy import Mode, Order, Policy
 from raftmq.pop.results import Changed, Refused

@@ -24,7 +24,7 @@ from raftmq.pop.calls import (
     Tick,
 )
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.groups import Handed
+from raftmq.pop.leases import Handed
 from raftmq.pop.machine import DropQueues, PartitionMachine
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.results import Refused, Result

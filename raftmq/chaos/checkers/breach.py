@@ -12,6 +12,14 @@ class Breach(NamedTuple):
     entries: tuple[EntryAt, ...] = ()
 
 
+class Looked(NamedTuple):
+    """What an invariant's function found."""
+
+    breaches: list[Breach]
+    compared: int
+    """Single comparisons that could have shown a breach."""
+
+
 class Unseeable(Exception):
     """The evidence lacks what this invariant is about; the message names the part."""
 

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from raftmq.chaos.checkers import disk_invariants as disk
 from raftmq.chaos.checkers import raft_invariants as raft
-from raftmq.chaos.checkers.breach import Breach, Unseeable
+from raftmq.chaos.checkers.breach import Looked, Unseeable
 from raftmq.chaos.checkers.evidence import Evidence
 from raftmq.chaos.checkers.verdict import EXAMPLES_MAX, Anomaly, Report, Verdict, judged
 
-Check = Callable[[Evidence], list[Breach]]
+Check = Callable[[Evidence], Looked]
 
 
 class Invariant(NamedTuple):
@@ -118,6 +118,12 @@ INVARIANTS: Mapping[str, Invariant] = {
         "who could win an election now holds all that is committed",
         raft.electable_is_complete,
     ),
+    "R24": Invariant(
+        "a change proves the one before",
+        "a log that holds a membership record knows every earlier one as committed, also after a "
+        "restart",
+        "simulator",
+    ),
     "L1": _seen(
         "recovery is idempotent", "recovering twice leaves the same bytes", disk.recovery_repeats
     ),
@@ -186,6 +192,11 @@ INVARIANTS: Mapping[str, Invariant] = {
         "the messages of a transaction come if it commits; its first outcome holds",
         "log",
     ),
+    "Q23": Invariant(
+        "filter holds",
+        "what goes out for the first time matches, as was told since the filter came",
+        "log",
+    ),
 }
 
 
@@ -202,10 +213,10 @@ def _report(number: str, invariant: Invariant, evidence: Evidence) -> Report:
     assert invariant.check is not None
     name = f"{number} {invariant.name}"
     try:
-        breaches = invariant.check(evidence)
+        breaches, compared = invariant.check(evidence)
     except Unseeable as lacking:
         return Report(name, Verdict.UNKNOWN, f"vacuous: {lacking}")
     anomalies = [
         Anomaly(number, breach.fact, entries=breach.entries) for breach in breaches[:EXAMPLES_MAX]
     ]
-    return judged(name, anomalies, {number: len(breaches)})
+    return judged(name, anomalies, {number: len(breaches)}, compared=compared)

@@ -101,7 +101,13 @@ def _search_keys(
             if len(anomalies) < EXAMPLES_MAX:
                 anomalies.append(_anomaly(history, model, key, calls, outcome, is_shrinking))
     doubt = f"gave up after the limit of places or time on keys {', '.join(doubts)}"
-    return judged(CHECKER, anomalies, counts, doubt=doubt if doubts else "")
+    return judged(
+        CHECKER,
+        anomalies,
+        counts,
+        compared=counts["operations"],
+        doubt=doubt if doubts else "",
+    )
 
 
 def _anomaly(

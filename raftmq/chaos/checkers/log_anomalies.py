@@ -84,7 +84,13 @@ def check_log(history: History, rules: LogRules | None = None) -> Report:
     for part in [*parts, lags]:
         anomalies += part.anomalies
         counts |= part.counts
-    return judged(CHECKER, anomalies, counts | figures, tolerated=rules.tolerated)
+    return judged(
+        CHECKER,
+        anomalies,
+        counts | figures,
+        compared=len(found.deliveries.row),
+        tolerated=rules.tolerated,
+    )
 
 
 def _phantoms(found: Traffic) -> Found:

@@ -77,7 +77,10 @@ def check_pop(
         _judge(of_queue, by_queue.get(of_queue.queue, []), rules, end_ms, found)
     counts = {**_counts(sends, traffic), **dict(sorted(found.counts.items()))}
     doubt = _doubt(traffic, by_queue)
-    return judged(checker, found.anomalies, counts, tolerated=TOLERATED, doubt=doubt)
+    compared = counts["handed out"]
+    return judged(
+        checker, found.anomalies, counts, compared=compared, tolerated=TOLERATED, doubt=doubt
+    )
 
 
 def _judge(

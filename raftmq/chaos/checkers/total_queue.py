@@ -15,6 +15,9 @@ A loss is split by where it lies among what was delivered of the same sender, in
 sending: before all of it (prefix), after all of it (postfix), or between (middle). If nothing of a
 sender was delivered, all its losses are postfix: perhaps the reader did not come so far.
 
+Each consumer group is judged by itself, so that a message lost by one is not hidden by another that
+got it: the value of a poll's invoke names the group. Polls without a value are one group more.
+
 The history must end with a drain: readers that polled until nothing more came. If it did not, say
 `is_drained=False`: then a postfix loss is a doubt, not an anomaly.
 
@@ -24,11 +27,13 @@ Sources: Jepsen's total-queue, where a failed send that is delivered counts as r
 `fail` is a promise); Jepsen's analysis of NATS JetStream (2025) for the three parts of a loss.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from raftmq.chaos.checkers.traffic import ACK, POLL, Traffic, doubt, traffic
+from raftmq.chaos.checkers.traffic import ACK, POLL, Traffic, by_group, doubt, traffic
 from raftmq.chaos.checkers.verdict import (
     EXAMPLES_MAX,
     Anomaly,
@@ -44,11 +49,47 @@ CHECKER = "total-queue"
 def check_total_queue(
     history: History, *, is_exactly_once: bool = False, is_drained: bool = True
 ) -> Report:
-    """Judge sends and polls as one bag of messages."""
+    """Judge sends, and each consumer group's polls, as one bag of messages."""
     found = traffic(history)
     why = doubt(found)
     if why:
         return Report(CHECKER, Verdict.UNKNOWN, why)
+    sends = found.sends
+    is_delivered = found.is_delivered()
+    is_recovered = is_delivered & (sends.outcome == RowType.UNKNOWN)
+    acknowledged = int((sends.outcome == RowType.OK).sum())
+    anomalies: list[Anomaly] = []
+    counts: Counter[str] = Counter({
+        "attempts": len(sends.row),
+        "acknowledged": acknowledged,
+        "delivered": int(is_delivered.sum()),
+        "recovered": int(is_recovered.sum()),
+    })  # fmt: skip
+    parts = by_group(found)
+    for name, part in parts.items():
+        shown, counted = _judge_group(part)
+        counts.update(counted)
+        where = f"group {name}: " if name else ""
+        anomalies += [replace(one, fact=f"{where}{one.fact}") for one in shown]
+    tolerated = set() if is_exactly_once else {"duplicated"}
+    unsure = ""
+    if not is_drained and counts["lost-postfix"]:
+        tolerated.add("lost-postfix")
+        unsure = "the queue was not drained: what is missing at the end may still be there"
+    # Each group's deliveries are looked up, and each message is looked for in each group.
+    compared = len(found.deliveries.row) + acknowledged * len(parts)
+    return judged(
+        CHECKER,
+        anomalies,
+        counts,
+        compared=compared,
+        tolerated=frozenset(tolerated),
+        doubt=unsure,
+    )
+
+
+def _judge_group(found: Traffic) -> tuple[list[Anomaly], dict[str, int]]:
+    """The anomalies of one group's deliveries, the first few of each name; and how many."""
     sends, deliveries = found.sends, found.deliveries
     is_delivered = found.is_delivered()
     is_lost = (sends.outcome == RowType.OK) & ~is_delivered
@@ -76,21 +117,8 @@ def check_total_queue(
         _redelivered(found, int(place), int(ack))
         for place, ack in zip(late[:EXAMPLES_MAX], late_ack[:EXAMPLES_MAX], strict=True)
     ]
-    is_recovered = is_delivered & (sends.outcome == RowType.UNKNOWN)
-    counts = {
-        "attempts": len(sends.row),
-        "acknowledged": int((sends.outcome == RowType.OK).sum()),
-        "delivered": int(is_delivered.sum()),
-        "recovered": int(is_recovered.sum()),
-        **{name: len(places) for name, places, _ in groups},
-        "redelivered-after-ack": len(late),
-    }
-    tolerated = set() if is_exactly_once else {"duplicated"}
-    unsure = ""
-    if not is_drained and counts["lost-postfix"]:
-        tolerated.add("lost-postfix")
-        unsure = "the queue was not drained: what is missing at the end may still be there"
-    return judged(CHECKER, anomalies, counts, tolerated=frozenset(tolerated), doubt=unsure)
+    counts = {name: len(places) for name, places, _ in groups}
+    return anomalies, counts | {"redelivered-after-ack": len(late)}
 
 
 def _parts(found: Traffic, is_lost: np.ndarray, is_delivered: np.ndarray) -> Integers:
@@ -113,7 +141,10 @@ def _after_ack(found: Traffic) -> tuple[Integers, Integers]:
     """Deliveries by a poll that began after an ack of the value had completed; and those acks."""
     history, deliveries = found.history, found.deliveries
     acked = np.flatnonzero(
-        history.is_function(ACK) & (history.type == RowType.OK) & (history.value != NONE)
+        history.is_function(ACK)
+        & (history.type == RowType.OK)
+        & (history.value != NONE)
+        & ~np.isin(history.process, found.strangers)
     )
     ack_row = np.full(len(found.send_of_value), np.iinfo(np.int64).max, np.int64)
     # Of several acks of one value the first counts: go backwards.

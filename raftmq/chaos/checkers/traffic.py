@@ -7,7 +7,7 @@ Invariants:
 - Senders' rows and deliveries stand in the order of the history.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +61,8 @@ class Traffic:
     """Whether each sent value was sent by one send only."""
     start: Integers
     """By operation: the row of its first invoke."""
+    strangers: Integers
+    """Processes that polled for other consumer groups only: their acks say nothing here."""
 
     def is_delivered(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         """By send: whether its value was ever delivered."""
@@ -114,7 +116,29 @@ def traffic(history: History) -> Traffic:
         history.offset[got],
     )  # fmt: skip
     start = np.unique(history.operation, return_index=True)[1].astype(np.int64)
-    return Traffic(history, sends, deliveries, send_of_value, is_unique, start)
+    nobody = np.zeros(0, np.int64)
+    return Traffic(history, sends, deliveries, send_of_value, is_unique, start, nobody)
+
+
+def by_group(found: Traffic) -> dict[str, Traffic]:
+    """The deliveries of each consumer group that had a poll answered, by its name.
+
+    The value of a poll's invoke names the group; polls without a value are the group "".
+    """
+    history, deliveries = found.history, found.deliveries
+    polls = np.flatnonzero(history.is_function(POLL) & (history.type == RowType.INVOKE))
+    group = np.full(len(found.start), NONE, np.int64)
+    group[history.operation[polls]] = history.value[polls]
+    is_answered = history.is_function(POLL) & (history.type == RowType.OK)
+    answered = np.unique(history.operation[is_answered])
+    parts = {}
+    for code in np.unique(group[answered]):
+        name = "" if code == NONE else str(history.values[code])
+        chosen = Deliveries(*(column[group[deliveries.operation] == code] for column in deliveries))
+        own = np.unique(history.process[polls][history.value[polls] == code])
+        others = np.setdiff1d(history.process[polls], own)
+        parts[name] = replace(found, deliveries=chosen, strangers=others)
+    return parts
 
 
 def doubt(found: Traffic) -> str:

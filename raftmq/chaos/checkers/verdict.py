@@ -11,6 +11,7 @@ unknown, never valid. A list of reports is as bad as its worst.
 
 Invariants:
 - An invalid report names at least one anomaly; a valid one names none; an unknown one has a reason.
+- A valid report has compared something: the verdict carries the count, and 0 is refused.
 
 Sources: Jepsen's checkers (valid? = true, false, :unknown), Elle's explanations.
 """
@@ -81,9 +82,12 @@ class Report:
     """How often each anomaly occurred, beside other figures such as `acknowledged`."""
     tolerated: frozenset[str] = frozenset()
     """Names of anomalies that do not make it invalid."""
+    compared: int = 0
+    """Single comparisons that could have shown an anomaly. A valid report made at least one."""
 
     def __post_init__(self) -> None:
         assert bool(self.reason) == (self.verdict is Verdict.UNKNOWN), self
+        assert self.compared > 0 or self.verdict is not Verdict.VALID, f"{self.checker} is vacuous"
 
     def names(self) -> set[str]:
         """The names of the anomalies that were found."""
@@ -95,15 +99,20 @@ def judged(
     anomalies: Iterable[Anomaly],
     counts: Mapping[str, int],
     *,
+    compared: int,
     tolerated: frozenset[str] = frozenset(),
     doubt: str = "",
 ) -> Report:
-    """A report: invalid if an anomaly is not tolerated, else unknown if in doubt, else valid."""
+    """A report: invalid if an anomaly is not tolerated, else unknown if in doubt, else valid.
+
+    A checker that compared nothing is in doubt: it could not have found anything.
+    """
     found = tuple(anomalies)
     if any(anomaly.name not in tolerated for anomaly in found):
-        return Report(checker, Verdict.INVALID, "", found, counts, tolerated)
+        return Report(checker, Verdict.INVALID, "", found, counts, tolerated, compared)
+    doubt = doubt or ("" if compared else "vacuous: it compared nothing")
     verdict = Verdict.UNKNOWN if doubt else Verdict.VALID
-    return Report(checker, verdict, doubt, found, counts, tolerated)
+    return Report(checker, verdict, doubt, found, counts, tolerated, compared)
 
 
 def vacuous(checker: str, why: str) -> Report:

@@ -81,7 +81,8 @@ def check_withheld(history: History, rules: WithheldRules | None = None) -> Repo
         _outcomes(name, endings, found)
     counts = {**_counts(traffic), **dict(sorted(found.counts.items()))}
     doubt = _doubt(traffic, by_transaction, rules)
-    return judged(CHECKER, found.anomalies, counts, doubt=doubt)
+    compared = len(traffic.messages) + sum(map(len, traffic.endings.values()))
+    return judged(CHECKER, found.anomalies, counts, compared=compared, doubt=doubt)
 
 
 def _doubt(

@@ -105,7 +105,7 @@ def check_zones(history: History) -> Report:
         counts[name] = len(found)
         anomalies += [_pair(history, operations, name, *one) for one in found[:EXAMPLES_MAX]]
     counts["operations"] = len(operations.operation)
-    return judged(CHECKER, anomalies, counts)
+    return judged(CHECKER, anomalies, counts, compared=counts["operations"])
 
 
 def _cluster(history: History, key: Integers, value: Integers) -> Integers:

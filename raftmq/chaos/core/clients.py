@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.replica import Replica
 
 
+BURSTS = (0, 0, 0, 0, 3, 6)
+"""So many reads follow one soon after."""
+
+
 class Clients:
     """All clients. It is state."""
 
@@ -94,7 +98,20 @@ class Clients:
         self._later(self._read, self._cluster.settings.reads_per_second)
         replica = self._pick()
         if replica is not None:
-            self._reads += 1
-            context = b"%d" % self._reads
-            self.floors[context] = self._cluster.safety.top
-            replica.turn(replica.raft.read_index, context)
+            self.read_at(replica)
+            # Reads come in bursts, with writes between them; who asked once asks the same node
+            # again, which may have been deposed meanwhile.
+            for _ in range(self._random.choice(BURSTS)):
+                delay_us = int(self._random.expovariate(4.0) * 1e6)
+                self._cluster.loop.after(delay_us, self._read_again, replica)
+
+    def _read_again(self, replica: "Replica") -> None:
+        if self.is_active and not replica.is_gone:
+            self.read_at(replica)
+
+    def read_at(self, replica: "Replica") -> None:
+        """Ask a node for a linearizable read."""
+        self._reads += 1
+        context = b"%d" % self._reads
+        self.floors[context] = self._cluster.safety.top
+        replica.turn(replica.raft.read_index, context)

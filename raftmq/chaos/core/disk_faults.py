@@ -180,6 +180,15 @@ def bad_sector(stage: Stage) -> None:
     _damaged(stage, node)
 
 
+def unreadable_sector(stage: Stage) -> None:
+    """D24: reads answer with an error, while the node runs and at its next start."""
+    node = _victim(stage)
+    path, vouched = _place(stage, node)
+    start = stage.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
+    node.disk.spoil(path, start, start + SECTOR_BYTES)
+    _damaged(stage, node)
+
+
 def misdirected_write(stage: Stage) -> None:
     """D13: a piece of a file takes the place of another piece of it."""
     node = _victim(stage)
@@ -295,6 +304,7 @@ HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
     "full-disk": full_disk,
     "bit-flip": bit_flip,
     "bad-sector": bad_sector,
+    "unreadable-sector": unreadable_sector,
     "misdirected-write": misdirected_write,
     "lost-write": lost_write,
     "cut-tail": cut_tail,

@@ -4,7 +4,7 @@ Nothing waits: the loop takes the next event, sets the clock to its time, and ca
 the same time happen in the order they were asked for.
 
 Invariants:
-- Time never falls.
+- Time never falls, and goes on: `MOMENT_EVENTS_MAX` events at one moment end the run.
 - Equal runs give equal hashes, in two processes too: only integers enter it.
 """
 
@@ -13,7 +13,12 @@ from collections.abc import Callable
 from hashlib import blake2b
 from heapq import heappop, heappush
 
+from raftmq.chaos.core.broken import Broken
+
 Call = Callable[..., None]
+
+MOMENT_EVENTS_MAX = 10_000
+"""Events at one moment; runs without a finding have up to some hundred."""
 
 _BUFFER_INTEGERS = 4096
 
@@ -45,10 +50,20 @@ class Loop:
         heappush(self._heap, (self.now_us + delay_us, self.count, call, args))
 
     def run_until(self, end_us: int) -> None:
-        """Let everything happen up to a time."""
-        heap = self._heap
+        """Let everything happen up to a time.
+
+        Raises:
+            Broken: time does not go on.
+        """
+        heap, moment_us, events = self._heap, -1, 0
         while heap and heap[0][0] <= end_us:
             self.now_us, _, call, args = heappop(heap)
+            if self.now_us != moment_us:
+                moment_us, events = self.now_us, 0
+            events += 1
+            if events > MOMENT_EVENTS_MAX:
+                text = f"{events} events at {moment_us} us, the next one {call}: time stands still"
+                raise Broken("V6", text)
             call(*args)
         self.now_us = end_us
 

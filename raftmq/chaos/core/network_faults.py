@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 
+from raftmq.broker.hosting import consensus_meta
 from raftmq.chaos.core.network import CHUNK
 from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
-from raftmq.consensus import MessageKind
+from raftmq.consensus import Message, MessageKind, Snapshot
 
 Pairs = list[tuple[int, int]]
 
@@ -21,6 +22,9 @@ KINDS: Mapping[int, tuple[int, ...]] = {
     4: (CHUNK, MessageKind.SNAPSHOT),
 }
 """What the levels of `drop-kind` stand for."""
+
+SNAPSHOT_WAIT_US = 4_000_000
+"""So long a fault waits for the next snapshot."""
 
 REPLAYS = 40
 """Old messages that arrive once more."""
@@ -227,6 +231,37 @@ def stale_replay(stage: Stage) -> None:
         network.send(message)
 
 
+def needless_snapshot(stage: Stage) -> None:
+    """N26: the newest one, sent as soon as it is taken: the member has all that it covers, and may
+    not have heard yet that it is committed."""
+    cluster, node = stage.cluster, stage.node()
+    known = {
+        m.index for n in cluster.nodes.values() if n.replica for m in n.replica.store.snapshots
+    }
+    end_us = min(stage.end_us, cluster.loop.now_us + SNAPSHOT_WAIT_US)
+
+    def watch() -> None:
+        leader = cluster.leader()
+        if cluster.loop.now_us >= end_us:
+            return
+        metas = (
+            [] if leader is None else [m for m in leader.store.snapshots if m.index not in known]
+        )
+        if leader is None or not metas or leader.node is node or node.id not in leader.core.members:
+            stage.later(2_000, watch)
+            return
+        message = Message(
+            MessageKind.SNAPSHOT,
+            node.id,
+            sender=leader.node.id,
+            term=leader.core.term,
+            snapshot=Snapshot(consensus_meta(metas[-1])),
+        )
+        leader.turn(leader.send, message)
+
+    watch()
+
+
 def drop_kind(stage: Stage) -> Undo:
     """N24."""
     network = stage.cluster.network
@@ -262,6 +297,7 @@ HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
     "loss": _share("loss"),
     "burst-loss": burst_loss,
     "stale-replay": stale_replay,
+    "needless-snapshot": needless_snapshot,
     "drop-kind": drop_kind,
 }
 """By name of the fault."""

@@ -16,7 +16,15 @@ from raftmq.consensus import ChangeKind
 if TYPE_CHECKING:
     from raftmq.chaos.core.node import Node
 
-CORE_POINTS = ("before sync", "after sync", "before apply", "after apply", "before snapshot")
+CHANGE_POINTS = (
+    "change written", "changes written", "change synced", "changes synced", "commit written",
+)  # fmt: skip
+"""Points after a write that holds a change of members, more than one, or what it commits itself:
+see `Writing`."""
+
+CORE_POINTS = (
+    "before sync", "after sync", "before apply", "after apply", "before snapshot", *CHANGE_POINTS,
+)  # fmt: skip
 """Points of the simulated process, beside those of the disk's calls: see `Replica.point`."""
 
 _LOG_POINTS = [
@@ -73,14 +81,18 @@ def rolling_restart(stage: Stage) -> None:
 
 def pause(stage: Stage) -> Undo:
     """P5."""
-    node = stage.node()
-    node.pause()
-    return node.resume
+    return _pause(stage.node())
 
 
 def pause_leader(stage: Stage) -> Undo:
     """P5."""
-    node = stage.leader()
+    return _pause(stage.leader())
+
+
+def _pause(node: "Node") -> Undo:
+    if node.replica is not None:
+        # At a busy node something is under way at any moment, so at this one too.
+        node.cluster.clients.read_at(node.replica)
     node.pause()
     return node.resume
 
@@ -114,6 +126,29 @@ def crash_point(stage: Stage) -> None:
     else:
         point = stage.random.choice(DISK_POINTS)
         node.disk.armed().crash_at_point(point, after=stage.random.random() < 0.5)
+
+
+def kill_then_power(stage: Stage) -> None:
+    """P12: what the first process wrote was readable at the start of the second, not durable."""
+    node = stage.node()
+    if not node.is_up:
+        raise Skipped("it is down")
+    life, node.crash_point = node.lives, "before sync"
+
+    def watch() -> None:
+        if stage.cluster.loop.now_us >= stage.end_us:
+            return
+        if node.is_up and node.lives > life:
+            # Most often at once: the first sync of the new process ends the danger.
+            stage.later(int(stage.random.random() ** 3 * 1e6), lose_power)
+        else:
+            stage.later(5_000, watch)
+
+    def lose_power() -> None:
+        if stage.cluster.loop.now_us < stage.end_us:
+            _kill(node, power=True)
+
+    watch()
 
 
 # Clocks
@@ -213,6 +248,42 @@ def rejoin(stage: Stage) -> None:
     cluster.operator.ask(adding(stage.random.choice(gone).id))
 
 
+def slow_change(stage: Stage) -> Undo:
+    """M9: a change of members, mostly of the node at the event's place, on slow disks."""
+    node, cluster, random = stage.node(), stage.cluster, stage.random
+    operator = cluster.operator
+    if random.random() < 0.7:
+        operator.ask(replacing(node.id, operator.spare().id))
+    else:
+        operator.ask(random.choice([removing(node.id), adding(operator.spare().id)]))
+    others = [other for other in cluster.members() if other is not node and random.random() < 0.3]
+    slow = [node, *others]
+    for each in slow:
+        each.disk_factor = stage.event.level
+        if random.random() < 0.7:
+            each.crash_point = random.choice(CHANGE_POINTS)
+            each.loses_power = random.random() < 0.5
+
+    def undo() -> None:
+        for each in slow:
+            each.disk_factor = 1.0
+
+    return undo
+
+
+def come_back(stage: Stage) -> None:
+    """M10: as a node whose disk was replaced after its removal."""
+    cluster = stage.cluster
+    members = cluster.members()
+    gone = [node for node in cluster.at_place.values() if node not in members and node.applied]
+    if not gone:
+        raise Skipped("nobody was removed")
+    node = stage.random.choice(gone)
+    node.end(power=False)
+    node.refuse("it comes back under another number")
+    cluster.operator.ask(adding(cluster.operator.successor(node).id))
+
+
 HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
     "kill": kill,
     "kill-minority": kill,
@@ -226,6 +297,7 @@ HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
     "pause-kill": pause_kill,
     "slow-node": slow_node,
     "crash-point": crash_point,
+    "kill-then-power": kill_then_power,
     "skew": _clock("offset_ms"),
     "step-clock": step_clock,
     "drift": _clock("drift"),
@@ -241,5 +313,7 @@ HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
     "two-changes": two_changes,
     "change-when-cut": change_when_cut,
     "rejoin": rejoin,
+    "slow-change": slow_change,
+    "return": come_back,
 }
 """By name of the fault."""

@@ -5,7 +5,7 @@ records chain by checksum, so that one equal record stands for equal logs up to 
 
 | looked at | promises |
 |---|---|
-| after each event, the node it happened to | R1, R2, R6, R7, R16, and as leader R9, R10 |
+| after each event, the node it happened to | R1, R2, R6, R7, R16, R24, and as leader R9, R10 |
 | a record enters a log | R3, R15, R17 |
 | a node wins an election | R1, R4, R18 |
 | a leader's commit index rises | R12, R13, R23 |
@@ -13,7 +13,7 @@ records chain by checksum, so that one equal record stands for equal logs up to 
 | a vote or an acknowledgement leaves | R11, R14, L5 |
 | a snapshot is taken or installed | R19, R21 |
 | a read is granted | R20 |
-| a node starts from its disk | R6, R11, L1, L2, L4 |
+| a node starts from its disk | R6, R11, R24, L1, L2, L4 |
 | records are read back from disk | L3, L4 |
 
 Only what the simulation has seen itself counts, never what a node says of itself: durable is what
@@ -131,6 +131,7 @@ class Safety(Recovering):
         if core.term == durable.term and durable.vote not in (0, core.vote):
             _broken("R11", f"node {core.id} had voted for {durable.vote}, starts without")
         self._check_conf(replica, replica.machine.applied, replica.conf_state)
+        self._check_changes(replica)
         seen = self._seen[replica.node.id] = Seen()
         seen.term, seen.commit = core.term, core.log.committed
         seen.last, seen.crc = core.log.last_index, core.log.last_crc
@@ -155,6 +156,7 @@ class Safety(Recovering):
                 self._led_commit(replica, seen.commit)
             else:
                 self._followed_commit(replica)
+        self._check_changes(replica)
         if core.role is not seen.role:
             if core.role in _CAMPAIGNING:
                 self._campaigns(replica)
@@ -163,6 +165,12 @@ class Safety(Recovering):
             self.cluster.role_changed(replica, seen.role)
         seen.term, seen.commit, seen.role = core.term, log.committed, core.role
         seen.last, seen.crc = log.last_index, log.last_crc
+
+    def _check_changes(self, replica: "Replica") -> None:
+        changes, committed = replica.view.memberships, replica.core.log.committed
+        if len(changes) > 1 and changes[-2] > committed:
+            what = f"holds change {changes[-1]} and takes {changes[-2]} for uncommitted"
+            _broken("R24", f"node {replica.node.id} {what}: commit is {committed}")
 
     def _crc_at(self, replica: "Replica", index: int) -> int | None:
         record = self._record_at(replica, index)

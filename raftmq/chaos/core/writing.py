@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.consensus import Message
 from raftmq.log.faults import DiskFull
+from raftmq.log.record import Kind
 from raftmq.log.segment import HardState
 
 if TYPE_CHECKING:
@@ -37,8 +38,17 @@ Done = Callable[[object], None]
 class Writing:
     """The work of one process's disk thread. It is state."""
 
-    __slots__ = ("_is_awaited", "_is_busy", "_jobs", "_messages", "_postponed", "_replica",
-                 "_written", "passes")  # fmt: skip
+    __slots__ = (
+        "_changes",
+        "_is_awaited",
+        "_is_busy",
+        "_jobs",
+        "_messages",
+        "_postponed",
+        "_replica",
+        "_written",
+        "passes",
+    )  # fmt: skip
 
     def __init__(self, replica: "Replica") -> None:
         self._replica = replica
@@ -48,6 +58,8 @@ class Writing:
         self._is_awaited = False
         self._postponed = False
         self._written = 0
+        self._changes = 0
+        """Membership records in the pass."""
         self.passes = 0
         """Passes done."""
 
@@ -116,6 +128,10 @@ class Writing:
                     durable.wrote(message.entries, state)
                 store.append(records, state)
                 self._written += at
+                self._changes += sum(record.kind == Kind.MEMBERSHIP for record in records)
+                self._reach("written")
+                if records and state.commit >= records[0].index:
+                    replica.point("commit written")
             if at < len(run):
                 store.sync()
                 durable.synced()
@@ -127,12 +143,21 @@ class Writing:
                 durable.hard_state = state
                 self._written += 1
 
+    def _reach(self, what: str) -> None:
+        """A point where a fault may end the process: something about membership was done."""
+        if self._changes:
+            self._replica.point(f"change {what}")
+        if self._changes > 1:
+            self._replica.point(f"changes {what}")
+
     def _finish(self, messages: list[Message]) -> None:
         replica = self._replica
         replica.point("before sync")
         replica.store.sync()
         replica.node.durable.synced()
         replica.point("after sync")
+        self._reach("synced")
+        self._changes = 0
         self._written = 0
         self.passes += 1
         self._is_busy = False

@@ -6,7 +6,7 @@ them happen when, drawn from a seed), then `shrink` (the few that matter to a fa
 """
 
 from .catalogue import FAMILIES, FAULTS, Aim, Fault, World, expanded, of_world
-from .schedule import Event, Schedule, draw
+from .schedule import Event, Schedule, draw, draw_mixed, draw_patient
 from .shrink import shrink
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "Schedule",
     "World",
     "draw",
+    "draw_mixed",
+    "draw_patient",
     "expanded",
     "of_world",
     "shrink",

@@ -10,7 +10,9 @@ D disk, C clock, M membership, K client.
 | real | real processes, through signals, a proxy, files and the disk overlay |
 
 Invariants:
-- A name stands for one fault in every world: a schedule means the same wherever it can be played.
+- A name stands for one kind of fault in every world, so a schedule can be played in another one.
+  Worlds with brokers draw the sides of `split-halves` as those of `split-majority`, and the
+  simulated disk makes `interrupted-write` as `short-write`.
 - A fault that lasts is undone at its end, and by a heal; one that does not last happens once.
 
 Sources: Jepsen's nemeses, TigerBeetle's VOPR, FoundationDB's simulation, etcd's robustness tests;
@@ -70,12 +72,15 @@ class Fault(NamedTuple):
     """Strengths to draw from; empty: it has none."""
     unit: str = ""
     """Of the levels."""
+    nodes_min: int = 1
+    """Smallest cluster in which it is a fault of its own; it is not drawn for smaller ones."""
 
 
 _CORE, _SIM, _REAL = World.CORE, World.SIM, World.REAL
 _EVERYWHERE = frozenset({_CORE, _SIM, _REAL})
 _MADE_UP = frozenset({_CORE, _SIM})
 _BROKERS = frozenset({_SIM, _REAL})
+_ONLY_CORE = frozenset({_CORE})
 _ONLY_SIM = frozenset({_SIM})
 _ONLY_REAL = frozenset({_REAL})
 _NOWHERE: frozenset[World] = frozenset()
@@ -118,7 +123,7 @@ _NETWORK = (
     _lasting("bridge", "N6", "Two sides cannot reach each other, but one node reaches both.",
              _EVERYWHERE),
     _lasting("majorities-ring", "N7", "Every node sees a majority, and no two see the same one.",
-             _EVERYWHERE, Aim.ALL),
+             _EVERYWHERE, Aim.ALL)._replace(nodes_min=4),
     _lasting("mute", "N8", "A node's words do not leave it; it hears everything.", _EVERYWHERE),
     _lasting("deaf", "N9", "A node hears nothing; its words arrive.", _EVERYWHERE),
     _lasting("quorum-loss", "N10", "All nodes reach one node and nobody else, the leader too.",
@@ -155,8 +160,15 @@ _NETWORK = (
     _lasting("drop-kind", "N24", "One kind of message is lost, and no other: votes, answers to "
              "appends, heartbeats, chunks of snapshots.", _EVERYWHERE, Aim.ALL,
              (1, 2, 3, 4), "kind"),
+    _lasting("outage", "N26", "Nothing reaches anything, and has not for so long that TCP's next "
+             "try is far away.", _ONLY_SIM, Aim.ALL, (10, 30, 60), "s"),
+    _lasting("lost-names", "N27", "No name can be looked up.", _ONLY_SIM, Aim.ALL),
+    _lasting("strangers", "N28", "A stranger says Hello as anybody, leaves frames unfinished, says "
+             "nothing on many connections, and answers anything.", _ONLY_SIM),
     _once("old-address", "N25", "A node of another cluster answers at a node's address.",
           _ONLY_SIM, Aim.PAIR),
+    _once("needless-snapshot", "N26", "A member is sent a snapshot that it does not need.",
+          _ONLY_CORE),
 )  # fmt: skip
 
 _PROCESSES = (
@@ -184,8 +196,12 @@ _PROCESSES = (
     _lasting("no-descriptors", "P9", "A process may open no more files or sockets.", _ONLY_REAL),
     _lasting("stall-loop", "P10", "The event loop is held up by one long step.",
              _BROKERS, Aim.ONE, (300, 3000), "ms"),
+    _once("crash-write", "P13", "A process ends right after its next write of records.",
+          _ONLY_SIM, Aim.MINORITY),
     _once("stop", "P11", "A process is asked to end, in the middle of work.",
           _BROKERS),
+    _once("kill-then-power", "P12", "A process ends before a sync, starts again, and its machine "
+          "loses power within a second.", _ONLY_CORE),
 )  # fmt: skip
 
 _DISKS = (
@@ -205,10 +221,14 @@ _DISKS = (
              _EVERYWHERE, Aim.ONE, (0, 1000, 100_000), "bytes"),
     _lasting("full-quota", "D8", "A quota is used up: another error, the same meaning.",
              _BROKERS, Aim.ONE, (0, 10_000), "bytes"),
+    _lasting("low-disk", "D23", "A disk has little more left than the reserve, or less.",
+             _ONLY_SIM, Aim.ONE, (0.25, 0.75, 1.1), "of the reserve"),
     _once("short-write", "D9", "A write takes a part of the bytes and says so.", _BROKERS),
     _once("interrupted-write", "D10", "A system call is interrupted by a signal.", _BROKERS),
     _once("bit-flip", "D11", "A bit of a stored record changes.", _EVERYWHERE),
     _once("bad-sector", "D12", "A sector reads as zeros.", _EVERYWHERE),
+    _once("unreadable-sector", "D24", "Sectors of a file answer with an error until they are "
+          "written again.", _MADE_UP),
     _once("misdirected-write", "D13", "A piece of a file is found where another belongs.",
           _EVERYWHERE),
     _once("lost-write", "D14", "A write that was synced was never done: the old bytes are back.",
@@ -224,6 +244,8 @@ _DISKS = (
     _lasting("read-only", "D20", "The disk can be read only.", _BROKERS),
     _lasting("slow-disk", "D21", "Every call to the disk takes longer.",
              _EVERYWHERE, Aim.ONE, (10, 100, 1000), "times"),
+    _once("lose-group", "D24", "A stopped node has lost the log of one partition group.",
+          _ONLY_SIM),
     _once("sync-reordered", "D22", "A machine loses power; of two files that were synced one "
           "after the other, only the later is whole.", _ONLY_SIM),
 )  # fmt: skip
@@ -255,6 +277,15 @@ _MEMBERS = (
     _once("change-when-cut", "M6", "A change of members is asked for during a partition.",
           _EVERYWHERE, Aim.PAIR),
     _once("rejoin", "M7", "A removed node comes back with its old data.", _EVERYWHERE),
+    _lasting("slow-change", "M9", "Members change while some disks are slow, and processes end "
+             "right after they wrote it.", _ONLY_CORE, Aim.ONE, (100, 400, 1500), "times"),
+    _once("return", "M10", "A removed node comes back with an empty disk and a new number.",
+          _ONLY_CORE),
+    _once("move-group", "M11", "A data group moves to other nodes, or back to where it was.",
+          _ONLY_SIM, Aim.NOBODY),
+    _once("return-node", "M12", "A node that left is added again with the disk that it had.",
+          _ONLY_SIM),
+    _once("return-blank", "M12", "A node that left is added again with an empty disk.", _ONLY_SIM),
     _once("mixed-versions", "M8", "Nodes of two versions work together.", _NOWHERE),
 )  # fmt: skip
 
@@ -285,7 +316,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         for fault in (*_NETWORK, *_PROCESSES, *_DISKS, *_CLOCKS, *_MEMBERS, *_CLIENTS)
     }
 )
-"""Every kind, by name. One without a world waits for the feature that it would break."""
+"""Every kind, by name. One without a world has no handler yet."""
 
 _PARTITIONS = frozenset(f"N{number}" for number in range(1, 16))
 

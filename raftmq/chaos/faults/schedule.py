@@ -37,6 +37,12 @@ CALM_SHARE = 0.25
 RECIPE_SHARE = 0.2
 """So many of the others play a recipe, if the world has what it needs."""
 
+PATIENT_MS = (21_000, 42_000)
+"""How long the faults of patient schedules last."""
+
+PATIENT_EVERY = 4
+"""Of so many seeds one has a patient schedule; see `draw_mixed`."""
+
 RECIPES: tuple[tuple[str, ...], ...] = (
     ("kill-majority", "power-loss-majority"),
     ("isolate-leader", "pause", "power-loss"),
@@ -46,6 +52,13 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("isolate-leader", "remove-voter", "kill"),
     ("sync-error", "kill-leader"),
     ("bit-flip", "kill-leader"),
+    ("slow-disk", "torn-write"),
+    ("slow-change", "isolate-node"),
+    ("slow-change", "kill-then-power"),
+    ("remove-voter", "return", "isolate-leader"),
+    ("move-group", "move-group", "kill-leader"),
+    ("move-group", "crash-write"),
+    ("slow-disk", "move-group", "isolate-leader"),
 )
 """Kinds that are to happen shortly after each other, in that order."""
 
@@ -141,7 +154,8 @@ def draw(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Sc
     """
     random = Random(f"schedule {seed}")
     empty = Schedule(seed, seconds, ())
-    chosen = random.sample(list(kinds), min(len(kinds), random.randint(1, KINDS_MAX)))
+    kinds = [fault for fault in kinds if fault.nodes_min <= nodes]
+    chosen = random.sample(kinds, min(len(kinds), random.randint(1, KINDS_MAX)))
     names = {fault.name for fault in kinds}
     recipes = [recipe for recipe in RECIPES if names.issuperset(recipe)]
     events: list[Event] = []
@@ -165,12 +179,40 @@ def draw(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Sc
     return empty._replace(events=tuple(kept))
 
 
+def draw_patient(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Schedule:
+    """A schedule of few faults, one after the other, that last until all has settled around them:
+    only so it shows whether there is service meanwhile. Kinds that do not last are left out, unless
+    there are no others.
+
+    Args: as for `draw`.
+    """
+    random = Random(f"patient {seed}")
+    empty = Schedule(seed, seconds, ())
+    kinds = [fault for fault in kinds if fault.nodes_min <= nodes]
+    lasting = [fault for fault in kinds if fault.lasts] or kinds
+    events: list[Event] = []
+    at_ms = random.randint(500, 5000)
+    while lasting and at_ms < empty.heal_ms:
+        event = _draw_event(random, random.choice(lasting), at_ms, nodes, empty.heal_ms)
+        lasts_ms = random.randint(*PATIENT_MS) if event.lasts_ms else 0
+        events.append(event._replace(lasts_ms=min(lasts_ms, empty.heal_ms - at_ms)))
+        at_ms += (lasts_ms or PATIENT_MS[0]) + random.randint(500, 5000)
+    return empty._replace(events=tuple(events))
+
+
+def draw_mixed(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Schedule:
+    """Many short faults for most seeds, few long ones for every fourth; as for `draw`."""
+    is_patient = seed % PATIENT_EVERY == PATIENT_EVERY - 1
+    return (draw_patient if is_patient else draw)(seed, kinds, nodes=nodes, seconds=seconds)
+
+
 def _draw_event(random: Random, fault: Fault, at_ms: int, nodes: int, heal_ms: int) -> Event:
     lasts_ms = 0
     if fault.lasts:
         # Many short ones around the election timeout, some long ones.
         lasts_ms = min(int(random.lognormvariate(7.0, 1.2)) + 1, max(heal_ms - at_ms, 1))
-    level = random.choice(fault.levels) if fault.levels else 0.0
+    # As it is read back from JSON.
+    level = float(random.choice(fault.levels)) if fault.levels else 0.0
     return Event(at_ms, fault.name, _targets(random, fault.aim, nodes), lasts_ms, level)
 
 

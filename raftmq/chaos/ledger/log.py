@@ -18,6 +18,7 @@ Each record is read a second time, by `model`, and compared with what the machin
 | Q18 | a batch that a producer sends twice has one place |
 | Q19 | order by key and by queue |
 | Q20 to Q22 | delayed messages and transactions: see `withheld` |
+| Q23 | what goes out matches, as was told under the filter that holds: see `told` |
 
 `PopLog.why_strange` asks whether what a client saw is in the log at all.
 
@@ -37,6 +38,7 @@ from typing import NamedTuple
 from raftmq.batch import Batch, peek
 from raftmq.chaos.checkers.pop_calls import Delivery as Seen
 from raftmq.chaos.ledger.model import PopModel, PopQueue, WishModel
+from raftmq.chaos.ledger.told import ToldModel
 from raftmq.chaos.ledger.withheld import Fact, Input, WithheldModel
 from raftmq.log.record import Kind, Record
 from raftmq.pop.calls import (
@@ -62,6 +64,7 @@ from raftmq.pop.policy import INVISIBLE_MS_MAX
 from raftmq.pop.results import Appended, Changed, Refused, Result
 from raftmq.pop.serving import IDLE_MS_MAX, NACK_MS_MAX, OVER_LIMIT, QUEUE_BITS, Delivery
 from raftmq.pop.spans import span
+from raftmq.pop.subscriptions import Resubscribe
 from raftmq.pop.transactions import Begin, End
 
 _WORDS = {Deed.ACK: "ack", Deed.NACK: "nack", Deed.REJECT: "reject", Deed.GIVE_BACK: "give_back"}
@@ -92,6 +95,8 @@ class PopLog:
         """(number, token) → (queue, offset, attempt) of each message handed out with it."""
         self.withheld = WithheldModel()
         """Delayed messages, and those of transactions."""
+        self.told = ToldModel()
+        """What groups with a filter were told."""
         self.records = 0
         """So many were followed."""
         self._topics: dict[int, int] = {}
@@ -194,6 +199,8 @@ class PopLog:
                     self.groups[number].wishes.pop(consumer, None)
             case Feed() if isinstance(result, Changed):
                 self._feed(command, result.value)
+            case Resubscribe():
+                self.told.resubscribe(command)
             case Lose():
                 self._lose(command)
             case ChangeDead():
@@ -243,6 +250,7 @@ class PopLog:
         self._note_withheld(facts)
 
     def _open(self, command: OpenGroup) -> None:
+        self.told.open(command.number, command.topic, command.consumer_group)
         group = self.groups.get(command.number)
         if group is not None:
             if command.version > group.version:
@@ -260,6 +268,7 @@ class PopLog:
 
     def _close(self, number: int) -> None:
         self.groups.pop(number, None)
+        self.told.close(number)
         self._topics.pop(number, None)
         self._broken.discard(number)
         self._sessions = {key: one for key, one in self._sessions.items() if key[0] != number}
@@ -311,6 +320,8 @@ class PopLog:
             del self._sessions[key]
 
     def _feed(self, command: Feed, count: int) -> None:
+        for fact in self.told.feed(command, count):
+            self._breach("Q23", command.number, f"group {command.number}: {fact}")
         queue, mask = self.groups[command.number].queues[command.queue], command.mask
         bits = -1 if mask is None else int.from_bytes(mask, "little")
         for place in range(count):
@@ -361,6 +372,9 @@ class PopLog:
             if group is None or number in self._broken:
                 continue
             queue, offsets = group.queues[one.queue], list(one.messages.offsets())
+            fresh = [offset for offset in offsets if offset not in queue.entries]
+            for fact in self.told.why_not(number, one.queue, fresh):
+                self._breach("Q23", number, f"group {number}: {one}: {fact}")
             for fact in group.why_not(queue, offsets):
                 self._breach(fact[:3].strip(), number, f"group {number}: {one}: {fact}")
             until = now + min(group.wishes[one.consumer].invisible_ms, INVISIBLE_MS_MAX)

@@ -21,12 +21,14 @@ ORDERED = tuple(
     for is_blocking in (False, True)
 )
 """One group of each kind of order."""
+CROWDS = (0, 0, 0, 100, 0, 0, 120, 30)
+"""By seed: consumers that wait for messages, mostly in vain."""
 
 
 def play(seed: int) -> Outcome:
-    """Write a log by chance, and judge it; by seed, groups are ordered or not."""
+    """Write a log by chance, and judge it; by seed, groups are ordered or not, crowded or not."""
     modes = ORDERED if seed % 2 else PLAIN
-    log = RandomLog(Random(f"log {seed}"), modes)
+    log = RandomLog(Random(f"log {seed}"), modes, CROWDS[seed % len(CROWDS)])
     violations = []
     try:
         ledger = log.play(STEPS)
@@ -40,6 +42,10 @@ def play(seed: int) -> Outcome:
         Schedule(seed, log.now / 1000, ()),
         Verdict.INVALID if violations else Verdict.VALID,
         tuple(violations),
-        counts={"records": log.ledger.records, "handed out": len(log.ledger.handed)},
+        counts={
+            "records": log.ledger.records,
+            "handed out": len(log.ledger.handed),
+            "twins compared": log.twin.compared,
+        },
         simulated_seconds=log.now / 1000,
     )

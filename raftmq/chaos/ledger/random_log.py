@@ -5,7 +5,8 @@
 
 One group may have a filter. Consumers ask and settle at random, repeat what they said, name tokens
 that are not theirs; messages are delayed, and transactions opened (`random_withheld`); time passes
-by leaps; now and then another replica takes over, restored from a snapshot.
+by leaps; now and then another replica takes over, restored from a snapshot. A twin with another
+history of timers follows (`twins`). With a *crowd*, a hundred consumers wait for few messages.
 
 Invariants:
 - Equal seeds give equal logs.
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from raftmq.batch import Batch, encode, key_hash
 from raftmq.chaos.ledger.log import PopLog
 from raftmq.chaos.ledger.random_withheld import RandomWithheld
+from raftmq.chaos.ledger.twins import Twin
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
 from raftmq.pop.calls import (
@@ -36,7 +38,7 @@ from raftmq.pop.calls import (
     Tick,
 )
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.groups import Handed
+from raftmq.pop.leases import Handed
 from raftmq.pop.machine import Command, PartitionMachine
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.results import Appended, Result
@@ -53,9 +55,15 @@ LEAPS_MS = (*[0] * 40, *[1, 3, 20] * 20, 25 * 3600 * 1000)
 class RandomLog:
     """A log that grows by chance, the machine, and the ledger that reads along."""
 
-    def __init__(self, rng: random.Random, modes: Iterable[tuple[Mode, Policy]]) -> None:
+    def __init__(
+        self, rng: random.Random, modes: Iterable[tuple[Mode, Policy]], crowd: int = 0
+    ) -> None:
+        """`crowd`: consumers beside the few that settle, who ask and wait, mostly in vain."""
         self.rng = rng
+        self.crowd = crowd
         self.machine, self.ledger = PartitionMachine(), PopLog()
+        # Its draws must not change the log.
+        self.twin = Twin(random.Random(f"twin {rng.getstate()[1][0]}"))
         self.now = 1000
         """Milliseconds."""
         self.modes = dict(enumerate(modes, 1))
@@ -73,6 +81,7 @@ class RandomLog:
         self._sent: dict[int, int] = {}
         self._hashes: dict[int, list[int]] = {queue: [] for queue in QUEUES}
         self._chain = 0
+        self._is_different = False
 
     def play(self, steps: int) -> PopLog:
         """Do so many things."""
@@ -84,7 +93,9 @@ class RandomLog:
         for _ in range(steps):
             self.now += self.rng.choice(LEAPS_MS)
             luck = self.rng.random()
-            if luck < 0.2:
+            if self.crowd and 0.15 < luck < 0.85:
+                self.commands(self.wish() for _ in range(self.rng.randint(1, 8)))
+            elif luck < 0.2:
                 self.send()
             elif luck < 0.4:
                 self.withheld.step()
@@ -96,6 +107,7 @@ class RandomLog:
                 self.reopen()
             self.withheld.release()
             self.feed()
+        self._note_difference(self.twin.compare(self.machine))
         return self.ledger
 
     def records_at(self, indexes: Iterable[int]) -> dict[int, Record]:
@@ -117,15 +129,29 @@ class RandomLog:
         self._records.append(record)
         results = self.machine.apply(record)
         handed = self.machine.serving.take_handed()
-        self.machine.serving.take_traced()
+        traced = self.machine.serving.take_traced()
+        self._note_difference(self.twin.follow(record, results, handed, traced, self.machine))
         for number, one in handed:
             self.held[number].append(one)
         for result in results:
             if isinstance(result, Appended) and not result.duplicate:
                 keys = Batch.decode(payload).keys
-                self._hashes[result.queue] += [key_hash(key) if key else 0 for key in keys]
+                self._hashes[result.queue] += [0 if key is None else key_hash(key) for key in keys]
         self.ledger.follow(record, results, handed, self.machine)
         return results
+
+    def _note_difference(self, fact: str) -> None:
+        if fact and not self._is_different:
+            self._is_different = True
+            self.ledger.note("R21", fact)
+
+    def wish(self) -> Call:
+        """One of the crowd asks; few of its wishes are ever met."""
+        rng = self.rng
+        consumer = 100 + rng.randrange(self.crowd)
+        number = rng.choice([1, 1, 1, *self.modes])
+        wait = rng.choice([20, 100, 100, 3000])
+        return Ask(number, consumer, rng.choice([1, 3]), wait, 0, rng.random() < 0.5)
 
     def send(self) -> None:
         """A batch, or a repeat of an old one."""
@@ -135,7 +161,7 @@ class RandomLog:
             self._sent[queue] = first + count
         elif first:
             count, first = 1, first - 1
-        keys = [rng.choice(["a", "b", "c", None]) for _ in range(count)]
+        keys = [rng.choice(["a", "", "c", None]) for _ in range(count)]
         batch = encode([b"x"] * count, keys=keys)
         payload = batch.to_bytes(queue=queue, producer=1, epoch=0, first_sequence=first)
         self.add(Kind.BATCH, payload)

@@ -14,6 +14,7 @@ what is due. What the machine did it is told with each record, and says what is 
 | | hand-off commits all its inputs are in hand |
 
 Invariants:
+- Who took a message back once is never told that it is delivered, however often it asks.
 - After a breach nothing more is judged here: `follow_batch` and the others find no second one.
 
 Left out: bounds of what may wait and be open, which refuse before anything is kept.
@@ -95,6 +96,7 @@ class WithheldModel:
         self.counts: Counter[str] = Counter()
         """Messages by what became of them: released, taken back, committed and so on."""
         self._ended: dict[int, tuple[int, int]] = {}
+        self._taken_back: set[int] = set()
         # What became of numbers that wait no more.
         self._gone: dict[int, str] = {}
         # (queue, producer, epoch, sequence) → number.
@@ -233,12 +235,15 @@ class WithheldModel:
             yield "Q21", f"{command} gave {result.value} and should give {outcomes}"
 
     def _cancel(self, queue: int, due: int, number: int) -> int:
+        if number in self._taken_back:
+            return NOT_WAITING
         if due <= self._now:
             return FELL_DUE
         one = self.waiting.get(number)
         if one is None or (one.queue, one.due) != (queue, due) or due >= NEVER:
             return NOT_WAITING
         self._drop([number], "taken back")
+        self._taken_back.add(number)
         return CANCELLED
 
     def follow_carry(self, command: Carry, result: Result) -> Iterator[Fact]:

@@ -1,14 +1,18 @@
 """The test of the tests: known ways to get it wrong, each planted and hunted down.
 
 Start reading at `mutant` (what one is), then `campaign` (how it is hunted); the lists stand in
-`election`, `replication`, `membership`, `storage`, `popping` and `withholding`.
+`election`, `replication`, `membership`, `storage`, `popping`, `handing`, `withholding`,
+`clients` and `duties`.
 `python -m raftmq.chaos.mutants` hunts all of them and writes docs/chaos/mutants.md.
 
 Nothing of this is in the path of production code: a mutant patches functions from outside.
 """
 
 from raftmq.chaos.mutants import (
+    clients,
+    duties,
     election,
+    handing,
     membership,
     popping,
     replication,
@@ -21,12 +25,15 @@ from raftmq.chaos.mutants.mutant import Mutant, planted
 MUTANTS: tuple[Mutant, ...] = tuple(
     sorted(
         (
+            *duties.MUTANTS,
             *election.MUTANTS,
             *replication.MUTANTS,
             *membership.MUTANTS,
             *storage.MUTANTS,
             *popping.MUTANTS,
+            *handing.MUTANTS,
             *withholding.MUTANTS,
+            *clients.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from raftmq.chaos.checkers import INVARIANTS
+from raftmq.chaos.checkers import ANOMALIES, INVARIANTS
 from raftmq.chaos.mutants import MUTANTS, Hunt, Mutant, hunt
 from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX
 
@@ -28,6 +28,9 @@ KILLERS = {
     "V3": "all agree in the end",
     "V4": "no needless terms; a leader without a majority steps down",
     "V6": "no storm of messages",
+    "V7": "most calls succeed while a majority is well",
+    "answered-late": "each call is answered by its timeout",
+    "client-bug": "no client sees an error that it should not",
     "assert": "an assert of the code itself",
     "error": "an error of the code itself",
 }
@@ -86,6 +89,7 @@ def write(hunts: Iterable[Hunt], folder: Path, *, keep: bool) -> None:
             "seeds": one.seeds,
             "cpu_seconds": round(one.cpu_seconds, 1),
             "at_seconds": one.at_ms / 1000,
+            "hints": one.mutant.hints,
         }
     rows = {number: rows[number] for number in sorted(rows, key=int)}
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,19 +106,22 @@ def page(rows: Rows) -> str:
         "Known ways to get Raft, its log, popping consumer groups, delayed messages and",
         "transactions wrong, each planted into the real code from outside, and hunted until a",
         "promise breaks: with the core simulator; those from 54 to 66 and from 110 on with random",
-        "logs of one machine, by the ledger that reads along.",
+        "logs of one machine, by the ledger that reads along; those from 201 on with whole",
+        "brokers and clients in the made-up world.",
         "The numbers up to 66 are those of the list that this project was planned with;",
         "from 101 on they are our own.",
         "",
         f"{len(killed)} of {len(rows)} are killed; a hunt ends after {SEEDS_MAX} seeds or",
         f"{CPU_SECONDS_MAX:.0f} CPU-seconds.",
+        *_honesty(rows),
         "Written by `make mutants` (`python -m raftmq.chaos.mutants`); times are CPU-seconds of",
         "the machine it ran on, *at* is the simulated time at which it showed.",
-        "To see one: `raftmq chaos run --world core --mutant NAME --seed SEED`.",
+        "To see one: `raftmq chaos run --world core --mutant NAME --seed SEED`; from 201 on",
+        "`--world sim --time 15s` and the workload of its row in `raftmq chaos list mutants`.",
         "Bugs that others published are hunted in [the hall of known bugs](known-bugs.md).",
         "",
-        "| no. | name | what is wrong | killed by | seed | seeds tried | CPU-s | at |",
-        "|---|---|---|---|---|---|---|---|",
+        "| no. | name | what is wrong | hints | killed by | seed | seeds tried | CPU-s | at |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for mutant in MUTANTS:
         row = rows.get(str(mutant.number))
@@ -122,7 +129,8 @@ def page(rows: Rows) -> str:
             name = str(row["killer"])
             killer = f"{name} {_meaning(name)}" if name else "**nobody**"
             lines.append(
-                f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {killer} | {row['seed']} "
+                f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {mutant.hints or '-'} "
+                f"| {killer} | {row['seed']} "
                 f"| {row['seeds']} | {row['cpu_seconds']} | {row['at_seconds']} s |"
             )
     lines += ["", "## Not planted", "", "| no. | name | what is wrong | why not |"]
@@ -134,10 +142,25 @@ def page(rows: Rows) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _honesty(rows: Rows) -> list[str]:
+    """How many fell to random draws alone, and how many of them are bugs of the product."""
+    shown = [mutant for mutant in MUTANTS if str(mutant.number) in rows]
+    hinted = [mutant for mutant in shown if mutant.hints]
+    own = [str(mutant.number) for mutant in shown if mutant.is_of_the_simulator]
+    by_chance = len(shown) - len(hinted)
+    return [
+        f"{by_chance} fall to what a seed draws; {len(hinted)} are hunted with *hints*:",
+        "faults chosen by hand, or settings that the bug needs.",
+        f"{len(own)} are planted in the simulation itself ({', '.join(own)}):",
+        "they try the checks and are no",
+        f"bugs of the product, so that {len(shown) - len(own)} of its mutants are listed.",
+    ]
+
+
 def _meaning(killer: str) -> str:
     if killer in INVARIANTS:
         return INVARIANTS[killer].name
-    return KILLERS[killer]
+    return KILLERS[killer] if killer in KILLERS else ANOMALIES[killer]
 
 
 if __name__ == "__main__":

@@ -10,16 +10,22 @@ Invariants:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from time import process_time
 
 from raftmq.chaos.core import draw_schedule, draw_settings, run
-from raftmq.chaos.faults import FAULTS, Schedule
+from raftmq.chaos.faults import FAULTS, Schedule, World, draw, draw_patient, of_world
 from raftmq.chaos.ledger import play as play_log
 from raftmq.chaos.mutants.mutant import Mutant, planted
 from raftmq.chaos.outcome import Outcome
 
 SEEDS_MAX = 200
 CPU_SECONDS_MAX = 60.0
+BROKER_SECONDS = 60.0
+"""Length of a run of whole brokers: shorter ones have no windows that show what clients get done.
+"""
+SIM_CPU_SECONDS_MAX = 300.0
+"""Of a hunt there: such a run costs a hundred times as much as one of the core simulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,11 @@ class Hunt:
 def schedule_of(mutant: Mutant, seed: int) -> Schedule:
     """What is played with this seed to bring the mutant out."""
     kinds = [FAULTS[name] for name in mutant.kinds] or None
+    if mutant.workload:
+        chosen = kinds or of_world(World.SIM)
+        if mutant.seconds:
+            return draw(seed, chosen, nodes=3, seconds=mutant.seconds)
+        return draw_patient(seed, chosen, nodes=3, seconds=BROKER_SECONDS)
     return draw_schedule(seed, kinds=kinds)
 
 
@@ -61,6 +72,12 @@ def play(mutant: Mutant, seed: int) -> Outcome:
     if mutant.is_popping:
         with planted(mutant):
             return play_log(seed)
+    if mutant.workload:
+        # Whole brokers take a second to load, which hunts on cores do not need.
+        brokers = import_module("raftmq.chaos.sim.run")
+        with planted(mutant):
+            outcome: Outcome = brokers.run(schedule_of(mutant, seed), workload=mutant.workload)
+        return outcome
     settings = mutant.settings(draw_settings(seed))
     with planted(mutant):
         return run(schedule_of(mutant, seed), settings)
@@ -71,9 +88,11 @@ def hunt(
     *,
     first: int = 0,
     seeds_max: int = SEEDS_MAX,
-    cpu_seconds_max: float = CPU_SECONDS_MAX,
+    cpu_seconds_max: float | None = None,
 ) -> Hunt:
-    """Play seeds until one kills the mutant."""
+    """Play seeds until one kills the mutant, or that much time is spent (None: as is usual)."""
+    if cpu_seconds_max is None:
+        cpu_seconds_max = SIM_CPU_SECONDS_MAX if mutant.workload else CPU_SECONDS_MAX
     begin = process_time()
     tried = 0
     for seed in range(first, first + seeds_max):

@@ -1,4 +1,4 @@
-"""Mutants of elections and votes: numbers 1 to 12.
+"""Mutants of elections and votes: numbers 1 to 12, 101, 102 and 109.
 
 Sources: Raft §5.1, §5.2, §5.4.1, thesis §4.2.3 and §9.6 for what is broken; issues of other
 implementations as named.
@@ -178,10 +178,6 @@ def asks_before_its_own_vote_is_durable(patch: Patch) -> None:
     patch.set(replica, "Config", partial(Config, votes_wait=False))
 
 
-def _with_quorum_checks(settings: Settings) -> Settings:
-    return replace(settings, check_quorum=True)
-
-
 def _without_pre_vote(settings: Settings) -> Settings:
     return replace(settings, pre_vote=False)
 
@@ -211,8 +207,6 @@ MUTANTS = (
         what="A node gives two votes in one term.",
         killers=("R11", "R1", "R14"),
         plant=votes_twice,
-        kinds=("isolate-leader", "kill-leader", "loss", "delay", "kill-all"),
-        settings=_without_pre_vote,
     ),
     Mutant(
         number=4,
@@ -229,7 +223,7 @@ MUTANTS = (
         what="Votes of an older term are counted [Xraft #33].",
         killers=("R1",),
         plant=counts_votes_of_older_terms,
-        kinds=("delay", "drop-kind", "kill-leader", "isolate-leader", "reorder"),
+        kinds=("delay", "reorder", "kill-leader", "constrained-election"),
         settings=_without_pre_vote,
     ),
     Mutant(
@@ -277,7 +271,6 @@ MUTANTS = (
         what="A leader that reaches no majority leads on.",
         killers=("V4",),
         plant=never_steps_down,
-        settings=_with_quorum_checks,
     ),
     Mutant(
         number=12,
@@ -285,7 +278,7 @@ MUTANTS = (
         what="A node whose disk was wiped comes back under its old id [openraft's documentation].",
         killers=("R6", "R11", "L2", "R4", "R1"),
         plant=lets_a_wiped_node_in,
-        kinds=("wipe", "isolate-node", "kill"),
+        is_of_the_simulator=True,
     ),
     Mutant(
         number=101,

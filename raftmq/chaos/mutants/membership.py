@@ -1,4 +1,4 @@
-"""Mutants of applying, membership, snapshots and reads: numbers 30, 31, 33 to 47.
+"""Mutants of applying, membership, snapshots and reads: 30, 31, 33 to 47, 105 to 108, 121, 122.
 
 Sources: Raft §6, §7, thesis §4 and §6.4 for what is broken; issues of other implementations as
 named.
@@ -31,7 +31,7 @@ from raftmq.consensus.changes import MembershipChange
 from raftmq.consensus.core import Core
 from raftmq.consensus.membership import Changer, Members, Membership, _Draft
 from raftmq.consensus.quorum import majority_index, vote_result
-from raftmq.consensus.reads import ReadQueue
+from raftmq.consensus.reads import ReadQueue, ReadRequest
 from raftmq.consensus.reconfigure import restore_membership
 from raftmq.consensus.unstable import Unstable
 from raftmq.log.record import Record
@@ -243,14 +243,26 @@ def grants_reads_by_any_echo(patch: Patch) -> None:
     patch.set(ReadQueue, "echo", lambda queue, node, context: everyone)
 
 
+def grants_reads_by_an_early_echo(patch: Patch) -> None:
+    """121"""
+    grant_to = ReadQueue.grant_to
+
+    def all_of_them(queue: ReadQueue, context: bytes) -> list[ReadRequest]:
+        known = context in queue._requests
+        return grant_to(queue, queue.newest_context) if known else []
+
+    patch.set(ReadQueue, "grant_to", all_of_them)
+
+
+def stamps_by_its_own_clock(patch: Patch) -> None:
+    """122"""
+    patch.set(Core, "stamp", lambda core, now: now or core.log.last_timestamp)
+
+
 _CHANGES = (
     "add-voter", "remove-voter", "replace-node", "two-changes", "remove-leader", "rejoin",
     "change-when-cut", "isolate-leader",
 )  # fmt: skip
-
-
-def _without_pre_vote(settings: Settings) -> Settings:
-    return replace(settings, pre_vote=False, check_quorum=True)
 
 
 def _small_segments(settings: Settings) -> Settings:
@@ -259,10 +271,6 @@ def _small_segments(settings: Settings) -> Settings:
 
 def _slow_to_apply(settings: Settings) -> Settings:
     return replace(settings, apply_ms_max=1000, is_async=True, committed_bytes_max=2**24)
-
-
-def _busy_and_slow(settings: Settings) -> Settings:
-    return replace(settings, proposals_per_second=30.0, is_async=True, check_quorum=False)
 
 
 def _many_reads(settings: Settings) -> Settings:
@@ -276,6 +284,7 @@ MUTANTS = (
         what="A state is saved with the index of a record that it lacks [openraft 89bb48f].",
         killers=("R19", "R21", "R8"),
         plant=counts_a_record_before_its_effect,
+        is_of_the_simulator=True,
     ),
     Mutant(
         number=31,
@@ -283,6 +292,7 @@ MUTANTS = (
         what="The machine depends on something of its own process.",
         killers=("R21",),
         plant=depends_on_its_own_clock,
+        is_of_the_simulator=True,
     ),
     Mutant(
         number=33,
@@ -308,7 +318,6 @@ MUTANTS = (
         what="A change is proposed while an earlier one is not applied [single-server bug].",
         killers=("R17",),
         plant=changes_while_a_change_is_pending,
-        kinds=_CHANGES,
     ),
     Mutant(
         number=36,
@@ -324,8 +333,6 @@ MUTANTS = (
         what="Nodes listen to a candidate that was removed, though they hear their leader.",
         killers=("R22",),
         plant=listens_to_who_was_removed,
-        kinds=("remove-voter", "replace-node", "two-changes", "isolate-node"),
-        settings=_without_pre_vote,
     ),
     Mutant(
         number=38,
@@ -334,7 +341,6 @@ MUTANTS = (
         # V3: the leader never sends the new voter what it takes it to have.
         killers=("R14", "R13", "R9", "V3", "assert"),
         plant=takes_new_voters_for_caught_up,
-        kinds=_CHANGES,
     ),
     Mutant(
         number=39,
@@ -358,8 +364,6 @@ MUTANTS = (
         what="Each later chunk of a snapshot begins the transfer again [openraft 2eccb9e].",
         killers=("V1", "V3", "V6"),
         plant=begins_again_at_each_chunk,
-        kinds=("isolate-node", "add-voter", "kill"),
-        settings=_small_segments,
     ),
     Mutant(
         number=42,
@@ -367,8 +371,6 @@ MUTANTS = (
         what="Later snapshots keep the members of the first one [openraft dba2403].",
         killers=("R17",),
         plant=snapshots_keep_the_first_members,
-        kinds=(*_CHANGES, "kill"),
-        settings=_small_segments,
     ),
     Mutant(
         number=43,
@@ -378,6 +380,7 @@ MUTANTS = (
         plant=applies_while_it_installs,
         kinds=("isolate-node", "slow-disk", "loss", "pause"),
         settings=lambda s: _slow_to_apply(_small_segments(s)),
+        is_of_the_simulator=True,
     ),
     Mutant(
         number=44,
@@ -385,7 +388,6 @@ MUTANTS = (
         what="A leader answers reads without a round to a majority.",
         killers=("R20",),
         plant=reads_without_a_quorum,
-        settings=_many_reads,
     ),
     Mutant(
         number=45,
@@ -402,8 +404,6 @@ MUTANTS = (
         what="Reads trust a lease that is longer, by the leader's clock, than others wait.",
         killers=("R20",),
         plant=trusts_a_lease_by_its_own_clock,
-        kinds=("isolate-leader", "drift", "split-majority"),
-        settings=_many_reads,
     ),
     Mutant(
         number=47,
@@ -411,8 +411,6 @@ MUTANTS = (
         what="Reads trust a lease that ran out while the process stood still.",
         killers=("R20",),
         plant=trusts_a_lease_after_a_pause,
-        kinds=("pause-leader", "stall-monotonic"),
-        settings=_many_reads,
     ),
     Mutant(
         number=105,
@@ -420,7 +418,6 @@ MUTANTS = (
         what="Two voters change at once, without a joint membership.",
         killers=("R17", "R13", "R1", "R4", "R5", "R23"),
         plant=changes_two_voters_at_once,
-        kinds=_CHANGES,
     ),
     Mutant(
         number=106,
@@ -428,8 +425,6 @@ MUTANTS = (
         what="The acknowledgement of a write counts for records that have superseded it.",
         killers=("R13", "R14", "R5", "R16", "R2", "assert"),
         plant=takes_superseded_records_for_stable,
-        kinds=("isolate-leader", "slow-disk", "pause-leader"),
-        settings=_busy_and_slow,
     ),
     Mutant(
         number=107,
@@ -448,5 +443,19 @@ MUTANTS = (
         plant=grants_reads_by_any_echo,
         kinds=("split-minority-third", "split-halves", "split-majority", "quorum-loss"),
         settings=lambda s: replace(_many_reads(s), nodes=5, check_quorum=False),
+    ),
+    Mutant(
+        number=121,
+        name="early-echo-grants",
+        what="The echo of an early read grants later ones too.",
+        killers=("R20",),
+        plant=grants_reads_by_an_early_echo,
+    ),
+    Mutant(
+        number=122,
+        name="stamps-fall",
+        what="A leader stamps records by its own clock, also when the log is ahead.",
+        killers=("R5", "assert"),
+        plant=stamps_by_its_own_clock,
     ),
 )

@@ -13,7 +13,7 @@ happened, where that is known.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 from raftmq.chaos.core import Settings
@@ -72,10 +72,24 @@ class Mutant:
     """Why it cannot be planted."""
     is_popping: bool = False
     """It is hunted on random logs of consumer groups, not on clusters."""
+    workload: Literal["", "log", "pop", "members"] = ""
+    """What clients do on the whole brokers that it is hunted on; empty: it is hunted elsewhere."""
+    seconds: float = 0.0
+    """Length of a run with whole brokers; 0: a minute, with pauses between the faults."""
     kinds: tuple[str, ...] = ()
     """Faults that bring it out; empty: any."""
     settings: Callable[[Settings], Settings] = as_drawn
     """Options of consensus that it needs."""
+    is_of_the_simulator: bool = False
+    """It is planted in the simulation's own node or machine: it tries the checks, not the
+    product."""
+
+    @property
+    def hints(self) -> str:
+        """What the hunt was given beside the seed: it says how far random draws find the bug."""
+        given = ["faults"] if self.kinds else []
+        given += ["settings"] if self.settings is not as_drawn else []
+        return " and ".join(given)
 
     def __post_init__(self) -> None:
         assert bool(self.reason) != bool(self.plant), f"mutant {self.number}: a plant or a reason"

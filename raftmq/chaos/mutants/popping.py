@@ -10,9 +10,9 @@ from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
 from raftmq.pop.backlog import Backlog
-from raftmq.pop.groups import Handed, PopGroup
+from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
-from raftmq.pop.leases import Leases
+from raftmq.pop.leases import Handed, Leases
 from raftmq.pop.pieces import Piece
 from raftmq.pop.producers import Producers
 from raftmq.pop.results import Changed, Result
@@ -321,6 +321,7 @@ MUTANTS = (
         name="old-group-serves",
         what="A group that is made anew begins with the leases of the old one [#8479].",
         killers=(
+            "R21",
             "Q8",
             "Q10",
             "Q14",

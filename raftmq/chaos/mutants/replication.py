@@ -7,7 +7,6 @@ named.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raftmq.chaos.core import Settings
 from raftmq.chaos.mutants.mutant import Mutant, Patch
 from raftmq.consensus import Message, MessageKind, Raft, follower, leader, replication
 from raftmq.consensus.core import Core
@@ -293,10 +292,6 @@ def commits_with_a_minority(patch: Patch) -> None:
     patch.set(replication, "majority_index", lambda reached: sorted(reached)[-2:][0])
 
 
-def _windows_of_two(settings: Settings) -> Settings:
-    return replace(settings, inflight_messages_max=2)
-
-
 MUTANTS = (
     Mutant(
         number=13,
@@ -318,8 +313,6 @@ MUTANTS = (
         what="Records that were compacted away are appended again [WRaft #1].",
         killers=("R15", "R3", "R16", "assert"),
         plant=takes_compacted_records_again,
-        kinds=("stale-replay", "duplicate", "reorder", "delay"),
-        settings=lambda s: replace(s, segment_bytes=1024, segments_kept=1),
     ),
     Mutant(
         number=16,
@@ -372,7 +365,6 @@ MUTANTS = (
         what="Answers do not free the window of appends in flight [etcd #14633].",
         killers=("V3", "V1", "assert"),
         plant=window_is_never_freed,
-        settings=_windows_of_two,
     ),
     Mutant(
         number=23,
@@ -401,7 +393,6 @@ MUTANTS = (
         what="Learners count in the majority that commits [openraft d882e74].",
         killers=("R13",),
         plant=counts_learners,
-        kinds=("promote-learner", "isolate-node", "slow-disk", "kill"),
     ),
     Mutant(
         number=27,
@@ -435,7 +426,7 @@ MUTANTS = (
         number=103,
         name="conflicts-kept",
         what="Conflicting records are not truncated.",
-        killers=("R3", "R5"),
+        killers=("R3", "R5", "R14"),
         plant=keeps_conflicting_records,
     ),
     Mutant(
@@ -444,6 +435,5 @@ MUTANTS = (
         what="Two copies commit, however many voters there are.",
         killers=("R13",),
         plant=commits_with_a_minority,
-        settings=lambda s: replace(s, nodes=5),
     ),
 )

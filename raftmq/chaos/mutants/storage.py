@@ -1,4 +1,4 @@
-"""Mutants of the log store: numbers 48 to 53.
+"""Mutants of the log store: numbers 48 to 53, and 124 to 129.
 
 Sources: "All File Systems Are Not Created Equal" (OSDI '14), "Can Applications Recover from fsync
 Failures?" (ATC '20), Protocol-Aware Recovery (FAST '18); issues as named.
@@ -15,6 +15,9 @@ from raftmq.log import reading, recovery, store, writer
 from raftmq.log.files import FileSystem
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
+from raftmq.log.recovery import Segment
+from raftmq.log.segment import HardState, Header, Link, encode_mark
+from raftmq.log.unsealed import Scan, Unsealed, scan
 from raftmq.log.writer import LogWriter
 
 _HEADER = struct.Struct("<IIQQqIBBH")
@@ -79,6 +82,75 @@ def leaves_half_a_record(patch: Patch) -> None:
     patch.set(LogWriter, "_final", careless)
 
 
+# What the log remembers of commit
+
+
+def believes_marks_alone(patch: Patch) -> None:
+    """124"""
+    patch.set(recovery, "_proven", lambda segments: 0)
+
+
+def takes_the_last_change_for_committed(patch: Patch) -> None:
+    """125"""
+
+    def proven(segments: list[Segment]) -> int:
+        changes = [n for each in segments if isinstance(each, Unsealed) for n in each.memberships]
+        return max(changes, default=0)
+
+    patch.set(recovery, "_proven", proven)
+
+
+def takes_the_end_for_committed(patch: Patch) -> None:
+    """127"""
+    end_of = recovery._end
+
+    def proven(segments: list[Segment]) -> int:
+        return end_of(segments, Link()).index
+
+    patch.set(recovery, "_proven", proven)
+
+
+def marks_what_the_write_commits(patch: Patch) -> None:
+    """128"""
+
+    def mark(log: LogWriter, active: Unsealed, state: HardState, first: int) -> bytes:
+        return encode_mark(
+            seed=active.seed,
+            position=active.end,
+            durable=log._synced,
+            state=state,
+            last=log._view.last,
+        )
+
+    patch.set(LogWriter, "_mark", mark)
+
+
+def sealed_proves_the_next(patch: Patch) -> None:
+    """129"""
+    proven = recovery._proven
+
+    def too_far(segments: list[Segment]) -> int:
+        last = max(segment.last for segment in segments)
+        return min(proven(segments) + 1, last)
+
+    patch.set(recovery, "_proven", too_far)
+
+
+def does_not_sync_at_the_start(patch: Patch) -> None:
+    """126"""
+
+    def last_of(files: FileSystem, path: str, header: Header) -> tuple[Scan, int]:
+        file = files.open(path, writable=True)
+        found, torn = scan(file, path, header), 0
+        if found.damage is not None:
+            recovery._refuse_rot(found, found.damage)
+            torn = file.size() - found.damage.position
+            file.truncate(found.damage.position)
+        return found, torn
+
+    patch.set(recovery, "_last", last_of)
+
+
 def _small_segments(settings: Settings) -> Settings:
     return replace(settings, segment_bytes=1024, segments_kept=1000)
 
@@ -97,7 +169,6 @@ MUTANTS = (
         what="A folder is not synced after a file was given its name.",
         killers=("L2",),
         plant=does_not_sync_folders,
-        settings=_small_segments,
     ),
     Mutant(
         number=49,
@@ -121,7 +192,6 @@ MUTANTS = (
         what="Rot in the middle is cut off as if a crash had torn it [NATS #7549].",
         killers=("L2", "L4", "R6", "R11"),
         plant=takes_rot_for_a_torn_tail,
-        kinds=("bit-flip", "bad-sector", "lost-write", "lost-hard-state", "kill", "power-loss"),
     ),
     Mutant(
         number=52,
@@ -138,6 +208,47 @@ MUTANTS = (
         what="What a full disk took of a write stays, and the next write follows it.",
         killers=("L2", "L4", "L7"),
         plant=leaves_half_a_record,
-        kinds=("full-disk", "kill", "power-loss"),
+    ),
+    Mutant(
+        number=124,
+        name="marks-alone",
+        what="A restarted node believes the commit index of its marks, though its log proves more.",
+        killers=("R24",),
+        plant=believes_marks_alone,
+    ),
+    Mutant(
+        number=125,
+        name="last-change-proves",
+        what="A restarted node takes the last change of members in its log for committed.",
+        killers=("R24", "R17", "R5", "R15", "R16", "R4", "assert"),
+        plant=takes_the_last_change_for_committed,
+    ),
+    Mutant(
+        number=126,
+        name="start-without-sync",
+        what="What a killed process wrote and did not sync is not synced at the next start.",
+        killers=("L2", "R6", "R11", "R14"),
+        plant=does_not_sync_at_the_start,
+    ),
+    Mutant(
+        number=127,
+        name="end-is-committed",
+        what="A restarted node takes all of its log for committed.",
+        killers=("R5", "R15", "R16", "R4", "R17", "assert"),
+        plant=takes_the_end_for_committed,
+    ),
+    Mutant(
+        number=128,
+        name="mark-claims-its-write",
+        what="A mark says that records of its own write are committed, which a crash may tear off.",
+        killers=("L2", "R5", "R15", "R16", "assert"),
+        plant=marks_what_the_write_commits,
+    ),
+    Mutant(
+        number=129,
+        name="one-too-far",
+        what="What proves a record to be committed is taken to prove the next one too.",
+        killers=("R5", "R15", "R16", "R4", "R17", "assert"),
+        plant=sealed_proves_the_next,
     ),
 )

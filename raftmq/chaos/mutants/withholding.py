@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         number=112,
         name="due-and-cancelled",
         what="A message that is on its way to its queue is taken back.",
-        killers=("Q21", "assert"),
+        killers=("Q21", "assert", "error"),
         plant=cancels_what_is_due,
         is_popping=True,
     ),

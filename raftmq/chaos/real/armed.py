@@ -29,7 +29,7 @@ from random import Random
 import msgspec
 import trio
 
-from raftmq.broker.world import Worker, World
+from raftmq.broker.world import Worker, World, give_up_after
 from raftmq.log.files import FileSystem
 
 from .clocks import ClockEffect, offset_ms
@@ -146,6 +146,10 @@ class ArmedStream(trio.abc.Stream):
         await self._stream.send_all(data)
         self._reached("after-send")
 
+    def give_up_after(self, seconds: float) -> None:
+        """As the stream."""
+        give_up_after(self._stream, seconds)
+
     async def wait_send_all_might_not_block(self) -> None:
         """As the stream."""
         await self._stream.wait_send_all_might_not_block()
@@ -185,6 +189,7 @@ class ArmedWorld:
         self._armament = armament
         self.files: FileSystem = PointFiles(world.files, armament)
         self.random: Random = world.random
+        self.descriptors_max = world.descriptors_max
 
     def now_ms(self) -> int:
         """What the node's clock shows."""

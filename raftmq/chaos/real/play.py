@@ -41,6 +41,7 @@ from raftmq.chaos.checkers import (
 from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.history import History, Recorder
 from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.chaos.workloads.deadlines import Deadlines
 from raftmq.chaos.workloads.popping import FEW, judge_pop
 from raftmq.chaos.workloads.withholding import judge_withheld
 from raftmq.errors import RaftmqError
@@ -79,6 +80,10 @@ WORKLOADS: Mapping[str, Callable[..., Work]] = {
 }
 """What clients do, and how it is judged: as logs with offsets, as one bag of messages, as registers
 that are linearizable, or as consumer groups that pop."""
+LATE_SECONDS_MAX = 5.0
+"""On a busy machine an answer may come so long after its timeout."""
+AGREEMENT = "R21 states of replicas in the end"
+"""What the agreement of replicas is counted as."""
 HANDING_MS_MAX = 200
 """On a busy machine a consumer's process stands still for so long between two of its steps."""
 JUDGE_SECONDS_MAX = 60.0
@@ -125,10 +130,16 @@ async def _run(
 ) -> Outcome:
     recorder = Recorder()
     work = WORKLOADS[workload]
-    async with _staged(schedule, recorder, work, folder=folder, can_fail=can_fail) as stage:
-        watch, operator = Watch(stage), Operator(stage)
-        is_whole = await _work(stage, schedule, watch, operator, is_liveness=is_liveness)
-        await watch.look()
+    # Calls without a timeout have that of their client, which is not known here.
+    deadlines = Deadlines(now=trio.current_time, seconds=None, slack_seconds=LATE_SECONDS_MAX)
+    with deadlines.watched():
+        async with _staged(schedule, recorder, work, folder=folder, can_fail=can_fail) as stage:
+            watch, operator = Watch(stage), Operator(stage)
+            is_whole = await _work(stage, schedule, watch, operator, is_liveness=is_liveness)
+            await watch.look()
+    for text in deadlines.late:
+        stage.complain("answered-late", text)
+    stage.compared["answers by their deadlines"] = deadlines.compared.total()
     return _outcome(stage, schedule, watch, recorder.history(), workload, is_whole=is_whole)
 
 
@@ -282,6 +293,8 @@ async def _demand_agreement(stage: Stage) -> None:
                     state = (group["applied"], group["digest"])
                     states.setdefault(group["group"], {})[status["id"]] = state
         is_all = stage.members <= statuses.keys()
+        # A group that one replica told of, or none, was compared with nothing.
+        stage.compared[AGREEMENT] = sum(len(state) - 1 for state in states.values())
         return is_all and all(len(set(state.values())) == 1 for state in states.values())
 
     if not await wait_found(agree, timeout=RECOVERY_SECONDS_MAX / 2, look_seconds=0.2):
@@ -301,6 +314,8 @@ def _outcome(
     reports = _judge(history, workload, is_whole=is_whole)
     violations = [*stage.violations, *_violations(reports, history)]
     undecided = [report.reason for report in reports if report.verdict is Verdict.UNKNOWN]
+    for report in reports:
+        stage.compared[report.checker] += report.compared
     vacuous = _vacuous(stage, schedule) or "; ".join(undecided)
     verdict = worst(report.verdict for report in reports)
     if violations:
@@ -319,6 +334,8 @@ def _outcome(
         vacuous=vacuous,
         history=history,
         timeline=tuple(stage.happenings),
+        compared=dict(sorted(stage.compared.items())),
+        struck=dict(sorted(stage.struck.items())),
     )
 
 
@@ -363,7 +380,8 @@ def _vacuous(stage: Stage, schedule: Schedule) -> str:
         return "no consumer group read anything"
     if schedule.events and not stage.struck:
         return f"no fault could be made: {dict(stage.counts)}"
-    return ""
+    never = [name for name, count in stage.compared.items() if not count]
+    return f"nothing was compared by: {', '.join(never)}" if never else ""
 
 
 def _counts(stage: Stage, watch: Watch, reports: list[Report]) -> dict[str, int]:

@@ -49,6 +49,8 @@ class Stage:
     """Those of them that lost everything, and are to re-enter by themselves."""
     used: set[int] = field(default_factory=set)
     """All numbers that a node ever had."""
+    compared: Counter[str] = field(default_factory=Counter)
+    """Comparisons that could have shown a violation, by check."""
     struck: Counter[str] = field(default_factory=Counter)
     """How often each fault was made."""
     counts: Counter[str] = field(default_factory=Counter)

@@ -51,14 +51,43 @@ class Clients:
         self._scopes: dict[str, trio.CancelScope] = {}
         self._machines: dict[str, Machine] = {}
         self._numbers = count()
-        self.slowness = 0.0
-        """Seconds that a consumer needs for what it was handed, beside what it needs anyway."""
-        self.repeats = 0
-        """So many of the next commits are made twice."""
-        self.late_acks = 0
-        """So many of the next commits are followed by one of an older position."""
+        self._slowness = 0.0
+        self._repeats = self._late_acks = 0
         self.failures: list[str] = []
         """Errors that no user should see."""
+
+    @property
+    def slowness(self) -> float:
+        """Seconds that a consumer needs for what it was handed, beside what it needs anyway."""
+        self._felt("consumers slowed", self._slowness > 0)
+        return self._slowness
+
+    @slowness.setter
+    def slowness(self, seconds: float) -> None:
+        self._slowness = seconds
+
+    @property
+    def repeats(self) -> int:
+        """So many of the next commits are made twice: who makes one counts this down."""
+        return self._repeats
+
+    @repeats.setter
+    def repeats(self, count: int) -> None:
+        self._felt("acks repeated", count < self._repeats)
+        self._repeats = count
+
+    @property
+    def late_acks(self) -> int:
+        """So many of the next commits are followed by one of an older position, likewise."""
+        return self._late_acks
+
+    @late_acks.setter
+    def late_acks(self, count: int) -> None:
+        self._felt("acks of what was over", count < self._late_acks)
+        self._late_acks = count
+
+    def _felt(self, effect: str, is_felt: bool) -> None:  # two words of one fact
+        self._cluster.agenda.effects[effect] += is_felt
 
     def now_ms(self) -> int:
         """What clients' wall clocks show: they are right."""
@@ -84,6 +113,7 @@ class Clients:
     def kill(self, name: str) -> None:
         """End a client's process in the middle of what it does; another one is started."""
         process = self._processes.pop(name)
+        self._cluster.agenda.effects["clients ended"] += 1
         process.die()
         self._cluster.network.process_ended(process)
         self._scopes[name].cancel()

@@ -72,6 +72,10 @@ class Cluster:
         """Settings of the nodes' logs; may be replaced before the start."""
         self.raft = Raft(tick_ms=50)
         """Their pace; likewise."""
+        self.limits = Limits()
+        """Their limits; likewise."""
+        self.descriptors_max = 65_536
+        """Files and sockets of each; likewise."""
         self.listeners: list[Callable[[int, str], None]] = []
         """Told, in order, when a node starts, serves, ends, is killed, gives up, breaks."""
         self.disk_listeners: list[Callable[[int, str], None]] = []
@@ -103,7 +107,7 @@ class Cluster:
             peers=self.peers if is_founder else [],
             join=[] if is_founder else self.peers,
         )
-        return Settings(node, self.raft, self.log, Limits()).validate()
+        return Settings(node, self.raft, self.log, self.limits).validate()
 
     def _tell(self, number: int, what: str) -> None:
         for listener in self.listeners:
@@ -115,6 +119,7 @@ class Cluster:
             disk = MemoryFiles(Random(f"disk {self._seed} {number}"))
             disk.on_call = partial(self._noted_call, number)
             disk.on_sync_failed = partial(self._noted_failure, number)
+            disk.on_effect = self._felt
             disk.trace = None
             machine = self.machines[number] = Machine(f"node{number}", self.agenda, disk)
         return machine
@@ -123,6 +128,9 @@ class Cluster:
         self.agenda.trace(call.encode())
         for listener in self.disk_listeners:
             listener(number, call)
+
+    def _felt(self, effect: str) -> None:
+        self.agenda.effects[effect] += 1
 
     def _noted_failure(self, number: int, path: str) -> None:
         for listener in self.sync_listeners:
@@ -152,6 +160,7 @@ class Cluster:
         assert number not in self.processes, f"node {number} runs already"
         seed = self._seed * 1000 + next(self._starts)
         process = Process(self._machine(number), self.agenda, seed=seed)
+        process.machine.descriptors_max = self.descriptors_max
         process.on_crash = lambda: self.kill(number)
         process.machine.disk.on_stop = lambda: None if process.is_dead else process.on_crash()
         world = MadeUpWorld(self.network, process)
@@ -208,9 +217,11 @@ class Cluster:
     def _bury(self, number: int, process: Process, *, power: bool = False) -> None:
         """The process is no more."""
         process.die()
+        self.agenda.effects["processes ended"] += 1
         for of_living in (self._scopes, self.nodes, self.worlds, self.processes):
             of_living.pop(number, None)
         if power:
+            self.agenda.effects["machines that went dark"] += 1
             self.network.machine_went_dark(process)
             process.machine.disk.power_loss()
         else:

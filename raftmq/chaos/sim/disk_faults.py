@@ -88,6 +88,13 @@ def full_disk(stage: Stage, event: Event, *, error: int = errno.ENOSPC) -> Undo:
     return undo
 
 
+def low_disk(stage: Stage, event: Event) -> Undo:
+    """A disk has a share of the reserve left: above 1 all goes on, but an office that was given up
+    is not taken again; above a half a node follows and does not lead; below it does neither."""
+    reserve = stage.cluster.log.reserve_bytes
+    return full_disk(stage, event._replace(level=event.level * reserve))
+
+
 def full_quota(stage: Stage, event: Event) -> Undo:
     """The same with the error of a quota."""
     return full_disk(stage, event, error=errno.EDQUOT)
@@ -159,6 +166,7 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     stage.random.setstate(state)
     how(disk, stage.random)
     stage.counts["damage done"] += 1
+    stage.agenda.effects["disks damaged"] += 1
     stage.watch.note(node, f"disk damaged: {verdict}")
     if verdict == "harmless":
         # Whoever reads by an index passes over it. Without one it may be found, as rot: such a node
@@ -213,6 +221,7 @@ def wipe(stage: Stage, event: Event) -> None:
         stage.hold_down(node)
         stage.kill(node)
         stage.note_damage(node)
+        stage.agenda.effects["disks damaged"] += 1
         stage.cluster.wipe(node)
         stage.let_up(node)
 
@@ -226,6 +235,7 @@ def clone(stage: Stage, event: Event) -> None:
     stage.hold_down(node)
     stage.kill(node)
     stage.note_damage(node)
+    stage.agenda.effects["disks damaged"] += 1
     twin = stage.cluster.machines[source].disk.copy()
     stage.cluster.machines[node].disk.become(twin)
     stage.let_up(node)

@@ -21,7 +21,6 @@ from functools import partial
 import trio
 
 from raftmq.broker.group import node_of
-from raftmq.broker.members import member_of
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.log_workload import LogWorkload
 from raftmq.chaos.sim.logs import held_logs
@@ -29,6 +28,7 @@ from raftmq.chaos.sim.member_faults import replace, start_new
 from raftmq.chaos.sim.rebuilding import rebuild_indexes
 from raftmq.chaos.sim.register_workload import RegisterWorkload
 from raftmq.chaos.sim.stage import Stage
+from raftmq.pop.replicas import member_of
 
 Workload = LogWorkload | RegisterWorkload
 
@@ -212,7 +212,7 @@ def _is_whole(stage: Stage) -> bool:
         if not leader:
             return False
         conf = stage.cluster.nodes[leader].groups[number].conf_state
-        members = {member_of(catalog, node) for node in wanted.members}
+        members = {member_of(catalog, number, node) for node in wanted.members}
         if conf.voters_outgoing or set(conf.voters) != members:
             return False
     return True

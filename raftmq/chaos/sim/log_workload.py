@@ -276,7 +276,7 @@ class _Reading:
         return ends is not None and all(position[queue] >= end for queue, end in ends.items())
 
     async def _poll(self) -> int:
-        operation = self._recorder.invoke(self._session.number, "poll")
+        operation = self._recorder.invoke(self._session.number, "poll", value=self._group)
         try:
             messages = await self._consumer.fetch(self._session.random.randint(1, 100), wait=0.5)
         except Unavailable:

@@ -32,6 +32,7 @@ def new_node(stage: Stage) -> int:
 async def ask(stage: Stage, change: Callable[[Client], Awaitable[None]]) -> bool:
     """Have a client ask for a change; whether it was granted."""
     is_granted = False
+    stage.agenda.effects["changes asked for"] += 1
 
     async def job(mq: Client, _: Session) -> None:
         nonlocal is_granted
@@ -154,6 +155,7 @@ def rejoin(stage: Stage, event: Event) -> None:
         node = stage.random.choice(gone)
         if node not in stage.cluster.processes and not stage.is_spoilt(node):
             stage.counts["rejoined"] += 1
+            stage.agenda.effects["changes asked for"] += 1
             stage.cluster.start_soon(node)
             stage.agenda.call_after(GONE_SECONDS, lambda: stage.kill(node, crash=False))
     else:

@@ -11,6 +11,8 @@ Invariants, asserted by the clients themselves:
 """
 
 from collections import Counter
+from contextlib import suppress
+from typing import NamedTuple
 
 import trio
 
@@ -18,7 +20,9 @@ from raftmq.chaos.history import Recorder
 from raftmq.chaos.sim.clients import Clients, Session
 from raftmq.chaos.sim.log_workload import PRODUCERS, TOPIC, LogWorkload, queue_key, value_of
 from raftmq.client import Client, Consumer
-from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.offsets import Stamp, by_partition, commit_offsets
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 MEMBERS = 3
 GROUP = "m"
@@ -29,8 +33,16 @@ DIES_SHARE = 0.3
 """So many go without leaving."""
 WORK_SECONDS = 0.2
 """What a member needs for what it was handed, on average."""
-READS_SHARE = 0.2
-"""After so many commits it is asked what is committed."""
+READS_SHARE = 0.5
+"""Before so many commits it is asked what is committed."""
+
+
+class _Commit(NamedTuple):
+    """What a commit said."""
+
+    offsets: dict[int, int]
+    epochs: dict[int, int]
+    sequence: int
 
 
 class MembersWorkload(LogWorkload):
@@ -74,16 +86,23 @@ class MembersWorkload(LogWorkload):
                     await self._be_member(consumer, session, trio.current_time() + life)
 
     async def _be_member(self, consumer: Consumer, session: Session, until: float) -> None:
-        random = session.random
+        random, earlier = session.random, _Commit({}, {}, 0)
         while trio.current_time() < until and not self.is_drained:
             await self._poll(consumer, session)
             await trio.sleep(random.expovariate(1 / WORK_SECONDS) + self._clients.slowness)
-            await self._commit(consumer)
+            # What was committed last has stood for a while: an older commit may have come since.
             if random.random() < READS_SHARE:
                 await self._read_committed(consumer)
+            latest = _Commit(consumer.position, consumer.epochs, consumer._sequence + 1)
+            await self._commit(consumer)
+            if self._clients.late_acks and earlier.offsets:
+                self._clients.late_acks -= 1
+                await self._send_late(consumer, earlier)
+                await self._read_committed(consumer)
+            earlier = latest
 
     async def _poll(self, consumer: Consumer, session: Session) -> None:
-        operation = self._recorder.invoke(session.number, "poll")
+        operation = self._recorder.invoke(session.number, "poll", value=GROUP)
         try:
             messages = await consumer.fetch(session.random.randint(1, 100), wait=0.5)
         except Unavailable:
@@ -111,6 +130,20 @@ class MembersWorkload(LogWorkload):
             self.counts["commits"] += 1
             for queue, offset in position.items():
                 self._reached[queue] = max(self._reached[queue], offset)
+
+    async def _send_late(self, consumer: Consumer, commit: "_Commit") -> None:
+        """A commit that stood somewhere on the network arrives after the next one."""
+        view = consumer._view
+        assert view is not None
+        numbers = {view.id << QUEUE_BITS | queue: queue for queue in commit.epochs}
+        groups = {number: view.groups[queue] for number, queue in numbers.items()}
+        for group, part in by_partition(groups).items():
+            offsets = {number: commit.offsets[numbers[number]] for number in part}
+            epochs = {number: commit.epochs[numbers[number]] for number in part}
+            stamp = Stamp(epochs, commit.sequence)
+            with suppress(RaftmqError):
+                await commit_offsets(consumer._router, group, GROUP, offsets, 2.0, stamp=stamp)
+        self.counts["late commits"] += 1
 
     async def _read_committed(self, consumer: Consumer) -> None:
         floor = dict(self._reached)

@@ -1,18 +1,25 @@
 """Plays a schedule: each event begins at its time, ends after its time, and at the heal all end.
 
+A fault counts as struck when it is over and its effect was seen (`effects`), not when it was due.
+
 `HANDLERS` has an entry for every fault of the catalogue that can be made here; a test holds that.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from raftmq.chaos.faults.schedule import Event, Schedule
+from raftmq.chaos.outcome import Coverage
 from raftmq.chaos.sim import client_faults as clients
 from raftmq.chaos.sim import disk_faults as disks
+from raftmq.chaos.sim import hostile, replay, strangers
 from raftmq.chaos.sim import member_faults as members
 from raftmq.chaos.sim import network_faults as network
 from raftmq.chaos.sim import process_faults as processes
-from raftmq.chaos.sim import replay, strangers
+from raftmq.chaos.sim import return_faults as returns
+from raftmq.chaos.sim.availability import Availability
+from raftmq.chaos.sim.effects import EFFECTS
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world import damage
 
@@ -47,6 +54,9 @@ HANDLERS: Mapping[str, Handler] = {
     "half-open": network.half_open,
     "corrupt-frame": network.corrupt_frame,
     "drop-kind": replay.drop_kind,
+    "outage": network.outage,
+    "lost-names": network.lost_names,
+    "strangers": hostile.strangers,
     "old-address": strangers.old_address,
     "kill": processes.kill,
     "kill-minority": processes.kill,
@@ -72,10 +82,12 @@ HANDLERS: Mapping[str, Handler] = {
     "read-error": disks.read_error,
     "full-disk": disks.full_disk,
     "full-quota": disks.full_quota,
+    "low-disk": disks.low_disk,
     "short-write": disks.short_write,
     "interrupted-write": disks.short_write,
     "bit-flip": disks.harm(damage.flip_bit),
     "bad-sector": disks.harm(damage.zero_sector),
+    "unreadable-sector": disks.harm(damage.spoil_sectors),
     "misdirected-write": disks.harm(damage.misdirect),
     "lost-write": disks.harm(damage.lose_write, power=True),
     "time-travel": disks.harm(damage.travel),
@@ -102,6 +114,11 @@ HANDLERS: Mapping[str, Handler] = {
     "two-changes": members.two_changes,
     "change-when-cut": members.change_when_cut,
     "rejoin": members.rejoin,
+    "move-group": returns.move_group,
+    "return-node": returns.return_node,
+    "return-blank": returns.return_blank,
+    "lose-group": returns.lose_group,
+    "crash-write": returns.crash_write,
     "client-crash": clients.crash,
     "client-hang": clients.hang,
     "client-slow": clients.slow,
@@ -113,18 +130,29 @@ HANDLERS: Mapping[str, Handler] = {
 }
 
 
+class _Begun(NamedTuple):
+    """A fault that was made, and may have had no effect yet."""
+
+    fault: str
+    before: int
+    """How often its effect had been seen before it."""
+    situations: list[Coverage]
+    """In which it found those it was to strike."""
+
+
 class Nemesis:
     """Whoever breaks things."""
 
-    def __init__(self, stage: Stage, schedule: Schedule) -> None:
+    def __init__(self, stage: Stage, schedule: Schedule, availability: Availability) -> None:
         self._stage = stage
         self._schedule = schedule
+        self._availability = availability
         self._undos: dict[int, Undo] = {}
+        self._begun: dict[int, _Begun] = {}
 
     def begin(self) -> None:
         """Put all events into the agenda."""
         stage = self._stage
-        replay.watch_connections(stage, {event.fault for event in self._schedule.events})
         for number, event in enumerate(self._schedule.events):
             stage.agenda.call_after(event.at_ms / 1000, partial(self._begin, number, event))
 
@@ -132,10 +160,12 @@ class Nemesis:
         stage = self._stage
         if stage.is_healing:
             return
-        stage.counts[event.fault] += 1
         stage.watch.note(0, str(event))
-        for node in stage.nodes_of(event) or [stage.leader()]:
-            stage.watch.cover(node, event.fault)
+        nodes = stage.nodes_of(event) or [stage.leader()]
+        situations = [each for node in nodes for each in stage.watch.situations(node, event.fault)]
+        before = stage.agenda.effects[EFFECTS[event.fault]]
+        self._begun[number] = _Begun(event.fault, before, situations)
+        self._availability.fault_begins(number, event)
         undo = HANDLERS[event.fault](stage, event)
         if undo is not None:
             self._undos[number] = undo
@@ -146,6 +176,17 @@ class Nemesis:
         if undo is not None:
             self._stage.watch.note(0, f"{event.fault} ends")
             undo()
+            self._availability.fault_ends(number)
+            self._count(number)
+
+    def _count(self, number: int) -> None:
+        """A fault is over: did it do anything?"""
+        begun, stage = self._begun.pop(number), self._stage
+        if stage.agenda.effects[EFFECTS[begun.fault]] > begun.before:
+            stage.struck[begun.fault] += 1
+            stage.watch.coverage.update(begun.situations)
+        else:
+            stage.counts[f"without effect: {begun.fault}"] += 1
 
     def heal(self) -> None:
         """End everything; who is dead is started again."""
@@ -154,6 +195,8 @@ class Nemesis:
         stage.watch.note(0, "heal")
         for number in sorted(self._undos):
             self._undos.pop(number)()
+        for number in sorted(self._begun):
+            self._count(number)
         for link in stage.cluster.network.links():
             link.heal()
         for machine in stage.cluster.machines.values():
@@ -164,3 +207,4 @@ class Nemesis:
             process.wake()
         for node in stage.members():
             stage.restart(node)
+        self._availability.heal()

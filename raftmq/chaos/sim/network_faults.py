@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.sim.stage import Stage
-from raftmq.chaos.world.network import Link, Pipe
+from raftmq.chaos.world.link import Link
+from raftmq.chaos.world.network import Pipe
 
 Undo = Callable[[], None]
 Edge = tuple[str, str]
@@ -294,6 +295,27 @@ def half_open(stage: Stage, event: Event) -> Undo:
     def undo() -> None:
         for source, target in edges:
             network.spit(source, target)
+
+    return undo
+
+
+def outage(stage: Stage, event: Event) -> Undo:
+    """Nothing travels, and TCP has been waiting for `level` seconds."""
+    hosts = stage.hosts()
+    edges = list(dict.fromkeys(edges_between(hosts, hosts)))
+    undo = block(stage, edges, may_reset=False)
+    for source, target in edges:
+        stage.cluster.network.age(source, target, event.level)
+    return undo
+
+
+def lost_names(stage: Stage, event: Event) -> Undo:
+    """No name can be looked up."""
+    names = stage.cluster.network.lost_names
+    names[""] += 1
+
+    def undo() -> None:
+        names[""] -= 1
 
     return undo
 

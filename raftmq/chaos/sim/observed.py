@@ -75,6 +75,9 @@ class Observer(Protocol):
     def applied(self, node: int, group: Group, records: Sequence[Record]) -> None:
         """Records were applied; on a leader, who waits for them is answered."""
 
+    def at_border(self, node: int, group: Group, record: Record) -> None:
+        """The machine stands just after this record, the last one of a segment."""
+
 
 class ObservedNode(Node):
     """One broker process in the made-up world."""
@@ -103,6 +106,12 @@ class ObservedNode(Node):
         super().applied(group, records, results)
         for point in points:
             self._process.passes(point, after=True)
+
+    def at_border(self, group: Group, record: Record) -> None:
+        """As the node."""
+        for observer in self._observers:
+            observer.at_border(self.id, group, record)
+        super().at_border(group, record)
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """As the node."""

@@ -21,7 +21,7 @@ from raftmq.chaos.workloads.withholding import Withholding
 from raftmq.client import Client
 
 CALM_CLOCK_MS = 200
-"""Without faults clocks agree so well, and answers come so soon."""
+"""Clocks that are right agree so well with what a leader stamped a moment ago."""
 CALM_LATE_MS = 10_000
 """Without faults a message that is due comes so soon: others may have taken it ahead meanwhile, and
 held it for a part of the longest lease, more than once."""

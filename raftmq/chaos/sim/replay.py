@@ -5,22 +5,26 @@ on another one, by clients and by peers; what arrives twice so is made here by p
 of a recorded connection on a new one. And a peer may leave out any message to another, as Raft
 allows it; so frames of one kind are taken out of the stream between two nodes.
 
-Left out: commits of offsets are not sent again. One that arrives twice sets a later one back, and
-no more is promised of them (`docs/guarantees.md`).
+All connections are tapped when they are opened, from before the cluster is founded: links between
+nodes stand for the whole run if nothing breaks them.
+
+Left out: commits of offsets without an owner epoch are not sent again. One that arrives twice sets
+a later one back, and no more is promised of them (`docs/guarantees.md`). Those of owners are.
 """
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import trio
 
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.sim.cluster import PORT
-from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.disk import MemoryFiles
-from raftmq.chaos.world.network import Connection
+from raftmq.chaos.world.network import Connection, Network
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.consensus import MessageKind
+from raftmq.wire.assigning import CommitOffsets
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import FIXED_BYTES
 from raftmq.wire.messages import FrameKind
@@ -40,6 +44,9 @@ DROPPED: dict[int, frozenset[int]] = {
 }  # fmt: skip
 """By level of `drop-kind`: the messages that are lost."""
 
+if TYPE_CHECKING:
+    from raftmq.chaos.sim.stage import Stage
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -55,26 +62,39 @@ def frames_of(data: bytes) -> Iterator[bytes]:
 
 
 def play_again(
-    stage: Stage, wanted: Callable[[str, str], bool], *, is_elsewhere: bool = False
+    stage: "Stage", wanted: Callable[[str, str], bool], *, is_elsewhere: bool = False
 ) -> None:
     """Send what some connection sent earlier once more, on a connection of its own."""
-    known = [c for c in stage.recorded if wanted(*c.ends) and c.out.record]
+    known = [c for c in stage.taps.recorded if wanted(*c.ends) and c.out.record]
     if not known:
         return
     connection = stage.random.choice(known)
     frames = list(frames_of(bytes(connection.out.record)))
-    frames = [frame for frame in frames if frame[9] != FrameKind.COMMIT]
+    frames = [frame for frame in frames if _may_come_again(frame)]
     if len(frames) < 2:
         return
     start = stage.random.randrange(1, len(frames))
     chosen = [frames[0], *frames[start : start + FRAMES_MAX]]
     targets = [connection.ends[1]]
     targets += [stage.host(n) for n in stage.members()] if is_elsewhere else []
-    stage.counts["frames sent again"] += len(chosen) - 1
+    stage.agenda.effects["frames sent again"] += len(chosen) - 1
     stage.spawn(_play, stage, connection.ends[0], stage.random.choice(targets), chosen)
 
 
-async def _play(stage: Stage, source: str, target: str, frames: list[bytes]) -> None:
+def _may_come_again(frame: bytes) -> bool:
+    """Whether a frame that is repeated must change nothing."""
+    if frame[9] != FrameKind.COMMIT:
+        return True
+    commit = unpack(CommitOffsets, _header(frame))
+    return all(one.epoch for one in commit.offsets)
+
+
+def _header(frame: bytes) -> bytes:
+    length = _LENGTH.unpack_from(frame, 12)[0]
+    return frame[FIXED_BYTES : FIXED_BYTES + length]
+
+
+async def _play(stage: "Stage", source: str, target: str, frames: list[bytes]) -> None:
     machine = Machine(source, stage.agenda, MemoryFiles())
     process = Process(machine, stage.agenda, seed=stage.random.getrandbits(32))
     network = stage.cluster.network
@@ -92,19 +112,22 @@ async def _play(stage: Stage, source: str, target: str, frames: list[bytes]) -> 
     network.process_ended(process)
 
 
-def stale_replay(stage: Stage, event: Event) -> None:
+def stale_replay(stage: "Stage", event: Event) -> None:
     """What a node sent to another some time ago arrives once more."""
     hosts = {stage.host(node) for node in stage.members()}
     play_again(stage, lambda source, target: source in hosts and target in hosts)
 
 
-def duplicate(stage: Stage, event: Event) -> Callable[[], None]:
+def duplicate(stage: "Stage", event: Event) -> Callable[[], None]:
     """Again and again, something that was sent arrives once more."""
     is_over = False
+    clients = set(stage.clients.hosts())
 
     def again() -> None:
         if not is_over:
-            play_again(stage, lambda _source, _target: True)
+            # Links between nodes carry most, and what clients change is told once: half and half.
+            is_client = stage.random.random() < 0.5
+            play_again(stage, lambda source, _target: (source in clients) is is_client)
             stage.agenda.call_after(0.2 / event.level * stage.random.random(), again)
 
     def undo() -> None:
@@ -115,11 +138,32 @@ def duplicate(stage: Stage, event: Event) -> Callable[[], None]:
     return undo
 
 
+class Taps:
+    """What all connections of a run are tapped for; made before the first one is opened."""
+
+    def __init__(self, network: Network, faults: set[str]) -> None:
+        self.recorded: list[Connection] = []
+        """Connections in the order in which they were opened, if a fault needs them."""
+        self.dropped_kinds: frozenset[int] = frozenset()
+        """Kinds of consensus messages that are lost between nodes now."""
+        self.effects = network.effects
+        """What befell the world."""
+        self._is_filtering = "drop-kind" in faults
+        network.is_recording = bool(faults & {"duplicate", "stale-replay", "client-resend"})
+        if network.is_recording or self._is_filtering:
+            network.on_open = self._opened
+
+    def _opened(self, connection: Connection) -> None:
+        self.recorded.append(connection)
+        if self._is_filtering and all(end.startswith("node") for end in connection.ends):
+            connection.out.tap = FrameFilter(self)
+
+
 class FrameFilter:
     """Takes frames of some kinds out of the stream from one node to another."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, taps: Taps) -> None:
+        self._taps = taps
         self._rest = b""
 
     def __call__(self, data: bytes) -> bytes:
@@ -135,37 +179,20 @@ class FrameFilter:
         return b"".join(kept)
 
     def _is_dropped(self, frame: bytes) -> bool:
-        kinds = self._stage.dropped_kinds
+        kinds = self._taps.dropped_kinds
         if not kinds or frame[9] != FrameKind.RAFT:
             return False
-        length = _LENGTH.unpack_from(frame, 12)[0]
-        header = unpack(RaftHeader, frame[FIXED_BYTES : FIXED_BYTES + length])
-        is_dropped = header.kind in kinds
-        self._stage.counts["messages dropped"] += is_dropped
+        is_dropped = unpack(RaftHeader, _header(frame)).kind in kinds
+        self._taps.effects["messages dropped"] += is_dropped
         return is_dropped
 
 
-def watch_connections(stage: Stage, faults: set[str]) -> None:
-    """From now on, record connections and filter frames as far as these faults need it."""
-    network = stage.cluster.network
-    network.is_recording = bool(faults & {"duplicate", "stale-replay", "client-resend"})
-    is_filtering = "drop-kind" in faults
-
-    def opened(connection: Connection) -> None:
-        stage.recorded.append(connection)
-        if is_filtering and all(end.startswith("node") for end in connection.ends):
-            connection.out.tap = FrameFilter(stage)
-
-    if network.is_recording or is_filtering:
-        network.on_open = opened
-
-
-def drop_kind(stage: Stage, event: Event) -> Callable[[], None]:
+def drop_kind(stage: "Stage", event: Event) -> Callable[[], None]:
     """One kind of message between nodes is lost."""
-    kinds = DROPPED[int(event.level)]
-    stage.dropped_kinds = stage.dropped_kinds | kinds
+    taps, kinds = stage.taps, DROPPED[int(event.level)]
+    taps.dropped_kinds = taps.dropped_kinds | kinds
 
     def undo() -> None:
-        stage.dropped_kinds = stage.dropped_kinds - kinds
+        taps.dropped_kinds = taps.dropped_kinds - kinds
 
     return undo

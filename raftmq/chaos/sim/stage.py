@@ -36,8 +36,8 @@ from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.handed import Handed
 from raftmq.chaos.sim.logs import held_logs
+from raftmq.chaos.sim.replay import Taps
 from raftmq.chaos.sim.watch import Watch
-from raftmq.chaos.world.network import Connection
 from raftmq.pop.catalog import Catalog
 
 RESTART_SECONDS = (0.1, 2.0)
@@ -66,7 +66,14 @@ class Stage:
     """Everything a fault's handler may touch."""
 
     def __init__(
-        self, cluster: Cluster, watch: Watch, clients: Clients, nursery: trio.Nursery, *, seed: int
+        self,
+        cluster: Cluster,
+        watch: Watch,
+        clients: Clients,
+        nursery: trio.Nursery,
+        *,
+        taps: Taps,
+        seed: int,
     ) -> None:
         self.cluster = cluster
         """The nodes, their machines and the network."""
@@ -74,6 +81,8 @@ class Stage:
         """What is seen of them."""
         self.clients = clients
         """Who uses them."""
+        self.taps = taps
+        """What is known of their connections, and left out of them."""
         self.handed = Handed(cluster, watch)
         """What the nodes gave away."""
         self.random = Random(f"stage {seed}")
@@ -81,7 +90,9 @@ class Stage:
         self.agenda = cluster.agenda
         """Time."""
         self.counts: Counter[str] = Counter()
-        """Faults by name, crashes, restarts and so on."""
+        """Crashes, restarts and so on; faults that had no effect, by name."""
+        self.struck: Counter[str] = Counter()
+        """Faults that had an effect, by name."""
         self.violations: list[Violation] = []
         """What was noticed at once."""
         self.seats = {peer.id: peer.id for peer in cluster.peers}
@@ -99,10 +110,6 @@ class Stage:
         """Those of them that are about to leave."""
         self.retired: set[int] = set()
         """Nodes that have left the cluster."""
-        self.recorded: list[Connection] = []
-        """Connections in the order in which they were opened, if a fault needs them."""
-        self.dropped_kinds: frozenset[int] = frozenset()
-        """Kinds of consensus messages that are lost between nodes now."""
         self.final_members: dict[int, set[int]] = {}
         """By partition group: its voters in the end."""
         self.recoveries: dict[int, list[Recovery]] = defaultdict(list)
@@ -111,6 +118,10 @@ class Stage:
         """By partition group: index files that a node had to make anew."""
         self.own_points: tuple[str, ...] = ()
         """Crash points of requests that only this workload's clients make."""
+        self.had_members: dict[int, list[list[int]]] = {}
+        """By partition group: the sets of members that it had, the founders first."""
+        self.stays_until: dict[int, float] = {}
+        """By partition group: the time from which it may be moved again."""
         self.is_healing = False
         """True from the heal on: nothing is broken any more."""
         self._nursery = nursery
@@ -127,7 +138,8 @@ class Stage:
     def _noted_call(self, node: int, call: str) -> None:
         """A node changes something on its disk: is a replica being deleted?"""
         if call.endswith(f"/{GONE}") and call.startswith("create"):
-            self.watch.rename(node, int(call.split("/")[-2]))
+            self.watch.note_deleted(node, int(call.split("/")[-2]))
+            self.counts["logs deleted"] += 1
 
     def begin(self) -> None:
         """Keep up with who belongs to the cluster."""
@@ -316,13 +328,13 @@ class Stage:
         hurt = self.damaged | {node}
         return 2 * len(hurt & set(self.members())) < len(self.seats)
 
-    def note_damage(self, node: int) -> None:
-        """A disk was damaged: what it held before does not bind its node any more."""
+    def note_damage(self, node: int, *, forgets: bool = True) -> None:
+        """A disk was damaged. With `forgets`, what it held does not bind its replicas any more."""
         self.damaged.add(node)
         self.was_damaged.add(node)
         # It is whole when it holds all that may have been committed by now.
         self._promised[node] = dict(self.watch.commits)
-        for group in self.watch.moments:
+        for group in self.watch.moments if forgets else ():
             self.watch.rename(node, group)
 
     def _note_spoilt(self, node: int) -> None:

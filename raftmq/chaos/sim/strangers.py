@@ -34,6 +34,7 @@ async def _stay(stage: Stage, node: int) -> None:
     machine = Machine(host, stage.agenda, MemoryFiles())
     process = Process(machine, stage.agenda, seed=stage.random.getrandbits(32))
     stage.cluster.network.machine_came_back(host)
+    stage.agenda.effects["strangers that listened"] += 1
 
     async def run() -> None:
         try:

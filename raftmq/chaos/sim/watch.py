@@ -7,9 +7,10 @@ on its disk, its last record there; of a leader what it holds in memory, as an e
 
 Invariants:
 - Looking changes nothing: no call here has an effect on a node.
-- A replica that was made to forget something on its disk, which nobody could notice, or that was
-  deleted when its node left the group, is another one from then on (`rename`): what the old one
-  promised to keep does not bind it.
+- A replica goes by its member id: one whose log was deleted or lost must come back under another
+  id, or it is held to what the old one promised.
+- A replica that was made to forget something on its disk, which nobody could notice, is another one
+  from then on (`rename`): what the old one promised to keep does not bind it.
 
 Left out: what happens between two looks; the core simulator looks at every step.
 """
@@ -47,7 +48,8 @@ class Watch:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._agenda = cluster.agenda
-        self._began = cluster.agenda.now
+        self.began = cluster.agenda.now
+        """When the run began, in seconds of the world's clock."""
         self._offices: dict[tuple[int, int], tuple[str, int]] = {}
         self._last: dict[tuple[int, int], Moment] = {}
         self._names: Counter[tuple[int, int]] = Counter()
@@ -64,18 +66,25 @@ class Watch:
         """The last record on disk of a (node, partition group), as it was when last looked at."""
         self.timeline: list[Happening] = []
         """For the report."""
+        self.trimmed: dict[int, int] = {}
+        """Partition group → when a replica was first seen whose log retention had cut, in
+        milliseconds."""
         self.elections = 0
         """Changes of office to leader."""
         self.coverage: Counter[Coverage] = Counter()
         """Situations that faults struck in."""
         self._progress: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._peers: dict[tuple[int, int], set[int]] = {}
+        self._ids: dict[tuple[int, int], int] = {}
+        self._used_up: set[tuple[int, int]] = set()
+        self.reused: list[str] = []
+        """Members that were seen again after their logs were gone, in words."""
         self._returns: Counter[tuple[int, int, int]] = Counter()
 
     @property
     def now_ms(self) -> int:
         """Since the run began."""
-        return int((self._agenda.now - self._began) * 1000)
+        return int((self._agenda.now - self.began) * 1000)
 
     def begin(self) -> None:
         """Look from now on."""
@@ -97,6 +106,24 @@ class Watch:
         self._names[node, group] += 1
         self.durable.pop((node, group), None)
 
+    def note_deleted(self, node: int, group: int) -> None:
+        """A replica's log is deleted, or lost: a recovery finds nothing of it, and its member must
+        not be seen again."""
+        self.durable.pop((node, group), None)
+        if (node, group) in self._ids:
+            self._used_up.add((group, self._ids.pop((node, group))))
+
+    def _check_id(self, number: int, group: Group) -> None:
+        """A blank log under an old id soon looks as the old one did: hence by the id itself."""
+        self._ids[number, group.number] = group.raft.id
+        used = group.number, group.raft.id
+        if used in self._used_up:
+            self._used_up.discard(used)
+            self.reused.append(
+                f"group {group.number}: node {number} is member {group.raft.id} again, whose log "
+                "was deleted or lost"
+            )
+
     def _changed(self, node: int, what: str) -> None:
         self.note(node, what)
         self.look()
@@ -113,6 +140,7 @@ class Watch:
                 self._look_at(number, group)
 
     def _look_at(self, number: int, group: Group) -> None:
+        self._check_id(number, group)
         raft, machine = group.raft, group.machine
         kind = _ROLES.get(raft.role, "follower")
         office = kind, raft.term
@@ -122,13 +150,15 @@ class Watch:
             self._offices[key] = office
             self.elections += is_leader
             self.note(number, f"group {group.number}: {kind}, term {raft.term}")
+        if machine.log_start > 1:
+            self.trimmed.setdefault(group.number, self.now_ms)
         durable = self.durable[key] = group.cache.last_index()
         last = raft.last_index if is_leader else durable
         commit = min(raft.commit, durable)
         state = group.store.hard_state
         term = raft.term if is_leader else state.term
         vote = state.vote if state.term == term else 0
-        name = number + RENAMED * self._names[key]
+        name = raft.id + RENAMED * self._names[key]
         voters = group.conf_state.voters + group.conf_state.voters_outgoing
         moment = Moment(
             self.now_ms, name, self._cluster.incarnations[number], kind, term, vote,
@@ -170,14 +200,15 @@ class Watch:
         term, match, _ = self._progress.get((name, group.number, peer), (0, 0, 0))
         return match if term == group.raft.term else 0
 
-    def cover(self, node: int, fault: str) -> None:
-        """A fault strikes a node: in which situation is each of its replicas?"""
+    def situations(self, node: int, fault: str) -> list[Coverage]:
+        """A fault is about to strike a node: in which situation is each of its replicas?"""
         running = self._cluster.nodes.get(node)
         if running is None or not running.groups:
-            self.coverage[Coverage("dead" if node else "none", "same", "unknown", fault)] += 1
-            return
-        for number, group in running.groups.items():
-            self.coverage[Coverage(*self._situation(node, number, group), fault)] += 1
+            return [Coverage("dead" if node else "none", "same", "unknown", fault)]
+        return [
+            Coverage(*self._situation(node, number, group), fault)
+            for number, group in running.groups.items()
+        ]
 
     def _situation(self, node: int, number: int, group: Group) -> tuple[str, str, str]:
         terms = [

@@ -10,7 +10,7 @@ Invariants:
 - The same seed gives the same run, in every process and on every machine.
 """
 
-from raftmq.chaos.world.agenda import Agenda, run
+from raftmq.chaos.world.agenda import Agenda, TimeStandsStill, run
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.chaos.world.made_up import MadeUpClientWorld, MadeUpWorld
 from raftmq.chaos.world.network import Network
@@ -25,6 +25,7 @@ __all__ = [
     "Network",
     "PowerLoss",
     "Process",
+    "TimeStandsStill",
     "WallClock",
     "run",
 ]

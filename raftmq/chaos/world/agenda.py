@@ -12,24 +12,103 @@ Invariants:
 - The same seed gives the same run: trio shuffles what is ready with a seeded random, after sorting
   it (its own switch for deterministic tests), and nothing here looks at addresses or real time.
 
-Left out: time that passes while code runs; a step of the event loop takes none.
+- Time goes on: a moment in which the clock is read `LOOKS_MAX` times ends the run with
+  `TimeStandsStill`. Code that at once tries again what was refused never lets the clock jump.
+
+Left out: time that passes while code runs; a step of the event loop takes none. So code that loops
+without a look at the clock, and without a task switch, is not found.
 
 Sources: discrete-event simulation as in FoundationDB's; trio's `MockClock`, of which one instance
 is told to jump differently.
 """
 
+import gc
 import heapq
-from collections.abc import Awaitable, Callable
-from functools import partial
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from hashlib import blake2b
 from itertools import count
 from math import inf
+from traceback import FrameSummary
 from typing import Any, TypeVar
 
 import trio
 import trio.testing
 
 T = TypeVar("T")
+
+LOOKS_MAX = 20_000
+"""Looks at the clock in one moment; runs without a finding have up to some thousand."""
+SAMPLES = 50
+"""Looks after that, whose stacks tell who does not let time go on."""
+STACKS = 3
+"""The most frequent of these stacks are told."""
+FRAMES = 12
+"""Of each stack, innermost first; those of trio and of this module are left out."""
+
+
+class TimeStandsStill(Exception):
+    """Made-up time does not go on; the message has the stacks of the code that keeps it."""
+
+
+class _Watchdog:
+    """Counts looks at the clock in one moment, those of trio's scheduler among them."""
+
+    __slots__ = ("_looks", "_moment", "_stacks", "on_finding")
+
+    def __init__(self) -> None:
+        self._moment = -1.0
+        self._looks = 0
+        self._stacks: Counter[str] = Counter()
+        self.on_finding: Callable[[TimeStandsStill], None] | None = None
+
+    def look(self, now: float) -> None:
+        """A look at the clock, or a call of the agenda."""
+        if now != self._moment:
+            self._moment, self._looks = now, 0
+            return
+        self._looks += 1
+        if self._looks > LOOKS_MAX:
+            self._sample()
+
+    def _sample(self) -> None:
+        self._stacks.update(_stacks())
+        if self._looks <= LOOKS_MAX + SAMPLES:
+            return
+        most = [stack for stack, _ in self._stacks.most_common(STACKS)]
+        text = (
+            f"time stands still at {self._moment:.6f} s: more than {LOOKS_MAX} looks at the clock; "
+            "the most frequent stacks:\n" + "\n".join(most)
+        )
+        self._looks = 0
+        # Again, although the run was cancelled: a task that is not unwound must not keep the run.
+        on_finding, self.on_finding = self.on_finding, None
+        if on_finding is None:
+            raise TimeStandsStill(text)
+        on_finding(TimeStandsStill(text))
+
+
+def _stacks() -> Iterator[str]:
+    """Where the look came from; if from the scheduler, where the tasks are that can run."""
+    found: list[FrameSummary] = []
+    for frame in reversed(traceback.extract_stack()):
+        if frame.name == "unrolled_run":
+            break
+        found.append(frame)
+    text = _told(found)
+    if text:
+        yield text
+        return
+    for task in list(_runner().runq):
+        frames = traceback.StackSummary.extract(task.iter_await_frames())
+        yield _told(list(reversed(frames)))
+
+
+def _told(frames: list[FrameSummary]) -> str:
+    own = [f for f in frames if "/trio/" not in f.filename and f.filename != __file__]
+    return "".join(f"  {f.filename}:{f.lineno} {f.name}\n" for f in own[:FRAMES])
 
 
 class Agenda:
@@ -39,10 +118,13 @@ class Agenda:
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._order = count()
         self._hash = blake2b(digest_size=16)
+        self._watchdog = _Watchdog()
         self.now = 0.0
         """Seconds since the run began."""
         self.calls = 0
         """Calls made so far."""
+        self.effects: Counter[str] = Counter()
+        """What befell the world so far, by kind: pieces held, calls refused, processes ended."""
 
     @staticmethod
     def current() -> "Agenda":
@@ -58,6 +140,15 @@ class Agenda:
     def call_after(self, seconds: float, call: Callable[[], object]) -> None:
         """Make a call after some time."""
         heapq.heappush(self._heap, (self.now + seconds, next(self._order), call))
+
+    def watch(self, on_finding: Callable[[TimeStandsStill], None]) -> None:
+        """Have this called once if time stands still."""
+        self._watchdog.on_finding = on_finding
+
+    def look(self) -> float:
+        """What the clock shows."""
+        self._watchdog.look(self.now)
+        return self.now
 
     def trace(self, event: bytes) -> None:
         """Something happened that two runs of one seed must have in common."""
@@ -80,7 +171,11 @@ class Agenda:
         self.now = max(self.now, heap[0][0])
         while heap and heap[0][0] <= self.now:
             self.calls += 1
+            self._watchdog.look(self.now)
             heapq.heappop(heap)[2]()
+            if self._watchdog.on_finding is None:
+                # Time stood still: tasks unwind between these calls.
+                return
 
 
 def _runner() -> Any:
@@ -92,19 +187,51 @@ def _runner() -> Any:
 def run(
     main: Callable[..., Awaitable[T]], *args: Any, seed: int, agenda: Agenda | None = None
 ) -> T:
-    """Run an async function in made-up time on a seeded scheduler."""
+    """Run an async function in made-up time on a seeded scheduler.
+
+    Raises:
+        TimeStandsStill: time did not go on; what the function was doing is cancelled.
+    """
     import trio._core._run as scheduler
 
     agenda = agenda or Agenda()
     clock: Any = trio.testing.MockClock(autojump_threshold=0)
     clock.agenda = agenda
     clock._autojump = agenda.jump
-    clock.current_time = lambda: agenda.now
+    clock.current_time = agenda.look
     # What is ready runs in an order drawn from this; trio's own tests seed it the same way.
     scheduler._r.seed(seed)
     switch, sorts = "_ALLOW_DETERMINISTIC_SCHEDULING", vars(scheduler)
     before, sorts[switch] = sorts[switch], True
+    found: list[TimeStandsStill] = []
+
+    async def watched() -> T:
+        with trio.CancelScope() as scope:
+
+            def end(finding: TimeStandsStill) -> None:
+                found.append(finding)
+                scope.cancel()
+
+            agenda.watch(end)
+            return await main(*args)
+        raise found[0]
+
     try:
-        return trio.run(partial(main, *args), clock=clock)
+        return trio.run(watched, clock=clock)
+    except trio.TrioInternalError:
+        if not found:
+            raise
     finally:
         sorts[switch] = before
+    # Some tasks cannot be unwound: those of processes that stand still, or that refuse to end.
+    _forget_tasks()
+    raise found[0]
+
+
+def _forget_tasks() -> None:
+    """Let the tasks go that a run left behind, without a word on each."""
+    told, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = told

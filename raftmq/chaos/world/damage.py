@@ -64,6 +64,17 @@ def zero_sector(disk: MemoryFiles, random: Random) -> bool:
     return True
 
 
+def spoil_sectors(disk: MemoryFiles, random: Random) -> bool:
+    """Some sectors in a row cannot be read any more."""
+    # Index files are mapped: a process that touches such a page is ended by the system.
+    inode = _choose(disk, random, ".log", ".snapshot")
+    if inode is None:
+        return False
+    start = random.randrange(0, len(inode.data), SECTOR_BYTES)
+    inode.spoil(start, start + SECTOR_BYTES * random.choice((1, 1, 8)))
+    return True
+
+
 def misdirect(disk: MemoryFiles, random: Random) -> bool:
     """A piece of some file is found where another belongs."""
     source, target = _choose(disk, random), _choose(disk, random)

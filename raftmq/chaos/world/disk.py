@@ -19,9 +19,10 @@ Faults while it is used:
 | `crash_at_point(name, after=)` | the same before or after the next call of that name |
 | `fail_next(operation, errno)` | the next call of that operation is refused; `pread` too |
 | `space`, `full_errno` | bytes of all files together, and the error beyond |
+| `spoil(path, start, stop)` | reads of these bytes are refused with `EIO`, for good |
 | `is_read_only` | every changing call is refused with `EROFS` |
 | `lie_next()` | the next sync is refused and what it should have saved is lost at a power loss |
-| `short_next()`, `interrupt_next()` | the next write takes a part, or is interrupted before it |
+| `short_next()` | the next write takes a part, or is interrupted before it |
 
 What is done to files at rest is in `damage`.
 
@@ -86,6 +87,8 @@ class MemoryFile:
         """Bytes at a position."""
         self._check()
         self._disk.refuse("pread", self._path)
+        if not self._inode.is_readable(offset, offset + size):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
         return bytes(memoryview(self._inode.data)[offset : offset + size])
 
     def append(self, buffers: Sequence[bytes]) -> None:
@@ -175,6 +178,8 @@ class MemoryFiles:
         """Told of each changing call, as `operation path`."""
         self.on_sync_failed: Callable[[str], None] = lambda _: None
         """Told of each file whose sync is refused."""
+        self.on_effect: Callable[[str], None] = lambda _: None
+        """Told of each fault that strikes a call."""
         self.on_stop: Callable[[], None] = lambda: None
         """Told when the machine is about to stop inside a call."""
         self.trace: list[str] | None = []
@@ -305,6 +310,10 @@ class MemoryFiles:
         inode.data[bit // 8] ^= 1 << bit % 8
         inode.sync()
 
+    def spoil(self, path: str, start: int, stop: int) -> None:
+        """Make bytes of a file unreadable, `EIO`, until they are cut off or it is replaced."""
+        self.inode(path).spoil(start, stop)
+
     def digest(self) -> int:
         """Of all names and bytes."""
         total = 0
@@ -318,7 +327,9 @@ class MemoryFiles:
         for path, folder in self._folders.items():
             twin._folders[path] = Folder()
             for name, inode in folder.names.items():
-                twin.put(f"{path}/{name}" if path else name, bytes(inode.data))
+                whole = f"{path}/{name}" if path else name
+                twin.put(whole, bytes(inode.data))
+                twin.inode(whole).unreadable = list(inode.unreadable)
         return twin
 
     def become(self, other: "MemoryFiles") -> None:
@@ -355,6 +366,7 @@ class MemoryFiles:
             error, self._fault = self._fault[1], None
             raise OSError(error, os.strerror(error), path)
         if self.is_read_only:
+            self.on_effect("changes refused")
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         if operation == "datasync" and self.sync_error:
             raise OSError(self.sync_error, os.strerror(self.sync_error), path)
@@ -371,6 +383,7 @@ class MemoryFiles:
         if operation not in self._refusals:
             return
         error = self._refusals.pop(operation)
+        self.on_effect(f"{operation} refused")
         if operation == "datasync":
             self.is_lying = False
         if partly is not None:
@@ -388,6 +401,7 @@ class MemoryFiles:
 
     def _stop(self, where: str) -> NoReturn:
         """The machine stops here; who is told of it first may do what that entails."""
+        self.on_effect("crash points reached")
         self.on_stop()
         raise PowerLoss(where)
 
@@ -396,6 +410,7 @@ class MemoryFiles:
         if not self._is_short or len(data) < 2:
             return [data]
         self._is_short = False
+        self.on_effect("writes in two parts")
         cut = self.random.randrange(len(data))
         return [data[:cut], data[cut:]]
 
@@ -406,6 +421,7 @@ class MemoryFiles:
         room = self.space - self.used()
         if len(data) > room:
             inode.data += data[: max(room, 0)]
+            self.on_effect("space told as scarce")
             raise OSError(self.full_errno, os.strerror(self.full_errno), path)
 
     def _change(self, folder: str, change: dict[str, Inode | None]) -> None:
@@ -474,7 +490,10 @@ class MemoryFiles:
 
     def free_bytes(self, folder: str) -> int:
         """What `space` leaves."""
-        return 2**40 if self.space is None else max(self.space - self.used(), 0)
+        if self.space is None:
+            return 2**40
+        self.on_effect("space told as scarce")
+        return max(self.space - self.used(), 0)
 
 
 class Mount:

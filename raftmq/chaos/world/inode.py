@@ -20,6 +20,8 @@ class Inode:
     """Sizes after the last few syncs, for travel in time."""
     lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Ranges that the disk dropped and the system shows; a power loss takes them."""
+    unreadable: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Ranges of bad sectors: reads answer `EIO` until the file is cut before them, or replaced."""
 
     @classmethod
     def of(cls, data: bytes) -> "Inode":
@@ -38,6 +40,15 @@ class Inode:
                 self.durable = bytes(memoryview(self.data)[: self.low])
             self.low = size
         del self.data[size:]
+        self.unreadable = [(a, min(b, size)) for a, b in self.unreadable if a < size]
+
+    def spoil(self, start: int, stop: int) -> None:
+        """Lose these bytes. What is appended later is written, so it can be read."""
+        self.unreadable.append((start, min(stop, len(self.data))))
+
+    def is_readable(self, start: int, stop: int) -> bool:
+        """Whether no bad sector lies in [start, stop)."""
+        return not any(a < stop and start < b for a, b in self.unreadable)
 
     def lose_power(self, random: Random) -> None:
         """Become what may be left of it."""

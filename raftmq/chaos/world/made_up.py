@@ -16,11 +16,12 @@ from typing import Any
 
 import trio
 
-from raftmq.broker.world import Done, Outcome, T
+from raftmq.broker.world import Done, Outcome, T, give_up_after
 from raftmq.chaos.world.disk import PowerLoss
-from raftmq.chaos.world.network import Listener, Network
+from raftmq.chaos.world.listener import Listener
+from raftmq.chaos.world.network import Network
 from raftmq.chaos.world.process import Process
-from raftmq.client.world import TrioStream
+from raftmq.client.world import SILENT_SECONDS_MAX, TrioStream
 from raftmq.log.files import FileSystem
 
 DISK_SECONDS = 0.0004
@@ -66,6 +67,8 @@ class Worker:
     def _begin(self) -> None:
         self._is_busy = True
         process = self._process
+        if process.machine.slowness > 1:
+            process.agenda.effects["disk jobs slowed"] += 1
         seconds = DISK_SECONDS * (0.5 + process.random.random()) * process.machine.slowness
         process.agenda.call_after(seconds, lambda: process.call(self._finish))
 
@@ -95,6 +98,8 @@ class MadeUpWorld:
         """The machine's disk, for as long as the process lives."""
         self.random = process.random
         """The process's."""
+        self.descriptors_max = process.machine.descriptors_max
+        """Of the machine's processes."""
         self.process = process
         """Whose world it is."""
         self._network = network
@@ -132,4 +137,6 @@ class MadeUpClientWorld:
 
     async def connect(self, host: str, port: int) -> TrioStream:
         """Open a stream."""
-        return TrioStream(await self._network.connect(self._process, host, port))
+        stream = await self._network.connect(self._process, host, port)
+        give_up_after(stream, SILENT_SECONDS_MAX)
+        return TrioStream(stream)

@@ -6,7 +6,7 @@ machines, which says how bytes travel there now:
 | state of a link | what happens |
 |---|---|
 | (as built) | bytes arrive in order, after about a quarter of a millisecond |
-| blocked | bytes wait and arrive some time after the end of it; connections are not opened |
+| blocked | bytes wait for the first retransmission after its end; connections are not opened |
 | delay, heavy tail | everything takes longer, as drawn for each piece |
 | lag | a share of the pieces, on some pipe, is held up, so that other connections overtake |
 | loss | a share of the pieces is sent again after a while, or breaks the connection |
@@ -15,19 +15,26 @@ machines, which says how bytes travel there now:
 
 So what TCP promises holds: bytes come in order, each once, or the connection breaks. A process that
 dies closes its connections; a machine that loses power falls silent, and answers with a reset when
-it is back. Who connects to a machine without a listener is refused at once, to one that is dead or
-out of reach never gets an answer.
+it is back and hears of the old connection. An attempt to connect to a machine without a listener is
+refused at once; one to a machine that is dead or out of reach never gets an answer.
+
+What TCP does not promise is lost as well (`retransmission`): after an outage of D seconds the next
+retransmission may be D seconds away, 120 at most; and an end whose words are not acknowledged gives
+up after the *user timeout* that its socket was given, or after a quarter of an hour. It gives up
+alone: the other end of such a half-open connection learns that from a reset, when it speaks.
+
+Names are resolved as the system does: some texts raise what no `OSError` is.
 
 Invariants:
 - A pipe holds at most its window of bytes that its reader has not taken; then the sender waits.
 
-Left out: names and their resolution; datagrams.
+Left out: datagrams; the acknowledgements' own bytes.
 
-Sources: the partitions of Jepsen and VOPR; retransmission as in RFC 6298, in shape only.
+Sources: the partitions of Jepsen and VOPR; RFC 6298 (retransmission), RFC 5482 (user timeout).
 """
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -36,88 +43,43 @@ from random import Random
 import trio
 
 from raftmq.chaos.world.agenda import Agenda
+from raftmq.chaos.world.link import (
+    BASE_SECONDS,
+    RESEND_SECONDS,
+    USER_TIMEOUT_SECONDS,
+    Link,
+    resolve,
+    retransmission,
+)
+from raftmq.chaos.world.listener import Address, Listener
 from raftmq.chaos.world.process import Process
-
-Address = tuple[str, int]
 
 WINDOW_BYTES = 256 * 1024
 """What the buffers of both ends hold together."""
-BASE_SECONDS = 0.0002
-"""What a piece takes at least."""
-RESEND_SECONDS = 0.2
-"""A lost piece is sent again after this long, then after twice as long."""
-LOSSES_MAX = 4
-"""A piece that is lost so often in a row breaks its connection."""
-CONNECT_POLL_SECONDS = 0.25
-"""How often opening a connection is tried while nothing answers."""
-BACKLOG = 1024
-"""Connections that wait to be accepted, at most."""
+SYN_SECONDS = 1.0
+"""Opening a connection is tried again after this long, then after twice as long, and so on."""
 RECORD_BYTES_MAX = 1 << 20
 """How much of a connection is kept for playing it again."""
 
 _TRACE = struct.Struct("<dII")
 
 
-class Link:
-    """How bytes travel from one machine to another."""
-
-    __slots__ = (
-        "blocks", "delay_seconds", "is_heavy", "lag_share", "loss_share", "pieces", "rate",
-        "source", "strikes", "swallows", "target",
-    )  # fmt: skip
-
-    def __init__(self, source: str, target: str) -> None:
-        self.source = source
-        """From which machine."""
-        self.target = target
-        """To which."""
-        self.blocks = 0
-        """How many faults block it."""
-        self.swallows = 0
-        """How many faults let everything vanish in it."""
-        self.delay_seconds = 0.0
-        """Mean of an exponential delay."""
-        self.is_heavy = False
-        """One delay in twenty is ten times as long."""
-        self.lag_share = 0.0
-        """Of the pieces: held up for up to a fifth of a second."""
-        self.loss_share = 0.0
-        """Of the pieces: lost."""
-        self.rate = 0.0
-        """Bytes per second; 0: no bound."""
-        self.strikes: deque[Callable[[Pipe, bytes], bytes | None]] = deque()
-        """What is done to the next pieces: each changes one, or breaks its connection (None)."""
-        self.pieces = 0
-        """Sent along it so far."""
-
-    @property
-    def is_plain(self) -> bool:
-        """True if nothing is wrong with it."""
-        return not (
-            self.blocks or self.swallows or self.delay_seconds or self.lag_share
-            or self.loss_share or self.rate or self.strikes
-        )  # fmt: skip
-
-    def heal(self) -> None:
-        """Nothing is wrong with it any more, save for what blocks and swallows it."""
-        self.delay_seconds = self.lag_share = self.loss_share = self.rate = 0.0
-        self.is_heavy = False
-        self.strikes.clear()
-
-
 class Pipe:
     """One direction of a connection."""
 
     __slots__ = (
-        "arrives", "connection", "held", "inbox", "is_ended", "is_shut", "link", "reader",
-        "record", "room", "serial", "size", "swallowed", "tap", "window",
+        "arrives", "connection", "has_given_up", "held", "inbox", "is_ended", "is_shut", "link",
+        "reader", "record", "reverse", "room", "sent", "serial", "size", "swallowed", "tap",
+        "timeout", "unheard_since", "window",
     )  # fmt: skip
 
-    def __init__(self, connection: "Connection", link: Link, serial: int) -> None:
+    def __init__(self, connection: "Connection", link: Link, reverse: Link, serial: int) -> None:
         self.connection = connection
         """Whose."""
         self.link = link
         """How it travels."""
+        self.reverse = reverse
+        """How its acknowledgements travel."""
         self.serial = serial
         """Number of the pipe, for the trace."""
         self.inbox: deque[bytes] = deque()
@@ -126,6 +88,8 @@ class Pipe:
         """Sent while the link was blocked; None: the end."""
         self.size = 0
         """Bytes sent and not taken."""
+        self.sent = 0
+        """Bytes sent in all."""
         self.window = WINDOW_BYTES
         """The most that `size` may be."""
         self.is_ended = False
@@ -140,10 +104,31 @@ class Pipe:
         """Set when there is room again."""
         self.swallowed = False
         """Bytes have vanished: it can only break."""
+        self.unheard_since: float | None = None
+        """When the first piece was sent that no acknowledgement can have come for."""
+        self.timeout = USER_TIMEOUT_SECONDS
+        """The sending end gives up when nothing was acknowledged for this long."""
+        self.has_given_up = False
+        """The sending end has: it neither sends nor takes anything."""
         self.record = bytearray()
         """The first bytes that were sent, if the network records."""
         self.tap: Callable[[bytes], bytes] | None = None
         """Sees all bytes that are sent and says which of them are to travel."""
+
+    @property
+    def back(self) -> "Pipe":
+        """The other direction of its connection."""
+        connection = self.connection
+        return connection.back if self is connection.out else connection.out
+
+    @property
+    def is_heard(self) -> bool:
+        """What is sent arrives, and so does its acknowledgement."""
+        link, reverse = self.link, self.reverse
+        return not (
+            link.blocks or link.swallows or reverse.blocks or reverse.swallows
+            or self.connection.is_silent
+        )  # fmt: skip
 
     def wake(self) -> None:
         """Somebody may be waiting for bytes, or for room."""
@@ -164,9 +149,10 @@ class Connection:
         source = near.machine.name
         self.ends = source, far
         """The machines."""
-        self.out = Pipe(self, network.link(source, far), 2 * serial)
+        there, home = network.link(source, far), network.link(far, source)
+        self.out = Pipe(self, there, home, 2 * serial)
         """From who opened it."""
-        self.back = Pipe(self, network.link(far, source), 2 * serial + 1)
+        self.back = Pipe(self, home, there, 2 * serial + 1)
         """To who opened it."""
         self.is_broken = False
         """Both ends know."""
@@ -178,6 +164,7 @@ class Connection:
         """Break it: both ends learn at once."""
         if not self.is_broken:
             self.is_broken = True
+            self._network.effects["connections reset"] += 1
             self._network.connections.pop(self, None)
             self.out.wake()
             self.back.wake()
@@ -194,9 +181,28 @@ class Stream(trio.abc.Stream):
         self._connection = out.connection
         self._is_closed = False
 
+    def give_up_after(self, seconds: float) -> None:
+        """The socket's user timeout, with a keep-alive: see `raftmq.broker.world.Lasting`."""
+        self._out.timeout = seconds
+        self._network.expect(self._out)
+
+    @property
+    def is_open(self) -> bool:
+        """Neither end closed it, and it did not break."""
+        return not (self._is_closed or self._is_broken or self._back.is_ended)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Of what was sent: taken by the other end."""
+        return self._out.sent - self._out.size
+
+    @property
+    def _is_broken(self) -> bool:
+        return self._connection.is_broken or self._out.has_given_up
+
     def send_nowait(self, data: bytes) -> int:
         """Send what goes without waiting; how many bytes that was."""
-        if self._is_closed or self._connection.is_broken or self._process.is_dead:
+        if self._is_closed or self._is_broken or self._process.is_dead:
             return 0
         piece = data[: self._out.window - self._out.size]
         if piece:
@@ -206,7 +212,7 @@ class Stream(trio.abc.Stream):
     def _check(self) -> None:
         if self._is_closed:
             raise trio.ClosedResourceError("this stream was closed")
-        if self._connection.is_broken:
+        if self._is_broken:
             raise trio.BrokenResourceError("the connection was reset")
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -222,7 +228,7 @@ class Stream(trio.abc.Stream):
     async def wait_send_all_might_not_block(self) -> None:
         """As trio says."""
         pipe = self._out
-        while pipe.size >= pipe.window and not self._connection.is_broken:
+        while pipe.size >= pipe.window and not self._is_broken:
             pipe.room = trio.Event()
             await pipe.room.wait()
 
@@ -238,7 +244,7 @@ class Stream(trio.abc.Stream):
                 raise trio.ClosedResourceError("this stream was closed")
             if pipe.is_ended:
                 return b""
-            if self._connection.is_broken:
+            if self._is_broken:
                 raise trio.BrokenResourceError("the connection was reset")
             pipe.reader = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
@@ -274,31 +280,13 @@ class Stream(trio.abc.Stream):
             self._network.end(self._out, is_lossy=bool(self._back.size))
 
 
-class Listener(trio.abc.Listener[trio.abc.Stream]):
-    """Streams that somebody opened to one address."""
-
-    def __init__(self, network: "Network", process: Process, address: Address) -> None:
-        self._network = network
-        self._address = address
-        self.process = process
-        """Who listens."""
-        self.send, self._receive = trio.open_memory_channel[Stream](BACKLOG)
-
-    async def accept(self) -> trio.abc.Stream:
-        """Wait for the next connection."""
-        return await self._receive.receive()
-
-    async def aclose(self) -> None:
-        """Give up the address."""
-        self._network.forget(self._address, self)
-        await self._receive.aclose()
-
-
 class Network:
     """All machines' connections."""
 
     def __init__(self, agenda: Agenda, random: Random) -> None:
         self._agenda = agenda
+        self.effects = agenda.effects
+        """What befell the world."""
         self._random = random
         self._links: dict[tuple[str, str], Link] = {}
         self._serial = count()
@@ -308,6 +296,12 @@ class Network:
         """All that are open, oldest first."""
         self.dark: set[str] = set()
         """Machines without power: nothing answers there."""
+        self.lost_names: Counter[str] = Counter()
+        """Names that cannot be looked up, by how many faults; "": none can."""
+        self.must_not_be_sought: set[str] = set()
+        """Machines that are gone, and that nobody has a reason to connect to."""
+        self.sought: Counter[str] = Counter()
+        """Attempts to connect to those of them."""
         self.is_recording = False
         """True: the beginning of each connection is kept, to be played again."""
         self.on_open: Callable[[Connection], None] = lambda _: None
@@ -345,13 +339,21 @@ class Network:
     async def connect(
         self, process: Process, host: str, port: int, *, window_bytes: int = WINDOW_BYTES
     ) -> trio.abc.Stream:
-        """Open a connection; waits for ever if nothing answers."""
+        """Open a connection; waits for ever if nothing answers. Raises as the system's resolver."""
         source = process.machine.name
-        there, back = self.link(source, host), self.link(host, source)
+        if host in self.must_not_be_sought:
+            self.sought[host] += 1
         await trio.sleep(2 * BASE_SECONDS * (0.5 + self._random.random()))
-        # Opening is tried again and again, as TCP does; in made-up time that costs little.
-        while there.blocks or back.blocks or host in self.dark:  # noqa: ASYNC110
-            await trio.sleep(CONNECT_POLL_SECONDS * (0.5 + self._random.random()))
+        resolve(host, port)
+        if self.lost_names[host] or self.lost_names[""]:
+            self.effects["names without an address"] += 1
+            raise OSError(f"[Errno -3] Temporary failure in name resolution: {host}")
+        there, back = self.link(source, host), self.link(host, source)
+        pause = SYN_SECONDS
+        while there.blocks or back.blocks or host in self.dark:
+            self.effects["pieces held"] += bool(there.blocks or back.blocks)
+            await trio.sleep(pause)
+            pause *= 2
         listener = self.listeners.get((host, port))
         if listener is None:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
@@ -381,13 +383,40 @@ class Network:
             if not data:
                 return
         pipe.size += len(data)
+        pipe.sent += len(data)
         self.bytes_sent += len(data)
         self._dispatch(pipe, data)
+
+    def expect(self, pipe: Pipe) -> None:
+        """If nothing that an end sends is heard, have it give up when its time is over."""
+        if pipe.is_heard or pipe.connection.is_broken or pipe.has_given_up:
+            return
+        since = self._agenda.now if pipe.unheard_since is None else pipe.unheard_since
+        self._agenda.call_at(since + pipe.timeout, partial(self._expire, pipe, since))
+
+    def _expire(self, pipe: Pipe, since: float) -> None:
+        unheard = pipe.unheard_since
+        if pipe.is_heard and pipe.back.has_given_up:
+            pipe.connection.reset()  # a keep-alive met a machine that knows nothing of it
+        elif not pipe.is_heard or (unheard is not None and unheard <= since):
+            self._give_up(pipe)
+
+    def _give_up(self, pipe: Pipe) -> None:
+        """The sending end is told that the connection broke; the other end is not."""
+        if pipe.connection.is_broken or pipe.has_given_up:
+            return
+        if pipe.back.has_given_up:
+            pipe.connection.reset()
+            return
+        pipe.has_given_up = True
+        pipe.held.clear()
+        pipe.wake()
+        pipe.back.wake()
 
     def end(self, pipe: Pipe, *, is_lossy: bool) -> None:
         """One end was closed; if it had not read all, that breaks the connection."""
         connection = pipe.connection
-        if connection.is_broken:
+        if connection.is_broken or pipe.has_given_up:
             return
         if is_lossy:
             self._agenda.call_after(BASE_SECONDS, connection.reset)
@@ -397,6 +426,9 @@ class Network:
     def _dispatch(self, pipe: Pipe, data: bytes | None) -> None:
         link, agenda = pipe.link, self._agenda
         link.pieces += 1
+        if pipe.unheard_since is None and not pipe.is_heard:
+            pipe.unheard_since = agenda.now
+            self.expect(pipe)
         when = agenda.now + BASE_SECONDS
         if pipe.held or not link.is_plain:
             changed = self._befall(pipe, link, data)
@@ -415,41 +447,32 @@ class Network:
         """What becomes of a piece on a link that is not well; None: it does not arrive now."""
         if pipe.connection.is_silent or link.swallows:
             pipe.swallowed = True
+            self.effects["pieces swallowed"] += bool(link.swallows)
             return None
         if link.blocks or pipe.held:
+            self.effects["pieces held"] += 1
             pipe.held.append(data)
             return None
         if data is not None and link.strikes:
+            self.effects["pieces struck"] += 1
             data = link.strikes.popleft()(pipe, data)
             if data is None:
                 return None
-        seconds = self._delay(link, 0 if data is None else len(data))
+        self.effects.update(link.burdens)
+        seconds = link.delay(self._random, 0 if data is None else len(data))
         if seconds is None:
             self._agenda.call_after(RESEND_SECONDS, pipe.connection.reset)
             return None
         return data, max(self._agenda.now, pipe.arrives * bool(link.rate)) + seconds
 
-    def _delay(self, link: Link, size: int) -> float | None:
-        """How long a piece takes; None: it is lost for good."""
-        random, seconds = self._random, BASE_SECONDS
-        if link.delay_seconds:
-            heavy = 10 if link.is_heavy and random.random() < 0.05 else 1
-            seconds += random.expovariate(1 / link.delay_seconds) * heavy
-        if random.random() < link.lag_share:
-            seconds += random.random() * 0.2
-        if link.rate:
-            seconds += size / link.rate
-        losses = 0
-        while link.loss_share and random.random() < link.loss_share:
-            seconds += RESEND_SECONDS * 2**losses
-            losses += 1
-            if losses == LOSSES_MAX:
-                return None
-        return seconds
-
     def _arrive(self, pipe: Pipe, data: bytes | None) -> None:
         connection = pipe.connection
         if connection.is_broken or connection.is_silent:
+            return
+        if pipe.back.has_given_up:
+            # Nobody knows that connection there: the answer is a reset, if it gets through.
+            if pipe.is_heard:
+                self._agenda.call_after(BASE_SECONDS, connection.reset)
             return
         self._agenda.trace(_TRACE.pack(self._agenda.now, pipe.serial, len(data or b"")))
         if data is None:
@@ -469,22 +492,41 @@ class Network:
     def block(self, source: str, target: str) -> None:
         """Nothing travels from one machine to another, until as many calls of `unblock`."""
         self.link(source, target).blocks += 1
+        self._expect_between(source, target)
 
     def unblock(self, source: str, target: str) -> None:
-        """One reason less for that; what waited is sent again after a while."""
+        """One reason less for that; what waited is sent with the next retransmission."""
         link = self.link(source, target)
         link.blocks -= 1
         assert link.blocks >= 0
-        if link.blocks:
-            return
-        for pipe in self.pipes(source, target):
-            if pipe.held:
-                pause = RESEND_SECONDS * self._random.random()
-                self._agenda.call_after(pause, partial(self._release, pipe))
+        if not link.blocks:
+            self._send_again(source, target)
 
-    def _release(self, pipe: Pipe) -> None:
-        if pipe.link.blocks:
+    def age(self, source: str, target: str, seconds: float) -> None:
+        """A blocked link has been so for this long already, as far as the systems of both ends
+        can tell: what waits is far into its back-off."""
+        for pipe in (*self.pipes(source, target), *self.pipes(target, source)):
+            now = self._agenda.now if pipe.unheard_since is None else pipe.unheard_since
+            pipe.unheard_since = min(now, self._agenda.now - seconds)
+            self.expect(pipe)
+
+    def _expect_between(self, source: str, target: str) -> None:
+        for pipe in (*self.pipes(source, target), *self.pipes(target, source)):
+            self.expect(pipe)
+
+    def _send_again(self, source: str, target: str) -> None:
+        """What is sent may be heard again: that shows when it is next sent."""
+        for pipe in (*self.pipes(source, target), *self.pipes(target, source)):
+            if pipe.unheard_since is not None and pipe.is_heard:
+                when = retransmission(pipe.unheard_since, self._agenda.now)
+                self._agenda.call_at(when, partial(self._retransmit, pipe))
+
+    def _retransmit(self, pipe: Pipe) -> None:
+        if not pipe.is_heard or pipe.has_given_up or pipe.connection.is_broken:
             return
+        pipe.unheard_since = None
+        if pipe.back.has_given_up or pipe.swallowed:
+            self._agenda.call_after(BASE_SECONDS, pipe.connection.reset)
         held = list(pipe.held)
         pipe.held.clear()
         for data in held:
@@ -493,6 +535,7 @@ class Network:
     def swallow(self, source: str, target: str) -> None:
         """Everything that is sent vanishes, until as many calls of `spit`."""
         self.link(source, target).swallows += 1
+        self._expect_between(source, target)
 
     def spit(self, source: str, target: str) -> None:
         """One reason less for that; connections that lost something break."""
@@ -501,6 +544,8 @@ class Network:
         for pipe in self.pipes(source, target):
             if pipe.swallowed and not link.swallows:
                 pipe.connection.reset()
+        if not link.swallows:
+            self._send_again(source, target)
 
     def pipes(self, source: str, target: str) -> list[Pipe]:
         """The open pipes from one machine to another, oldest first."""
@@ -530,13 +575,20 @@ class Network:
         for connection in self._connections_of(process):
             connection.is_silent = True
             connection.out.swallowed = connection.back.swallowed = True
+            self.expect(connection.out)
+            self.expect(connection.back)
 
     def machine_came_back(self, name: str) -> None:
-        """A machine runs again and knows nothing of its old connections."""
+        """A machine runs again and knows nothing of its old connections: it says so to those that
+        are sent to it, when they are."""
         self.dark.discard(name)
         for connection in list(self.connections):
             if connection.is_silent and name in connection.ends:
-                self._agenda.call_after(BASE_SECONDS, connection.reset)
+                # The end that lost power is gone; the other may not know for long.
+                lost = connection.back if connection.ends[1] == name else connection.out
+                connection.is_silent = False
+                lost.has_given_up = True
+                self._send_again(*connection.ends)
 
     def _close_listeners(self, process: Process) -> None:
         for address, listener in list(self.listeners.items()):

@@ -70,6 +70,8 @@ class WallClock:
         shown += self.swing_ms * sin(now * 2 * pi / 20)
         if self.strobe_ms and int(now * 10) % 2:
             shown += self.strobe_ms
+        if int(shown) != int(now * 1000):
+            self._agenda.effects["wrong times told"] += 1
         return EPOCH_MS + int(shown)
 
 
@@ -85,6 +87,8 @@ class Machine:
         """What its processes take for the time."""
         self.slowness = 1.0
         """How many times longer its disk takes."""
+        self.descriptors_max = 65_536
+        """Files and sockets that a process may have open."""
         self.is_on = True
         """False after a power loss, until something is started on it."""
 
@@ -101,6 +105,8 @@ class Process:
         """For all its choices."""
         self.is_dead = False
         """True once it was killed or has ended."""
+        self.freezes = 0
+        """How often it was told to stand still so far."""
         self.on_crash: Callable[[], None] = self.die
         """Called when a crash point was reached inside of it."""
         self.context: Context = copy_context()
@@ -117,9 +123,16 @@ class Process:
         """True while it stands still."""
         return self._stops > 0
 
+    @staticmethod
+    def current() -> "Process | None":
+        """The process that this task belongs to; None: it belongs to the world."""
+        return _PROCESS.get()
+
     def freeze(self) -> None:
         """Stand still, until as many calls of `thaw`."""
         self._stops += 1
+        self.freezes += 1
+        self.agenda.effects["processes that stood still"] += 1
 
     def thaw(self) -> None:
         """Go on; without effect if it does."""
@@ -161,6 +174,7 @@ class Process:
         """It is at a named point of its work. Raises `PowerLoss` if it ends there."""
         if self._points and (name, after) in self._points:
             self._points.clear()
+            self.agenda.effects["crash points reached"] += 1
             self.on_crash()
             raise PowerLoss(f"{'after' if after else 'before'} {name}")
 

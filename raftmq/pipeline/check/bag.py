@@ -8,7 +8,8 @@ unexpected or aborted is a few operations on them here. Only the rows of these m
 for in a second reading; of duplicates, which the bitmaps count, only those in the first buckets
 that hold some, as examples. Where values are texts, the same rules are joins by value.
 
-Left out: what chaos shows beside an anomaly (the neighbours of a loss).
+Left out: what chaos shows beside an anomaly (the neighbours of a loss). Consumer groups judged each
+by itself: polls that name a group are one bag here.
 """
 
 from collections.abc import Iterator

@@ -14,6 +14,7 @@ calls).
 | compression | none | of the bodies: `none`, `lz4`, `zstd` |
 | timeout | 60 | seconds without an answer until an error |
 | writeId | | batch: a name under which this write is done once, however often it is run |
+| partitions | with writeId | how many partitions the rows have, the same in each run of the write |
 """
 
 from collections.abc import Mapping

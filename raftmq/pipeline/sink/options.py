@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from raftmq.pipeline.errors import PipelineError
 
-NAMES = ("topic", "url", "compression", "timeout", "writeId")
+NAMES = ("topic", "url", "compression", "timeout", "writeId", "partitions")
 """All options."""
 SPARKS = ("path", "checkpointlocation", "queryname", "numrows", "truncate", "outputmode")
 """Options that Spark gives to every sink, in lower case."""
@@ -29,6 +29,8 @@ class Options:
     """Seconds."""
     write_id: str = ""
     """Names a batch write; empty: each is another one."""
+    partitions: int = 0
+    """How many partitions the rows of a named write have; 0: not said."""
 
 
 def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
@@ -52,9 +54,10 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
     if is_stream and "writeId" in said:
         message = "option writeId is for a batch write; a stream has its checkpoint"
         raise PipelineError(message, "leave it out")
-    return Options(
-        said["topic"], url, compression, _seconds(said.get("timeout")), said.get("writeId", "")
-    )
+    partitions = _partitions(said)
+    seconds = _seconds(said.get("timeout"))
+    write_id = said.get("writeId", "")
+    return Options(said["topic"], url, compression, seconds, write_id, partitions)
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
@@ -68,6 +71,20 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
             fix = f"did you mean {names[close[0]]}?" if close else f"there are {', '.join(NAMES)}"
             raise PipelineError(f"the sink has no option {name!r}", fix)
     return said
+
+
+def _partitions(said: Mapping[str, str]) -> int:
+    """The option `partitions`, which stands beside `writeId` and nowhere else."""
+    text = said.get("partitions")
+    if ("writeId" in said) is not (text is not None):
+        message = "option writeId needs option partitions, and the other way round"
+        fix = "fix their number, and say it: rows.repartition(8, 'key') and partitions=8"
+        raise PipelineError(message, fix)
+    if text is None:
+        return 0
+    if not text.isdecimal() or not 0 < int(text) <= 1 << 31:
+        raise PipelineError(f"partitions {text!r} is no number of partitions", "give one above 0")
+    return int(text)
 
 
 def _seconds(text: str | None) -> float:

@@ -1,5 +1,6 @@
 """What one task of a write does: claim its session, find out what is stored, send the rest.
 
+    claim a part of the write                              refused if it had other parts before
     claim (session of the partition, label of the batch)   from here on no other attempt can write
     read back what the label has stored                     mostly nothing: then nothing is read
     for each 32,768 rows or 8 MiB: drop what is stored, put the rest
@@ -11,16 +12,26 @@
 | it only seems dead, and goes on | it is fenced: its next batch of messages is refused |
 | Spark loses the batch's commit | the batch runs again under the same label: nothing is missing |
 | an older driver writes an older batch | its label is over: it is refused |
+| a named write runs again in another number of partitions | no task stores anything |
+| a batch of a stream does | the driver is told before it commits, see *Partitions* |
 
 The label of a stream is Spark's batch id plus one; that of a batch write is one. The session's name
 holds what survives a restart: the query's id, or that of the write, and the partition.
+
+*Partitions.* A row is stored once because its partition knows what it has stored. If the same rows
+are cut into other partitions, a row that one has stored comes in another, which would store it
+again. A partition that lacks rows which it had before says so; one that is there no longer says
+nothing, so the cluster remembers the highest partition that any try of a batch has begun. Spark
+does not tell a task how many there are. For a named write the option `partitions` says it, and a
+claim with another number is refused. For a stream the driver counts the tasks when all are done: if
+an earlier try had more, rows are perhaps stored twice, and the batch fails instead of being silent.
 
 *Rows for later* have no place in their queue until they fall due, so they cannot be read back. They
 go out at the end of the task, under a session of their own, in the order of their digests: so their
 number says which they are, in whatever order Spark brings them.
 
 Invariants:
-- A row of a batch is stored once, if its query gives the same rows each time.
+- A row of a batch is stored once, if its query gives the same rows in the same partitions.
 - The task returns when all its rows are on the disks of a majority.
 - Which session a row belongs to does not depend on the time of day.
 
@@ -30,7 +41,7 @@ that fails; Kafka's sink is the same, and says at least once.
 Sources: apache/paimon 9666 (a user for each query id and batch id); KIP-98 for fencing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import time
@@ -67,6 +78,8 @@ class Work:
     """Spark's number of the partition."""
     label: int
     """Of the batch; it grows."""
+    is_cut_once: bool = True
+    """True if all tries of this label have the same partitions, as those of one Spark job have."""
 
     @property
     def session(self) -> str:
@@ -86,6 +99,8 @@ class Written:
     """Rows that came."""
     skipped: int
     """Of these, what an earlier attempt had stored."""
+    begun: int = 0
+    """How many partitions the batch has at least, by all its tries so far; 0: not looked up."""
 
 
 def write(
@@ -101,7 +116,17 @@ def write(
     rows = _Rows(batches)
     later: list[pa.RecordBatch] = []
     timeout = options.timeout
+    begun = 0
+    if options.write_id and (work.is_cut_once or not options.partitions):
+        raise PipelineError(
+            "a named write does not say how many partitions it has", "give option partitions"
+        )
     with _explained(options.topic, work):
+        if not work.is_cut_once:
+            name, part = f"spark/{work.name}", work.partition + 1
+            begun = mq.claim_part(
+                options.topic, name, label=work.label, part=part, parts=options.partitions
+            )
         with _claim(mq, options, work.session, work.label) as producer:
             stored = read_stored(mq, options.topic, producer.id, producer.stored, timeout)
             missing = Missing(stored)
@@ -112,7 +137,28 @@ def write(
         missing.finish()
         if rows.has_times:
             skipped += _write_later(mq, work, options, later)
-    return Written(rows.count, skipped)
+    return Written(rows.count, skipped, begun)
+
+
+def check_partitions(written: "Sequence[Written]", said: int) -> None:
+    """Compare what all tasks of a batch did with its partitions; `said` is 0 for a stream.
+
+    Raises:
+        PipelineError: an earlier try had partitions that this one has not, or the option is wrong.
+    """
+    count = len(written)
+    begun = max((each.begun for each in written), default=0)
+    if begun > count:
+        message = (
+            f"an earlier try of this batch had {begun} partitions or more, and this one has {count}"
+            ": rows that it stored may be stored a second time"
+        )
+        fix = "compare the topic with the rows; keep what cuts them: minPartitions, cores, shuffles"
+        raise PipelineError(message, fix)
+    if said and said != count:
+        message = f"option partitions says {said}, and the rows have {count} partitions"
+        fix = f"rows.repartition({said}, 'key') before the write, and another writeId"
+        raise PipelineError(message, fix)
 
 
 def _put(
@@ -195,6 +241,9 @@ def _explained(topic: str, work: Work) -> Iterator[None]:
             case Reason.UNKNOWN_PRODUCER:
                 message = f"the brokers have forgotten what this batch stored: {error}"
                 fix = "compare the topic with the batch's rows before it is run again"
+            case Reason.OTHER_PARTS:
+                message = f"{error}: rows lie in other partitions than before; nothing was stored"
+                fix = "run it with the partitions it had first, as rows.repartition(8, 'key') does"
             case _:
                 message, fix = str(error), "the message says what is refused"
         raise PipelineError(message.rstrip("."), fix) from error

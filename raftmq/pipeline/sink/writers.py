@@ -1,11 +1,11 @@
 """What Spark calls: a writer is made in the driver, pickled, and runs in a task for each partition.
 
-`commit` and `abort` have nothing to do: when a task returns, its rows are on the disks of a
-majority, and they stay there when another task of the batch fails. The batch is run again then,
-and finds them.
+When a task returns, its rows are on the disks of a majority, and they stay there when another task
+of the batch fails. The batch is run again then, and finds them. So `abort` has nothing to do, and
+`commit` only compares the number of tasks with what earlier tries of the batch had.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -21,7 +21,7 @@ from raftmq.pipeline.errors import PipelineError
 
 from .columns import check_columns
 from .options import Options
-from .task import Work, Written, write
+from .task import Work, Written, check_partitions, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,12 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Done:
         """Store the rows of one partition; see `task`."""
-        return _run(self._options, self._name, 1, iterator)
+        work = Work(self._name, _partition(), 1, is_cut_once=not self._options.write_id)
+        return _run(self._options, work, iterator)
+
+    def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
+        """Raise if the rows have another number of partitions than was said; see `task`."""
+        _check(messages, self._options.partitions)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -73,17 +78,29 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Store the rows of one partition of a micro-batch; see `task`."""
         query = _property("sql.streaming.queryId")
         batch = int(_property("streaming.sql.batchId"))
-        return _run(self._options, query, batch + 1, iterator)
+        work = Work(query, _partition(), batch + 1, is_cut_once=False)
+        return _run(self._options, work, iterator)
+
+    def commit(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:
+        """Raise if an earlier try of the batch had more partitions; see `task`."""
+        _check(messages, 0)
 
 
-def _run(options: Options, name: str, label: int, batches: "Iterator[pa.RecordBatch]") -> Done:
+def _run(options: Options, work: Work, batches: "Iterator[pa.RecordBatch]") -> Done:
+    with blocking.connect(options.url, timeout=options.timeout) as mq:
+        return Done(work.partition, write(mq, work, options, batches))
+
+
+def _check(messages: "Sequence[WriterCommitMessage | None]", said: int) -> None:
+    check_partitions([each.written for each in messages if isinstance(each, Done)], said)
+
+
+def _partition() -> int:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
-    work = Work(name, context.partitionId(), label)
-    with blocking.connect(options.url, timeout=options.timeout) as mq:
-        return Done(work.partition, write(mq, work, options, batches))
+    return context.partitionId()
 
 
 def _property(name: str) -> str:

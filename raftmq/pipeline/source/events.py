@@ -10,7 +10,7 @@
 | timestamp | timestamp | its time: when the leader made it |
 | what | string | what it did: see `raftmq.client.events` |
 | topic, topic_id, queue | string, bigint, int | the queue; a topic that is gone is `#` and its id |
-| offset, count | bigint, bigint | the run of messages that it did it to |
+| offset, count | bigint, bigint | the run of messages; count is null if the run has no end |
 | group | string | the consumer group; null: none; one that is gone is `#` and a number |
 | attachment | bigint | the number of the group's attachment to the topic; null: none |
 | producer | bigint | of `stored`: who sent them, the same id on all queues; null: not known |
@@ -298,12 +298,23 @@ def read(mq: "BlockingClient", options: EventOptions, span: Span) -> "Iterator[p
                 raise _not_there(span, start, kept.first, kept.end) from refused
             start = min(kept.first, span.end)
             continue
-        batch = page.to_arrow()
+        batch = _without_endless(page.to_arrow())
         if len(topics):
             batch = batch.filter(pc.is_in(batch.column("topic"), value_set=topics))
         if batch.num_rows:
             yield batch
         start = page.next
+
+
+def _without_endless(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Rows about all that will ever come have no count: two of them would overflow a sum."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    counts = batch.column("count")
+    is_endless = pc.equal(pc.add(batch.column("offset"), counts), pa.scalar(2**63 - 1, pa.int64()))
+    known = pc.if_else(is_endless, pa.scalar(None, pa.int64()), counts)
+    return batch.set_column(batch.schema.get_field_index("count"), "count", known)
 
 
 def _not_there(span: Span, start: int, first: int, end: int) -> PipelineError:

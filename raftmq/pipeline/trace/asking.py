@@ -51,7 +51,7 @@ def show(folder: Path, topic: str, queue: int, offset: int, *, since: str = "") 
         (pc.field("topic") == topic)
         & (pc.field("queue") == queue)
         & (pc.field("offset") <= offset)
-        & (pc.field("offset") + pc.field("count") > offset)
+        & (pc.field("count").is_null() | (pc.field("offset") + pc.field("count") > offset))
     )
     rows = _read(folder, EVENTS, _STORY, is_it, since)
     if rows is None:

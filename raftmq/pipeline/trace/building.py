@@ -45,7 +45,7 @@ def build(spark: "SparkSession", folder: Path, state: State, hours: list[str]) -
             (col("topic_id") == col("block_topic"))
             & (col("queue") == col("block_queue"))
             & (col("offset") < col("high"))
-            & (col("offset") + col("count") > col("low"))
+            & (col("count").isNull() | (col("offset") + col("count") > col("low")))
         )
         grouped = events.join(wanted, is_about).groupBy("topic_id", "queue", "low")
         lives = grouped.applyInArrow(_timelines, _SCHEMA)

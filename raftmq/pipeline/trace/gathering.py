@@ -18,7 +18,7 @@ from raftmq.pipeline.source.events import COLUMNS, Span, to_json
 
 from .files import HourFiles, hours_in
 from .folder import EVENTS, Hour, State
-from .life import SWEEPING
+from .life import SWEEPING, ends_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +120,7 @@ def notes_of(batch: "pa.RecordBatch", known: Ranges) -> Iterator[Note]:
     assert batch.schema.names == list(COLUMNS)
     topic_ids, queues = batch["topic_id"].to_numpy(), batch["queue"].to_numpy()
     starts = batch["offset"].to_numpy()
-    ends = starts + batch["count"].to_numpy()
+    ends = ends_of(batch)
     stored = np.asarray(pc.equal(batch["what"], "stored"))
     sweeping = np.asarray(pc.is_in(batch["what"], value_set=_words(SWEEPING)))
     for place, rows in _by_queue(topic_ids, queues, np.flatnonzero(~stored & ~sweeping)):

@@ -191,6 +191,15 @@ def arrow_schema() -> "pa.Schema":
     return pa.schema([(name, kinds[kind]) for name, kind in TIMELINE.items()])
 
 
+def ends_of(events: "pa.Table | pa.RecordBatch") -> Column:
+    """The offset after each run; of one without an end the highest there is."""
+    import pyarrow.compute as pc
+
+    ends = pc.add(events["offset"], events["count"])
+    found: Column = pc.fill_null(ends, 2**63 - 1).to_numpy(zero_copy_only=False)
+    return found
+
+
 def _events(table: "pa.Table", low: int, high: int) -> Events:
     """Those about messages in [low, high), cut to that."""
     what = table["what"].combine_chunks().dictionary_encode()
@@ -200,7 +209,7 @@ def _events(table: "pa.Table", low: int, high: int) -> Events:
         time=_millis(table["timestamp"]),
         what=what.indices.to_numpy(),
         start=np.maximum(start, low),
-        end=np.minimum(start + table["count"].to_numpy(), high),
+        end=np.minimum(ends_of(table), high),
         attachment=_attachments(table),
         attempt=table["attempt"].to_numpy(),
         consumer=table["consumer"].fill_null(0).to_numpy(),

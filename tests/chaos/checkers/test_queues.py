@@ -21,6 +21,7 @@ from raftmq.chaos import (
     check_total_queue,
 )
 from raftmq.chaos.checkers.traffic import Traffic, traffic
+from raftmq.chaos.checkers.verdict import judged
 from raftmq.chaos.history import NONE, Flags
 from tests.chaos.checkers.writing import Script, random_log_run
 
@@ -215,6 +216,46 @@ def test_unknown_send_that_was_delivered_is_recovered() -> None:
     report = check_total_queue(script.history())
     assert report.verdict is Verdict.VALID
     assert report.counts["recovered"] == 1
+
+
+def test_loss_of_one_group_is_not_hidden_by_another() -> None:
+    script = Script()
+    for value in "abc":
+        script.sent(0, value)
+    script.polled(1, ("a", None), ("b", None), ("c", None), group="first")
+    script.polled(2, ("a", None), ("c", None), group="second")
+    report = check_total_queue(script.history())
+    assert report.verdict is Verdict.INVALID
+    assert report.names() == {"lost-middle"}
+    assert report.anomalies[0].fact.startswith("group second: 'b'")
+    assert not report.counts["duplicated"], "each group gets each message once"
+
+
+def test_group_that_got_nothing_lost_everything() -> None:
+    script = Script()
+    script.sent(0, "a")
+    script.polled(1, ("a", None), group="first")
+    script.polled(2, group="second")
+    assert check_total_queue(script.history()).counts["lost-postfix"] == 1
+
+
+def test_ack_of_one_group_does_not_forbid_another_the_message() -> None:
+    script = Script()
+    script.sent(0, "a")
+    script.polled(1, ("a", None), group="first")
+    script.acked(1, "a")
+    script.polled(2, ("a", None), group="second")
+    assert check_total_queue(script.history()).verdict is Verdict.VALID
+    script.polled(3, ("a", None), group="first")
+    assert check_total_queue(script.history()).names() == {"duplicated", "redelivered-after-ack"}
+
+
+def test_report_that_compared_nothing_is_never_valid() -> None:
+    report = judged("checker", (), {}, compared=0)
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reason.startswith("vacuous: ")
+    with pytest.raises(AssertionError, match="vacuous"):
+        Report("checker", Verdict.VALID)
 
 
 def nothing(script: Script) -> None:

@@ -41,8 +41,14 @@ class Script:
     def send_unknown(self, process: int, value: Value, key: str = "q") -> None:
         self.recorder.unknown(self.recorder.invoke(process, "send", key, value))
 
-    def polled(self, process: int, *messages: tuple[Value, int | None], key: str = "q") -> None:
-        operation = self.recorder.invoke(process, "poll", key)
+    def polled(
+        self,
+        process: int,
+        *messages: tuple[Value, int | None],
+        key: str = "q",
+        group: str | None = None,
+    ) -> None:
+        operation = self.recorder.invoke(process, "poll", key, group)
         self.recorder.ok_many(operation, [(key, value, offset) for value, offset in messages])
 
     def acked(self, process: int, value: Value, key: str = "q") -> None:

@@ -1,6 +1,7 @@
 """A world that decides by the schedule alone, so that commands can be tested without a cluster."""
 
 import hashlib
+from collections import Counter
 
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Schedule, World
@@ -25,4 +26,5 @@ def play(schedule: Schedule, workload: str = "log") -> Outcome:
         schedule.seconds,
         vacuous,
         history(lost=1 if found else 0, operations=80),
+        struck=Counter(event.fault for event in schedule.events),
     )

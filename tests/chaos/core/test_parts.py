@@ -199,3 +199,26 @@ def test_another_state_after_the_same_record_is_noticed() -> None:
     replica.machine.digest ^= 1
     with pytest.raises(Broken, match="R21"):
         cluster.loop.run_until(10_000_000)
+
+
+def test_loop_in_which_time_stands_still_ends() -> None:
+    loop = Loop()
+
+    def again() -> None:
+        loop.after(0, again)
+
+    loop.at(7, again)
+    with pytest.raises(Broken, match=r"V6: 10001 events at 7 us.*again"):
+        loop.run_until(100)
+
+
+def test_change_that_does_not_prove_the_one_before_is_noticed() -> None:
+    cluster = running()
+    replica = cluster.nodes[1].replica
+    assert replica is not None
+    committed = replica.core.log.committed
+    replica.view.memberships = [committed, committed + 5]
+    cluster.safety._check_changes(replica)
+    replica.view.memberships = [committed + 1, committed + 5]
+    with pytest.raises(Broken, match="R24"):
+        cluster.safety._check_changes(replica)

@@ -73,6 +73,7 @@ FOUR = Settings(nodes=4, proposals_per_second=10.0, segment_bytes=4096, cache_by
 
 NEEDS_MORE = {
     "rejoin": "remove-voter",
+    "return": "remove-voter",
 }
 """What has to happen before a fault can."""
 

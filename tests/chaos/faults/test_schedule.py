@@ -27,6 +27,7 @@ def test_seed_gives_the_same_schedule_within_its_bounds(
     for event in schedule.events:
         fault = FAULTS[event.fault]
         assert world in fault.worlds
+        assert fault.nodes_min <= nodes
         assert event.at_ms + event.lasts_ms <= schedule.heal_ms + 1
         assert (event.lasts_ms > 0) == fault.lasts
         assert set(event.nodes) <= set(range(1, nodes + 1))
@@ -77,7 +78,7 @@ def test_family_stands_for_those_of_its_kinds_that_can_be_made() -> None:
 
 def test_seeds_use_every_kind_and_keep_some_windows_calm() -> None:
     kinds = of_world(World.SIM)
-    schedules = [draw(seed, kinds, nodes=3, seconds=40) for seed in range(300)]
+    schedules = [draw(seed, kinds, nodes=4, seconds=40) for seed in range(300)]
     assert {event.fault for s in schedules for event in s.events} == {kind.name for kind in kinds}
     assert max(len({event.fault for event in s.events}) for s in schedules) < len(kinds) / 2
 

@@ -193,7 +193,8 @@ BUGS = {
     "early": [_wakes_at_once],
     "late": [_expires_late],
 }
-NUMBERS = {"early": {"Q8", "Q16"}, "late": {"Q8", "Q16"}}
+# Tokens of one process differ between replicas.
+NUMBERS = {"early": {"Q8", "Q16"}, "late": {"Q8", "Q16"}, "Q14": {"Q14", "R21"}}
 
 
 @pytest.mark.parametrize(

@@ -154,10 +154,13 @@ def test_run_that_could_show_nothing_is_vacuous(
     acked: int, polled: int, struck: dict[str, int], why: str
 ) -> None:
     work = SimpleNamespace(acked=acked, polled=polled)
-    stage: Stage = SimpleNamespace(workload=work, struck=struck, counts={})  # type: ignore[assignment]
+    parts = SimpleNamespace(workload=work, struck=struck, counts={}, compared={"R21": 1})
+    stage: Stage = parts  # type: ignore[assignment]
     found = play._vacuous(stage, schedule(1, (0.1, "kill", (1,), 0, 0)))
     assert found.startswith(why)
     assert bool(found) == bool(why)
+    parts.compared["R21"] = 0
+    assert play._vacuous(stage, schedule(1)), "states that were compared with nothing"
 
 
 def test_workload_that_is_not_known_is_refused() -> None:

@@ -6,7 +6,7 @@ plays others. Every tenth seed is played once more in another process, which has
 
 import pytest
 
-from raftmq.chaos.faults import World, draw, of_world
+from raftmq.chaos.faults import World, draw_mixed, of_world
 from raftmq.chaos.sim.run import WorkloadName, run
 from tests.chaos.sim.processes import trace_hash_in_another_process
 
@@ -22,7 +22,7 @@ WORKLOADS: tuple[WorkloadName, ...] = ("log", "log", "queue", "register")
 def test_minute_of_faults_breaks_no_promise(seed: int) -> None:
     workload, is_liveness = WORKLOADS[seed % len(WORKLOADS)], seed % 8 == 1
     nodes = 5 if seed % 5 == 3 else 3
-    schedule = draw(seed, of_world(World.SIM), nodes=nodes, seconds=SECONDS)
+    schedule = draw_mixed(seed, of_world(World.SIM), nodes=nodes, seconds=SECONDS)
     outcome = run(schedule, workload=workload, is_liveness=is_liveness, nodes=nodes)
     assert outcome.is_good, str(outcome)
     if seed % AGAIN_EVERY == 0:

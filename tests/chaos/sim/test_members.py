@@ -18,14 +18,19 @@ def test_nothing_is_read_twice_while_members_come_and_go(monkeypatch: pytest.Mon
     assert outcome.counts["members"] > 5
 
 
+SEEDS = range(901, 921)
+SECONDS = 20.0
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(901, 903))
-def test_minute_of_faults_loses_nothing_and_no_offset_goes_back(seed: int) -> None:
-    schedule = draw(seed, of_world(World.SIM), nodes=3, seconds=60.0)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_faults_lose_nothing_and_no_offset_goes_back(seed: int) -> None:
+    schedule = draw(seed, of_world(World.SIM), nodes=3, seconds=SECONDS)
     outcome = run(schedule, workload="members")
     assert outcome.is_good, str(outcome)
-    assert outcome.counts["members"] > 5
+    # Two at least: queues were shared out. In 20 s with faults few come and go.
+    assert outcome.counts["members"] >= 2
 
 
 HANGS = tuple(Event(at, "client-hang", (), 5000) for at in range(2000, 20_000, 2500))

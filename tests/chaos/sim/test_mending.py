@@ -11,7 +11,8 @@ KINDS = (
     *(
         pytest.param(kind, marks=pytest.mark.campaign)
         for kind in (
-            "bad-sector", "misdirected-write", "lost-write", "cut-tail", "missing-segment",
+            "bad-sector", "unreadable-sector", "misdirected-write", "lost-write", "cut-tail",
+            "missing-segment",
         )
     ),
 )  # fmt: skip

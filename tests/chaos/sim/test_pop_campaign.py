@@ -2,22 +2,29 @@
 ledgers see what goes wrong in whole brokers.
 """
 
+import os
 from typing import Any
 
 import msgspec
 import pytest
 
+from raftmq.broker.feeding import Feeding
+from raftmq.chaos.campaign import Plan, Totals, campaign
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.checkers.pop_calls import pop_traffic
 from raftmq.chaos.faults import Event, Schedule, World, draw, of_world
 from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.sim import process_faults
 from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.pop_evidence import DELIVERIES, RECORDS, STATES
 from raftmq.chaos.sim.run import run
 from tests.chaos.sim.processes import trace_hash_in_another_process
 
 SECONDS = 60.0
 SEEDS = range(700, 703)
+SHORT_SECONDS = 6.0
+SHORT_SEEDS = range(700, 721)
+"""Many short runs meet more than few long ones: two bugs were in the first 36 seeds."""
 
 
 @pytest.mark.campaign
@@ -32,6 +39,18 @@ def test_minute_of_faults_loses_no_message_and_breaks_no_lease(seed: int) -> Non
     assert outcome.counts["delayed"] > 50
     for done in ("cancelled", "committed", "rolled back"):
         assert outcome.counts[done] > 0, done
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3000)
+def test_short_runs_lose_no_message_and_break_no_lease() -> None:
+    plan = Plan(World.SIM, workload="pop", seconds=SHORT_SECONDS)
+    totals = Totals()
+    for result in campaign(plan, SHORT_SEEDS, jobs=len(os.sched_getaffinity(0))):
+        assert result.outcome.is_good, str(result.outcome)
+        totals.add(result)
+    print(f"due and without effect: {totals.never_struck}")
+    assert totals.seeds == len(SHORT_SEEDS)
 
 
 def test_same_seed_gives_the_same_run_in_every_process() -> None:
@@ -49,6 +68,9 @@ def test_consumer_that_hangs_costs_its_own_leases_and_nothing_else() -> None:
     hung = run(Schedule(4, 12, (HANG,)), workload="pop")
     assert calm.is_good, str(calm)
     assert hung.is_good, str(hung)
+    assert calm.compared[STATES] == 9  # three partition groups, three replicas each
+    for name in (RECORDS, DELIVERIES, "pop a", "withheld"):
+        assert calm.compared[name] > 50, name
     assert hung.counts["ack done"] > 0.6 * calm.counts["ack done"]
 
 
@@ -123,3 +145,16 @@ def test_withheld_message_that_is_seen_is_noticed_by_clients_and_in_the_log(
         outcome = run(Schedule(6, 7, ()), workload="pop")
     names = {violation.name for violation in outcome.violations}
     assert {anomaly, number} <= names, names
+
+
+def test_run_in_which_time_stands_still_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What spins is told with the seed, and the campaign goes on."""
+
+    def spin(self: Feeding, group: Any, key: Any, look: Any, records: Any) -> None:
+        self._done(key)
+
+    monkeypatch.setattr(Feeding, "_propose", spin)
+    outcome = run(Schedule(4, 6, ()), workload="pop")
+    assert [violation.name for violation in outcome.violations] == ["time-stands-still"]
+    assert "feeding.py" in outcome.violations[0].text
+    assert not outcome.is_good

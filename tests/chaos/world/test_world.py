@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from raftmq.broker.world import give_up_after
 from raftmq.chaos.world import (
     Agenda,
     Machine,
@@ -17,6 +18,7 @@ from raftmq.chaos.world import (
     Network,
     PowerLoss,
     Process,
+    TimeStandsStill,
     run,
 )
 from raftmq.chaos.world.damage import cut_tail, drop_file, flip_bit, lose_write, travel, zero_sector
@@ -126,7 +128,8 @@ def test_blocked_bytes_arrive_in_order_after_the_block() -> None:
         got = b""
         while got != b"one two":
             got += bytes(await far.receive_some())
-        assert trio.current_time() < 10.5
+        # Tries at 0.2, 0.6, 1.4, 3, 6.2 and 12.6 s.
+        assert 12.6 < trio.current_time() < 12.7
 
     in_pair(scenario)
 
@@ -185,6 +188,42 @@ def test_half_open_connection_takes_everything_and_breaks_in_the_end() -> None:
         pair.network.spit("one", "two")
         with pytest.raises(trio.BrokenResourceError):
             await near.send_all(b"more")
+
+    in_pair(scenario)
+
+
+def test_end_that_is_not_heard_gives_up_alone_and_the_other_learns_by_a_reset() -> None:
+    async def scenario(pair: Pair) -> None:
+        near, far = await pair.connected()
+        give_up_after(near, 5)
+        pair.block()
+        await near.send_all(b"lost")
+        with pytest.raises(trio.BrokenResourceError):
+            await near.receive_some()
+        assert trio.current_time() == pytest.approx(5, abs=0.1)
+        await trio.sleep(60)
+        pair.network.unblock("one", "two")
+        await far.send_all(b"is anybody there?")
+        with pytest.raises(trio.BrokenResourceError):
+            await far.receive_some()
+        assert trio.current_time() == pytest.approx(65, abs=0.1)
+
+    in_pair(scenario)
+
+
+def test_names_are_resolved_with_the_errors_of_the_system() -> None:
+    async def scenario(pair: Pair) -> None:
+        kinds: list[tuple[type[Exception], str, int]] = [
+            (UnicodeError, "a..b", 1), (UnicodeError, "x" * 64, 1), (ValueError, "a\0b", 1),
+            (OverflowError, "two", 2**64), (OverflowError, "two", -1),
+            (ConnectionRefusedError, "two", 1),
+        ]  # fmt: skip
+        for kind, host, port in kinds:
+            with pytest.raises(kind):
+                await pair.network.connect(pair.one, host, port)
+        pair.network.lost_names["two"] += 1
+        with pytest.raises(OSError, match="name resolution"):
+            await pair.network.connect(pair.one, "two", 1)
 
     in_pair(scenario)
 
@@ -379,3 +418,27 @@ def test_wall_clocks_go_wrong_and_are_healed() -> None:
         assert clock.now_ms() == right.now_ms()
 
     in_pair(scenario)
+
+
+@pytest.mark.parametrize("is_of_task", [True, False])
+def test_run_in_which_time_stands_still_ends_with_the_stack(is_of_task: bool) -> None:
+    async def spin_in_a_task() -> None:
+        while True:
+            with trio.move_on_after(0):
+                await trio.sleep(1)
+
+    async def main() -> None:
+        await trio.sleep(1.5)
+        if is_of_task:
+            await spin_in_a_task()
+        _again(Agenda.current())
+        await trio.sleep(10)
+
+    with pytest.raises(TimeStandsStill, match=r"stands still at 1\.5\d* s") as caught:
+        run(main, seed=1)
+    assert ("spin_in_a_task" if is_of_task else "_again") in str(caught.value)
+
+
+def _again(agenda: Agenda) -> None:
+    agenda.look()
+    agenda.call_after(0, partial(_again, agenda))

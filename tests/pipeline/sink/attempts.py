@@ -31,10 +31,12 @@ def dying(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def attempt(
     mq: BlockingClient, batches: Any, *, name: str = "q", partition: int = 0, label: int = 1,
-    topic: str = "orders",
+    topic: str = "orders", partitions: int = 0,
 ) -> Written:  # fmt: skip
-    """One attempt of one task."""
-    return write(mq, Work(name, partition, label), Options(topic, "", timeout=20), batches)
+    """One attempt of one task: of a stream, or of a named write that has so many partitions."""
+    named = "named" if partitions else ""
+    options = Options(topic, "", timeout=20, write_id=named, partitions=partitions)
+    return write(mq, Work(name, partition, label, is_cut_once=False), options, batches)
 
 
 def stored(mq: BlockingClient, topic: str = "orders") -> list[bytes]:

@@ -50,8 +50,9 @@ def test_columns_that_cannot_are_named(fields: list[tuple[str, str]], why: str) 
 
 def test_options_are_read_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAFTMQ_URL", "raftmq://a:1")
-    given = {"TOPIC": "t", "compression": "ZSTD", "timeout": "5", "writeid": "w", "path": "x"}
-    assert parse(given, is_stream=False) == Options("t", "raftmq://a:1", "zstd", 5.0, "w")
+    given = {"TOPIC": "t", "compression": "ZSTD", "timeout": "5", "path": "x"}
+    given |= {"writeid": "w", "partitions": "4"}
+    assert parse(given, is_stream=False) == Options("t", "raftmq://a:1", "zstd", 5.0, "w", 4)
     assert parse({"topic": "t", "url": "raftmq://b:1"}, is_stream=True).url == "raftmq://b:1"
 
 

@@ -77,8 +77,20 @@ def test_named_write_is_done_once_however_often_it_is_run(
 ) -> None:
     for compression in ("zstd", "lz4", "none"):
         writer = numbered(spark, 1000).write.format("raftmq").options(topic=topic, url=nodes.url)
-        writer.options(writeId="import-1", compression=compression).mode("append").save()
-    assert stored(mq, topic) == bodies(1000)
+        writer.options(writeId="import-1", partitions="2", compression=compression)
+        writer.mode("append").save()
+    for rows, why in ((numbered(spark, 1000, 3), "part 3"), (numbered(spark, 1000, 1), "says 2")):
+        writer = rows.write.format("raftmq").options(topic=topic, url=nodes.url)
+        writer.options(writeId=f"cut-{why}", partitions="2").mode("append")
+        with pytest.raises(PySparkException) as failed:
+            writer.save()
+        assert why in cause_of(failed.value).message
+    with pytest.raises(PySparkException) as failed:
+        numbered(spark, 1000, 3).write.format("raftmq").options(
+            topic=topic, url=nodes.url, writeId="import-1", partitions="3"
+        ).mode("append").save()
+    assert "begun in 2 parts, and comes in 3 now" in cause_of(failed.value).message
+    assert len(set(stored(mq, topic))) == 1000
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A task of a write stores each row once, whatever becomes of its attempts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -11,7 +11,7 @@ import raftmq
 from raftmq.blocking import BlockingClient
 from raftmq.pipeline.errors import PipelineError
 from raftmq.pipeline.sink import task
-from raftmq.pipeline.sink.task import Written
+from raftmq.pipeline.sink.task import Written, check_partitions
 
 from .attempts import Died, attempt, dying, rows_of, stored
 
@@ -32,7 +32,7 @@ def mq(opened: BlockingClient, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Blo
 
 def test_all_rows_are_stored_when_the_task_returns(mq: BlockingClient) -> None:
     batches = [rows_of(range(start, start + 30)) for start in range(0, 300, 30)]
-    assert attempt(mq, batches) == Written(300, 0)
+    assert attempt(mq, batches) == Written(300, 0, 1)
     assert stored(mq) == sorted(b"%d" % n for n in range(300))
 
 
@@ -44,7 +44,7 @@ def test_next_attempt_sends_what_is_missing_in_whatever_order(mq: BlockingClient
     assert 0 < left <= 170
     Random(1).shuffle(numbers)
     written = attempt(mq, [rows_of(numbers[:100]), rows_of(numbers[100:])])
-    assert written == Written(300, left)
+    assert written == Written(300, left, 1)
     assert stored(mq) == sorted(b"%d" % n for n in range(300))
 
 
@@ -93,6 +93,64 @@ def test_partitions_and_queries_are_apart(mq: BlockingClient) -> None:
     attempt(mq, [rows_of(range(10))], partition=1)
     attempt(mq, [rows_of(range(10))], name="other")
     assert len(stored(mq)) == 30
+
+
+@pytest.mark.parametrize("begun", [[0, 1, 2, 3], [2, 3], [0]])
+@pytest.mark.parametrize("partitions", [2, 8])
+def test_named_write_in_other_partitions_stores_nothing(
+    mq: BlockingClient, begun: list[int], partitions: int
+) -> None:
+    def run(count: int, chosen: list[int]) -> None:
+        for p in chosen:
+            rows = range(p * 400 // count, (p + 1) * 400 // count)
+            attempt(mq, [rows_of(rows)], partition=p, partitions=count)
+
+    run(4, begun)
+    for p in range(partitions):
+        with pytest.raises(PipelineError, match="begun in 4 parts, and comes in"):
+            run(partitions, [p])
+    assert len(stored(mq)) == 100 * len(begun)
+    run(4, [0, 1, 2, 3])
+    assert stored(mq) == sorted(b"%d" % n for n in range(400))
+
+
+def test_partition_beyond_those_that_were_said_stores_nothing(mq: BlockingClient) -> None:
+    with pytest.raises(PipelineError, match=r"part 3 was begun of a work that has 2 parts"):
+        attempt(mq, [rows_of(range(10))], partition=2, partitions=2)
+    assert stored(mq) == []
+    with pytest.raises(PipelineError, match="says 3, and the rows have 2 partitions"):
+        check_partitions([Written(1, 0, 2), Written(1, 0, 2)], 3)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("begun", [[0], [3], [1, 2], [0, 1, 2, 3]])
+def test_batch_of_a_stream_in_other_partitions_is_never_silent(
+    mq: BlockingClient, begun: list[int], partitions: int
+) -> None:
+    def run(count: int, chosen: Sequence[int]) -> list[Written]:
+        parts = [range(p * 120 // count, (p + 1) * 120 // count) for p in chosen]
+        return [
+            attempt(mq, [rows_of(rows)], partition=p) for p, rows in zip(chosen, parts, strict=True)
+        ]
+
+    run(4, begun)
+    try:
+        check_partitions(run(partitions, range(partitions)), 0)
+    except PipelineError as error:
+        why = str(error)
+        assert "that this one does not have" in why or "an earlier try of this batch had" in why
+    else:
+        assert stored(mq) == sorted(b"%d" % n for n in range(120))
+
+
+def test_batch_of_a_stream_that_runs_again_as_it_was_is_committed(mq: BlockingClient) -> None:
+    attempt(mq, [rows_of(range(10))], partition=2)
+    for label in (1, 1, 2):
+        written = [attempt(mq, [rows_of([p])], partition=p, label=label) for p in (0, 1)]
+        begun = 3 if label == 1 else 2
+        assert max(each.begun for each in written) == begun
+        if label == 2:
+            check_partitions(written, 0)
 
 
 def test_plan_that_gives_other_rows_is_an_error(mq: BlockingClient) -> None:
@@ -146,7 +204,7 @@ def test_rows_for_later_are_stored_once_in_whatever_order(mq: BlockingClient) ->
 
     attempt(mq, [batch(numbers)], label=1)
     Random(2).shuffle(numbers)
-    assert attempt(mq, [batch(numbers)], label=1) == Written(120, 120)
+    assert attempt(mq, [batch(numbers)], label=1) == Written(120, 120, 1)
     assert sorted(stored_later(mq, 120)) == sorted(b"%d" % n for n in range(120))
 
 

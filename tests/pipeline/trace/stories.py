@@ -20,7 +20,7 @@ KINDS = {
 }
 
 
-def event(index: int, what: str, first: int, count: int, **rest: Any) -> dict[str, Any]:
+def event(index: int, what: str, first: int, count: int | None, **rest: Any) -> dict[str, Any]:
     """A row of the source, of queue 1 of orders; times are 1 s and 10 ms a record."""
     row: dict[str, Any] = {
         "partition_group": 1,

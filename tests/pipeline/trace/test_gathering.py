@@ -30,7 +30,7 @@ HOUR_US = 3_600_000_000
 T9, T10, T11 = (f"1970-01-01T{hour:02}" for hour in (9, 10, 11))
 
 
-def batch(*rows: tuple[int, str, int, int, int]) -> pa.RecordBatch:
+def batch(*rows: tuple[int, str, int, int, int | None]) -> pa.RecordBatch:
     """Rows of (hour of 1970, what, queue, offset, count), of attachment 1."""
     (made,) = table(
         [
@@ -41,7 +41,7 @@ def batch(*rows: tuple[int, str, int, int, int]) -> pa.RecordBatch:
     return made
 
 
-def after(state: State, *rows: tuple[int, str, int, int, int]) -> State:
+def after(state: State, *rows: tuple[int, str, int, int, int | None]) -> State:
     return noted(state, notes_of(batch(*rows), ranges_of(state)))
 
 
@@ -77,11 +77,11 @@ def three_hours() -> State:
         ("acked", 0, 30, [T9, T10, T11]),
         ("acked", 30, 5, []),
         ("skipped", 0, 15, [T9, T10]),
-        ("reset", 20, 2**63 - 21, [T11]),
+        ("reset", 20, None, [T11]),
     ],
 )
 def test_event_makes_the_hours_of_its_messages_stale(
-    what: str, offset: int, count: int, stale: list[str]
+    what: str, offset: int, count: int | None, stale: list[str]
 ) -> None:
     assert after(three_hours(), (12, what, 0, offset, count)).stale == stale
     assert after(three_hours(), (12, what, 1, offset, count)).stale == []

@@ -37,31 +37,34 @@ def random_events(draw: Random) -> list[dict[str, Any]]:
                 continue
             # What retention took is never touched again.
             first = draw.randint(trimmed, end - 1)
-            count = draw.randint(1, end - first)
+            count, is_endless = draw.randint(1, end - first), False
             if what == "trimmed":
                 first, count = 0, first + 1
                 trimmed = count
             elif what == "skipped":
                 first, count = 0, first + 1
             elif what in ("reset", "filter gone"):
-                count = END - first
+                is_endless = True
             elif what in ("handed out", "extended", "nacked", "expired"):
                 whose["until"] = 1_000_000 + (index + draw.randint(-3, 50)) * 10_000
             whose |= {"attempt": draw.randint(0, 3), "consumer": draw.choice((None, 7, 8))}
-            rows.append(event(index, what, first, count, **whose))
+            rows.append(event(index, what, first, None if is_endless else count, **whose))
     return rows
+
+
+def end_of(row: dict[str, Any]) -> int:
+    """The offset after a row's run; a run without a count has no end."""
+    return END if row["count"] is None else int(row["offset"] + row["count"])
 
 
 def followed(rows: list[dict[str, Any]], offset: int, attachment: int) -> dict[str, Any] | None:
     """The life of one message, event by event."""
     (born,) = (
-        row
-        for row in rows
-        if row["what"] == "stored" and row["offset"] <= offset < row["offset"] + row["count"]
+        row for row in rows if row["what"] == "stored" and row["offset"] <= offset < end_of(row)
     )
     state, told = "fresh", []
     for row in rows:
-        is_meant = row["offset"] <= offset < row["offset"] + row["count"]
+        is_meant = row["offset"] <= offset < end_of(row)
         if not is_meant or row["attachment"] != attachment or row["index"] < born["index"]:
             continue
         before, time = state, row["timestamp"] // 1000

@@ -1,0 +1,102 @@
+"""A second replica with another history, which must never differ from the first one.
+
+    twin = Twin(Random("twin 7"))
+    for record in records:
+        results = machine.apply(record)
+        fact = twin.follow(record, results, machine.serving.take_handed(),
+                           machine.serving.take_traced(), machine)
+
+Both replicas apply each record. Between records the twin lives through what one replica may and the
+other may not: it is restored from its own snapshot, so that its timers are those of what is in hand
+and not of what was; and it is woken although nothing is due, as by a timer whose lease was settled
+since. Neither may be visible: not in a result, a hand-out, a touch, a digest or a snapshot.
+
+Invariants:
+- Equal seeds and records give equal histories; the first replica is only read.
+
+Sources: Raft §2 (replicated state machines); the state checker of TigerBeetle.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from raftmq.log.record import Record
+from raftmq.pop.groups import PopGroup
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.results import Result
+from raftmq.pop.serving import Delivery, Traced
+
+RESTORED = 1 / 25
+"""How often the twin is restored from its snapshot, per record."""
+WOKEN = 1 / 4
+"""How often it is woken though nothing is due."""
+COMPARED = 1 / 10
+"""How often both snapshots are compared as a whole; that is dear."""
+
+
+class Twin:
+    """The second replica."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self.machine = PartitionMachine()
+        """The replicated state as this replica has it."""
+        self.compared = 0
+        """Snapshots that were compared: 0 of a whole run would say nothing."""
+        self.woken = 0
+        """Groups that were woken in vain."""
+
+    def follow(
+        self,
+        record: Record,
+        results: Sequence[Result],
+        handed: Sequence[Delivery],
+        traced: Sequence[Traced],
+        machine: PartitionMachine,
+    ) -> str:
+        """One more record, and what came of it at the first replica; how the twin differs, or
+        nothing."""
+        own = self.machine
+        pairs = (
+            ("results", results, own.apply(record)),
+            ("hand-outs", handed, own.serving.take_handed()),
+            ("touches", traced, own.serving.take_traced()),
+            ("digests", machine.digest, own.digest),
+        )
+        for what, first, second in pairs:
+            if first != second:
+                return f"the {what} of two replicas differ: {first!r} and {second!r}"
+        rng = self._rng
+        if rng.random() < WOKEN and (fact := self._wake(record.timestamp)):
+            return fact
+        if rng.random() < RESTORED:
+            self.machine = PartitionMachine.restore(self.machine.snapshot())
+        return self.compare(machine) if rng.random() < COMPARED else ""
+
+    def compare(self, machine: PartitionMachine) -> str:
+        """Whether both have the same state, byte for byte; how they differ, or nothing."""
+        self.compared += 1
+        if self.machine.snapshot() != machine.snapshot():
+            return "two replicas have another state after the same records"
+        return ""
+
+    def _wake(self, now: int) -> str:
+        """Let time pass and hand out where nothing is due: nothing may come of it."""
+        for number, attached in self.machine.serving.attached.items():
+            timer = attached.group.next_timer
+            if timer is None or timer > now:
+                self.woken += 1
+                fact = woken_in_vain(attached.group, self.machine.ends, now)
+                if fact:
+                    return f"group {number}: {fact}"
+        return ""
+
+
+def woken_in_vain(group: PopGroup, ends: dict[int, int], now: int) -> str:
+    """Wake a group in which nothing is due at `now`, the time of the last record; what changed."""
+    before = group.dump(now)
+    group.pass_time(now)
+    handed = group.hand_out(ends, now, lambda: 0)
+    if handed or group.touches or group.dump(now) != before:
+        return f"a timer for nothing changed it: {handed or group.touches or 'its state'}"
+    return ""

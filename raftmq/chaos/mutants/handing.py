@@ -1,0 +1,248 @@
+"""Mutants of who is handed what, and of what a snapshot forgets: numbers from 140 on.
+
+All of them part replicas that have one log, so most are found by the twin with another history of
+timers (`raftmq.chaos.ledger.twins`): its results, hand-outs, touches, digest or snapshot differ.
+
+Sources: bugs that two close readings found in this project; what its ledger had been blind to.
+"""
+
+from typing import Any
+
+from raftmq.batch import BatchHead
+from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.pop.delays import FELL_DUE, NOT_WAITING, Delays
+from raftmq.pop.groups import PopGroup
+from raftmq.pop.keyed import KeyedBacklog
+from raftmq.pop.leases import Leases
+from raftmq.pop.serving import Serving
+from raftmq.pop.wishes import Wish, Wishes
+
+
+def keeps_the_place_of_a_wish_that_is_over(patch: Patch) -> None:
+    """140"""
+    pass_time = PopGroup.pass_time
+
+    def put(self: Wishes, consumer: int, wish: Wish, now: int) -> None:
+        self._wishes[consumer] = wish
+
+    def sweeping(self: PopGroup, now: int) -> bool:
+        self._wishes._sweep(now)
+        return pass_time(self, now)
+
+    patch.set(Wishes, "put", put)
+    patch.set(PopGroup, "pass_time", sweeping)
+
+
+def touches_groups_at_stale_timers(patch: Patch) -> None:
+    """141"""
+    begin = Serving.begin
+
+    def careless(self: Serving, now: int) -> None:
+        due = [number for at, number in self._timers if at <= now and self._timer.get(number) == at]
+        begin(self, now)
+        for number in due:
+            group = self.attached[number].group
+            group._open.update(dict.fromkeys(group.backlogs))
+            self._touched.add(number)
+
+    patch.set(Serving, "begin", careless)
+
+
+def hands_to_the_next_consumer_after_a_restart(patch: Patch) -> None:
+    """142"""
+    load = Wishes.load
+
+    def turned(self: Wishes, values: list[Any]) -> None:
+        load(self, values)
+        if len(self._wishes) > 1:
+            self._wishes.move_to_end(next(iter(self._wishes)))
+
+    patch.set(Wishes, "load", turned)
+
+
+def begins_with_another_queue_after_a_restart(patch: Patch) -> None:
+    """143"""
+    load = PopGroup.load.__func__  # type: ignore[attr-defined]
+
+    def turned(cls: type[PopGroup], values: list[Any]) -> PopGroup:
+        group: PopGroup = load(cls, values)
+        if len(group._open) > 1:
+            group._open.move_to_end(next(iter(group._open)))
+        return group
+
+    patch.set(PopGroup, "load", classmethod(turned))
+
+
+def forgets_results_of_settlements(patch: Patch) -> None:
+    """144"""
+    dump = Serving.dump
+
+    def without(self: Serving, now: int = 0) -> list[Any]:
+        attached, earliest, consumers, claims = dump(self, now)
+        return [attached, earliest, [[*row[:3], [], row[4]] for row in consumers], claims]
+
+    patch.set(Serving, "dump", without)
+
+
+def forgets_what_retention_took(patch: Patch) -> None:
+    """145"""
+    load = Serving.load
+
+    def without(self: Serving, state: list[Any]) -> None:
+        load(self, [state[0], [], *state[2:]])
+
+    patch.set(Serving, "load", without)
+
+
+def forgets_cancelled_numbers(patch: Patch) -> None:
+    """146"""
+    load = Delays.load
+
+    def without(self: Delays, state: list[Any], snapshot: bytes) -> None:
+        load(self, state[:3], snapshot)
+
+    patch.set(Delays, "load", without)
+
+
+def says_that_a_cancelled_message_is_delivered(patch: Patch) -> None:
+    """147"""
+    cancel = Delays._cancel
+
+    def lies(self: Delays, queue: int, due: int, number: int) -> int:
+        outcome = cancel(self, queue, due, number)
+        return FELL_DUE if outcome == NOT_WAITING and due <= self.now else outcome
+
+    patch.set(Delays, "_cancel", lies)
+
+
+def takes_a_key_for_none(patch: Patch) -> None:
+    """148"""
+    feed = KeyedBacklog.feed
+
+    def keyless(
+        self: KeyedBacklog, base: int, count: int, mask: int | None, keys: bytes | None
+    ) -> tuple[int, int]:
+        # Those whose checksum is 0 have 1.
+        rows = [(keys or b"")[at : at + 4] for at in range(0, len(keys or b""), 4)]
+        zeroed = b"".join(bytes(4) if row == b"\x01\0\0\0" else row for row in rows)
+        return feed(self, base, count, mask, zeroed or None)
+
+    patch.set(KeyedBacklog, "feed", keyless)
+
+
+def runs_a_lease_longer_after_a_restart(patch: Patch) -> None:
+    """149"""
+    load = Leases.load
+
+    def longer(self: Leases, values: list[Any]) -> None:
+        load(self, values)
+        if self._deadlines:
+            self._deadlines[0] += 5
+            self._note_anew()
+
+    patch.set(Leases, "load", longer)
+
+
+def counts_the_releases_of_one_history(patch: Patch) -> None:
+    """150"""
+    release = Delays.release
+
+    def counted(self: Delays, head: BatchHead) -> Any:
+        outcome = release(self, head)
+        if outcome is None and len(self._timers) > 2 * len(self._shelves) + 4:
+            self.dropped += 1
+        return outcome
+
+    patch.set(Delays, "release", counted)
+
+
+MUTANTS = (
+    Mutant(
+        number=140,
+        name="place-of-a-lapsed-wish",
+        what="A consumer that asks again keeps its place, if no stale timer has swept it [ours].",
+        killers=("R21",),
+        plant=keeps_the_place_of_a_wish_that_is_over,
+        is_popping=True,
+    ),
+    Mutant(
+        number=141,
+        name="stale-timer-touches",
+        what="A timer whose lease was settled puts queues of its group in order again.",
+        killers=("R21",),
+        plant=touches_groups_at_stale_timers,
+        is_popping=True,
+    ),
+    Mutant(
+        number=142,
+        name="twin-hands-elsewhere",
+        what="A replica that was restored hands out to another consumer than the rest.",
+        killers=("R21",),
+        plant=hands_to_the_next_consumer_after_a_restart,
+        is_popping=True,
+    ),
+    Mutant(
+        number=143,
+        name="twin-begins-elsewhere",
+        what="A replica that was restored begins with another queue than the rest.",
+        killers=("R21",),
+        plant=begins_with_another_queue_after_a_restart,
+        is_popping=True,
+    ),
+    Mutant(
+        number=144,
+        name="results-not-in-snapshot",
+        what="A snapshot has no results of settlements: a repeat after a restart gets none.",
+        killers=("R21", "Q14"),
+        plant=forgets_results_of_settlements,
+        is_popping=True,
+    ),
+    Mutant(
+        number=145,
+        name="retention-not-in-snapshot",
+        what="A replica that was restored does not know what retention took.",
+        killers=("R21", "Q8"),
+        plant=forgets_what_retention_took,
+        is_popping=True,
+    ),
+    Mutant(
+        number=146,
+        name="cancelled-not-in-snapshot",
+        what="A replica that was restored says of a cancelled message that it is delivered.",
+        killers=("R21", "Q21"),
+        plant=forgets_cancelled_numbers,
+        is_popping=True,
+    ),
+    Mutant(
+        number=147,
+        name="cancel-lies",
+        what="A cancellation repeated after the message's time says that it is delivered [ours].",
+        killers=("Q21",),
+        plant=says_that_a_cancelled_message_is_delivered,
+        is_popping=True,
+    ),
+    Mutant(
+        number=148,
+        name="key-without-order",
+        what="A key whose checksum is 0 counts as none, and has no order [ours].",
+        killers=("Q19", "Q8", "Q16"),
+        plant=takes_a_key_for_none,
+        is_popping=True,
+    ),
+    Mutant(
+        number=149,
+        name="deadline-of-one-replica",
+        what="A replica that was restored lets a lease run longer than the rest.",
+        killers=("R21", "Q8", "Q10"),
+        plant=runs_a_lease_longer_after_a_restart,
+        is_popping=True,
+    ),
+    Mutant(
+        number=150,
+        name="state-of-a-heap",
+        what="State depends on void timers, which a replica that was restored does not have.",
+        killers=("R21",),
+        plant=counts_the_releases_of_one_history,
+        is_popping=True,
+    ),
+)

@@ -1,0 +1,240 @@
+"""Strangers at a node's port: they say Hello as anybody, hold what they can, and answer anything.
+
+A stranger needs no password, so all of this happens to a node on an open network. What it may cost
+is measured from outside the node's code, by the network: connections that the node holds open,
+bytes that it took of frames without an end, and attempts to connect to where a stranger pointed.
+
+| name | limit |
+|---|---|
+| `B1` | bytes taken of unfinished frames: `requests_bytes_max`, a frame, and a read for each |
+| `B2` | connections of strangers: half of the machine's descriptors |
+| `B3` | no attempt to connect to a stranger's address a while after the last one left |
+
+That no node ends is checked wherever one breaks or gives up (`stage`).
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import cache
+
+import trio
+
+from raftmq.batch import encode
+from raftmq.batch.compression import Compression
+from raftmq.broker.settings import Limits
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.cluster import PORT
+from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.chaos.world.network import Stream
+from raftmq.chaos.world.process import Machine, Process
+from raftmq.errors import ProtocolError
+from raftmq.pop.delays import RESERVED
+from raftmq.wire.codec import pack
+from raftmq.wire.frame import FrameParser, encode_frame
+from raftmq.wire.messages import (
+    PROTOCOL,
+    REPLY,
+    Admin,
+    ChangeMember,
+    ErrorReply,
+    FrameKind,
+    Hello,
+    Welcome,
+)
+
+Undo = Callable[[], None]
+
+MIB = 1 << 20
+LIMITS = Limits(connection_bytes_max=2 * MIB, requests_bytes_max=8 * MIB)
+"""Of nodes that strangers come to: small ones, which a few strangers reach."""
+DESCRIPTORS = 512
+"""Likewise."""
+FRAME_BYTES = 3 * MIB
+"""Of a frame that never ends."""
+READ_BYTES = 512 * 1024
+"""What a node may have read of a connection beyond its limits: one read, and what came before."""
+PAUSE_SECONDS = 0.15
+"""Between two attacks of a stranger, on average."""
+LOOK_SECONDS = 0.25
+GONE_SECONDS = 5.0
+"""After so long without strangers, no node may look for one."""
+
+NO_HOSTS = ("a..b", "x" * 64, "é" * 70, "a\0b", "", "a b", "\ud7ff")
+NO_PORTS = (-1, 0, 65_536, 2**31, 2**64 - 1)
+SOMEWHERE = "nowhere"
+"""A good name without a machine."""
+
+
+def strangers(stage: Stage, event: Event) -> Undo:
+    """A stranger does what it likes to a node."""
+    (node,) = stage.nodes_of(event)
+    stranger = _Stranger(stage, node)
+    stage.spawn(stranger.run)
+    return stranger.leave
+
+
+class _Stranger:
+    """One process on a machine of its own, against one node."""
+
+    def __init__(self, stage: Stage, node: int) -> None:
+        self._stage = stage
+        self._random = stage.random
+        self._target = stage.host(node)
+        self._number = stage.counts["strangers"]
+        self._host = f"stranger{self._number}"
+        machine = Machine(self._host, stage.agenda, MemoryFiles())
+        self._process = Process(machine, stage.agenda, seed=self._number)
+        self._scope = trio.CancelScope()
+        self._streams: list[Stream] = []
+        self._endless: list[Stream] = []
+
+    def leave(self) -> None:
+        """It goes, and all it has open with it."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Attack until it leaves."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen, nursery)
+                nursery.start_soon(self._look)
+                await self._attack()
+        self._process.die()
+        self._stage.cluster.network.process_ended(self._process)
+        self._stage.agenda.call_after(GONE_SECONDS, self._look_for_attempts)
+
+    async def _attack(self) -> None:
+        attacks: tuple[Callable[[], Awaitable[None]], ...] = (
+            self._greet, self._greet, self._leave_half, self._say_nothing, self._inflate,
+            self._babble, self._mistype,
+        )  # fmt: skip
+        while True:
+            with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(1):
+                await self._random.choice(attacks)()
+            await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
+
+    async def _open(self, *parts: bytes) -> Stream:
+        network = self._stage.cluster.network
+        stream = await network.connect(self._process, self._target, PORT)
+        assert isinstance(stream, Stream)
+        self._streams.append(stream)
+        self._stage.agenda.effects["strangers that came"] += 1
+        if parts:
+            await stream.send_all(b"".join(parts))
+        return stream
+
+    def _hello(self, *, is_client: bool) -> bytes:
+        random = self._random
+        if is_client:
+            hello = Hello(PROTOCOL, "", 0, "", "stranger")
+        else:
+            hello = Hello(
+                PROTOCOL,
+                random.choice(("", "test", "test", "test", "other")),
+                random.choice((1, 2, 3, 77, 78, 2**31, random.randrange(1, 10_000), -1)),
+                f"{random.getrandbits(64):016x}",
+                "stranger",
+                random.choice((self._host, self._host, SOMEWHERE, *NO_HOSTS)),
+                random.choice((PORT, PORT, PORT, *NO_PORTS)),
+            )
+        return b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello)))
+
+    async def _greet(self) -> None:
+        """Say Hello as any node at any address."""
+        await self._open(self._hello(is_client=False))
+
+    async def _leave_half(self) -> None:
+        """Begin a large frame on some connections, and end none."""
+        frame = b"".join(encode_frame(FrameKind.PRODUCE, 1, b"", [bytes(FRAME_BYTES)]))
+        for _ in range(self._random.randint(1, 4)):
+            stream = await self._open(self._hello(is_client=True))
+            self._endless.append(stream)
+            with trio.move_on_after(0.2):
+                await stream.send_all(frame[:-1])
+
+    async def _say_nothing(self) -> None:
+        """Open many connections, and say nothing on them."""
+        for _ in range(self._random.randint(30, 150)):
+            await self._open()
+
+    async def _inflate(self) -> None:
+        """Send small frames that decompress to much, for queues that exist and that do not."""
+        queue = self._random.choice((7, 1 << 16, 2 << 16))
+        frames = [
+            part
+            for correlation in range(1, 4)
+            for part in encode_frame(FrameKind.PRODUCE, correlation, b"", [_bomb(queue)])
+        ]
+        await self._open(self._hello(is_client=True), *frames)
+
+    async def _babble(self) -> None:
+        """Send anything."""
+        is_greeted = self._random.random() < 0.7
+        words = self._random.randbytes(self._random.randint(1, 300))
+        if self._random.random() < 0.5:
+            kind = self._random.randrange(128)
+            words = b"".join(encode_frame(kind, 1, self._random.randbytes(20)))
+        await self._open(self._hello(is_client=True) if is_greeted else b"", words)
+
+    async def _mistype(self) -> None:
+        """Ask for a node at an address that is none."""
+        host, port = self._random.choice([(host, PORT) for host in NO_HOSTS] + [("ok", 2**64 - 1)])
+        change = pack(ChangeMember("add", 60, host, port))
+        parts = encode_frame(FrameKind.MEMBER, 1, change)
+        parts += encode_frame(FrameKind.ADMIN, 2, pack(Admin(["put_node", [60, host, port]])))
+        await self._open(self._hello(is_client=True), *parts)
+
+    async def _listen(self, nursery: trio.Nursery) -> None:
+        """Answer those who connect back."""
+        listener = await self._stage.cluster.network.listen(self._process, PORT)
+        while True:
+            nursery.start_soon(self._answer, await listener.accept())
+
+    async def _answer(self, stream: trio.abc.Stream) -> None:
+        """Say Welcome, then answer each question with what nobody can read."""
+        random = self._random
+        parser = FrameParser(64 * MIB)
+        welcome = Welcome(PROTOCOL, "test", 77, "x", "stranger", MIB, MIB)
+        go_away = encode_frame(FrameKind.ERROR, 0, pack(ErrorReply("superseded", "go away")))
+        with suppress(OSError, trio.BrokenResourceError, ProtocolError):
+            parts = encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))
+            if random.random() < 0.3:
+                parts += go_away
+            await stream.send_all(b"".join(parts))
+            while data := await stream.receive_some():
+                parser.feed(bytes(data))
+                for frame in parser.frames():
+                    header = random.choice((b"", b"\xff", b"\x81\x01", random.randbytes(9)))
+                    kind = random.choice((frame.kind | REPLY, FrameKind.ERROR, 99))
+                    parts = encode_frame(kind, frame.correlation, header)
+                    await stream.send_all(b"".join(parts))
+
+    async def _look(self) -> None:
+        """Measure what the node holds, from outside."""
+        stage, seen = self._stage, set[str]()
+        while True:
+            taken = sum(stream.taken_bytes for stream in self._endless if stream.is_open)
+            bound = LIMITS.requests_bytes_max + FRAME_BYTES + READ_BYTES * len(self._endless)
+            count = sum(stream.is_open for stream in self._streams)
+            for name, is_broken, text in (
+                ("B1", taken > bound, f"{taken} bytes of unfinished frames; the limit is {bound}"),
+                ("B2", count > DESCRIPTORS // 2, f"{count} connections of one stranger"),
+            ):
+                if is_broken and name not in seen:
+                    seen.add(name)
+                    text = f"{self._target} holds {text}"
+                    stage.violations.append(Violation(name, stage.watch.now_ms, text))
+            await trio.sleep(LOOK_SECONDS)
+
+    def _look_for_attempts(self) -> None:
+        """From now on, nobody may look for this stranger."""
+        self._stage.cluster.network.must_not_be_sought.add(self._host)
+
+
+@cache
+def _bomb(queue: int) -> bytes:
+    """A small batch with large bodies, of a producer that no client may be."""
+    sealed = encode([bytes(4 * MIB)], compression=Compression.ZSTD)
+    return sealed.to_bytes(queue=queue, producer=RESERVED, first_sequence=0)

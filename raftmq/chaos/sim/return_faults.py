@@ -1,0 +1,142 @@
+"""Members that return: groups that move away and back, nodes that left and come again, lost logs.
+
+A group moves to nodes that do not carry it, as far as there are any, or back to members that it had
+before, in any order. A log is deleted some ten seconds after its replica moved away, so that within
+one run replicas return to nodes that still have their log, that are deleting it, and that did.
+
+Each function begins one change and does not wait for it.
+"""
+
+from functools import partial
+
+import msgspec
+import trio
+
+from raftmq.broker.tickets import Callback
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.sim import member_faults
+from raftmq.chaos.sim.cluster import DATA, PORT
+from raftmq.chaos.sim.stage import Stage
+from raftmq.client import Client
+from raftmq.log.record import Kind
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, Group, PutGroup
+from raftmq.pop.commands import encode_commands
+
+BACK_SHARE = 0.5
+"""Moves that go to members that the group had before, if it had others."""
+
+STAY_SECONDS_MAX = 25.0
+"""A group that has moved stays for a time up to this: some replicas return before their logs are
+deleted, some after it."""
+
+PROPOSE_SECONDS = 5.0
+"""A move is proposed for up to this time; there may be no leader."""
+
+
+def move_group(stage: Stage, event: Event) -> None:
+    """A data group moves."""
+    stage.spawn(_move, stage)
+
+
+async def _move(stage: Stage) -> None:
+    with trio.move_on_after(PROPOSE_SECONDS):
+        while not stage.is_healing:
+            leader = stage.cluster.leader(SYSTEM_GROUP)
+            system = stage.cluster.nodes[leader].groups[SYSTEM_GROUP] if leader else None
+            # A plan that is made from a catalog that is about to change would undo that change.
+            if system is not None and system.is_current and system.is_settled:
+                group = _moved(stage, stage.cluster.nodes[leader].catalog)
+                if group is not None:
+                    payload = encode_commands([PutGroup(group)])
+                    nothing = Callback(lambda _: None, lambda _: None)
+                    system.propose(Kind.COMMANDS, payload, nothing)
+                    stage.counts["groups moved"] += 1
+                    stage.agenda.effects["groups moved"] += 1
+                return
+            await trio.sleep(0.1)
+
+
+def _moved(stage: Stage, catalog: Catalog) -> Group | None:
+    """A group with the members that it shall have; None if there is nowhere to go."""
+    random, now = stage.random, stage.agenda.now
+    free = [n for n in catalog.groups if n and stage.stays_until.get(n, 0.0) <= now]
+    if not free:
+        return None
+    group = catalog.groups[random.choice(free)]
+    stage.stays_until[group.id] = now + random.uniform(0, STAY_SECONDS_MAX)
+    had = stage.had_members.setdefault(group.id, [sorted(group.founders)])
+    if sorted(group.members) not in had:
+        had.append(sorted(group.members))
+    able = {node.id for node in catalog.nodes.values() if not node.is_leaving} - stage.damaged
+    known = [each for each in had if able.issuperset(each) and each != sorted(group.members)]
+    if known and random.random() < BACK_SHARE:
+        members = list(random.choice(known))
+        random.shuffle(members)
+    else:
+        away, here = sorted(able.difference(group.members)), sorted(able & set(group.members))
+        random.shuffle(away)
+        random.shuffle(here)
+        members = (away + here)[: len(group.members)]
+    if sorted(members) == sorted(group.members) or len(members) < len(group.members):
+        return None
+    return msgspec.structs.replace(group, members=members)
+
+
+def return_node(stage: Stage, event: Event, *, is_blank: bool = False) -> None:
+    """A node that left is added again under its old number; if none has left, one leaves."""
+    gone = [n for n in sorted(stage.retired) if n not in stage.damaged and not stage.is_spoilt(n)]
+    if not gone:
+        member_faults.remove_voter(stage, event)
+        return
+    node = stage.random.choice(gone)
+    stage.hold_down(node)
+    stage.kill(node, crash=False)
+    if is_blank:
+        stage.cluster.wipe(node)
+    stage.counts["returned"] += 1
+    stage.agenda.effects["nodes that returned"] += 1
+    stage.retired.discard(node)
+    stage.joining.add(node)
+    stage.let_up(node)
+    stage.spawn(_add_again, stage, node)
+
+
+async def _add_again(stage: Stage, node: int) -> None:
+    async def change(mq: Client) -> None:
+        timeout = member_faults.CHANGE_SECONDS
+        await mq.admin.add_node(node, stage.host(node), PORT, timeout=timeout)
+
+    await member_faults.ask(stage, change)
+
+
+return_blank = partial(return_node, is_blank=True)
+
+
+def lose_group(stage: Stage, event: Event) -> None:
+    """A node loses the log of one group while it is down, and nothing else."""
+    for node in stage.nodes_of(event):
+        disk = stage.cluster.machines[node].disk
+        numbers = [name for name in disk.list(f"{DATA}/groups") if name.isdigit()]
+        if not stage.may_damage(node) or not numbers:
+            stage.counts["damage withheld"] += 1
+            continue
+        number = stage.random.choice(sorted(numbers))
+        stage.hold_down(node)
+        stage.kill(node)
+        # What is left of the node must not take the lost log for its own: it keeps its name.
+        stage.note_damage(node, forgets=False)
+        stage.watch.note_deleted(node, int(number))
+        folder = f"{DATA}/groups/{number}"
+        for name in disk.list(folder):
+            disk.unlink(f"{folder}/{name}")
+        disk.sync_folder(folder)
+        stage.let_up(node)
+
+
+def crash_write(stage: Stage, event: Event) -> None:
+    """A process ends right after its next write of records; sometimes with its machine's power."""
+    for node in stage.alive(stage.nodes_of(event)):
+        if stage.random.random() < 0.5:
+            stage.lose_power_on_crash(node)
+        point = stage.random.choice(("append log", "datasync log"))
+        stage.cluster.machines[node].disk.crash_at_point(point, after=True)

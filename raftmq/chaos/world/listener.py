@@ -1,0 +1,35 @@
+"""An address of the made-up network at which a process accepts connections."""
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from raftmq.chaos.world.process import Process
+
+if TYPE_CHECKING:
+    from raftmq.chaos.world.network import Network
+
+Address = tuple[str, int]
+
+BACKLOG = 1024
+"""Connections that wait to be accepted, at most."""
+
+
+class Listener(trio.abc.Listener[trio.abc.Stream]):
+    """Streams that somebody opened to one address."""
+
+    def __init__(self, network: "Network", process: Process, address: Address) -> None:
+        self._network = network
+        self._address = address
+        self.process = process
+        """Who listens."""
+        self.send, self._receive = trio.open_memory_channel[trio.abc.Stream](BACKLOG)
+
+    async def accept(self) -> trio.abc.Stream:
+        """Wait for the next connection."""
+        return await self._receive.receive()
+
+    async def aclose(self) -> None:
+        """Give up the address."""
+        self._network.forget(self._address, self)
+        await self._receive.aclose()

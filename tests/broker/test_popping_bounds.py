@@ -1,0 +1,79 @@
+"""What a leader keeps of consumers has a bound, and time goes on although a Tick is refused."""
+
+import pytest
+import trio
+
+from raftmq.broker import popping
+from raftmq.broker.group import Group
+from raftmq.pop import serving
+from raftmq.pop.calls import Deed, Settle, Tick
+from raftmq.pop.commands import encode_commands
+from raftmq.pop.machine import PartitionMachine
+from raftmq.wire.messages import ErrorReply
+from tests.broker.cluster import Cluster, RawClient
+from tests.broker.popping import Consumer, with_group
+from tests.broker.scenario import QUEUE
+from tests.pop.counter import GROUP, Counter, step
+
+
+def test_tick_that_was_refused_is_proposed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tick, propose = encode_commands([Tick()]), Group.propose
+    refused: list[bytes] = []
+
+    def refuses_some(self: Group, kind: int, payload: bytes, ticket: object, **more: bool) -> None:
+        if payload == tick and len(refused) < 3:
+            refused.append(payload)
+            error = ErrorReply("busy", "leadership is being handed over", retry_ms=200)
+            ticket.failed(error)  # type: ignore[attr-defined]
+            return
+        propose(self, kind, payload, ticket, **more)  # type: ignore[arg-type]
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"a"], 0)
+        await alice.pop(1, invisible_ms=1_000)
+        monkeypatch.setattr(Group, "propose", refuses_some)
+        await trio.sleep(2.5)
+        assert len(refused) == 3
+        assert (await alice.backlog()).leased == 0
+
+    with_group(job)
+
+
+def test_consumers_that_have_nothing_and_want_nothing_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(popping, "PRUNE_MIN", 8)
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"a", b"b"], 0)
+        popped, bodies = await alice.pop(1, invisible_ms=60_000)
+        assert bodies == [b"a"]
+        kept = cluster.nodes[cluster.leader_of(QUEUE)]._popping._consumers
+        for me in range(100, 200):
+            one = Consumer(client, alice.number, me=me)
+            (lease,) = (await one.pop(1))[0].leases if me == 100 else [None]
+            if lease is not None:
+                await one.ack(lease)
+        assert len(kept) <= 16
+        # Alice has a message in hand: the leader knows her, and sends it once.
+        assert (await alice.pop(9))[1] == []
+        assert await alice.ack(popped.leases[0]) == [1]
+
+    with_group(job)
+
+
+def test_results_of_settlements_are_remembered_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "RESULTS_MAX", 10)
+    log = Counter()
+    log.send(40)
+    for consumer in range(1, 11):
+        handed = [one for _ in range(4) for one in log.pop(consumer, 1)]
+        log.settle(consumer, *[step(Deed.ACK, one) for one in handed])
+    machine = PartitionMachine.restore(log.machine.snapshot())
+    for one in (log.machine.serving, machine.serving):
+        assert [key[1] for key in one._consumers] == [9, 10]
+        assert one._results == 8
+    # A repeat of a remembered one gets its results.
+    assert log.call(Settle(GROUP, 10, 1, [])) == [[1, 1, 1, 1]]

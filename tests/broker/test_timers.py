@@ -1,0 +1,85 @@
+"""Deadlines, and what is left of those that were cancelled."""
+
+import gc
+import weakref
+
+import trio
+
+from raftmq.broker.timers import SLACK, Timers
+from raftmq.chaos.world import run
+from raftmq.wire.codec import pack
+from raftmq.wire.messages import Fetch, FetchFrom, FrameKind
+from tests.broker.cluster import Cluster
+from tests.broker.scenario import QUEUE, in_cluster
+
+
+class Call:
+    """Counts its calls."""
+
+    def __init__(self, calls: list[int], number: int) -> None:
+        self._calls, self._number = calls, number
+
+    def __call__(self) -> None:
+        self._calls.append(self._number)
+
+
+def test_calls_come_in_order_and_cancelled_ones_do_not() -> None:
+    async def main() -> list[int]:
+        timers, calls = Timers(), list[int]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.run)
+            asked = [timers.call_after(1 + n % 3, Call(calls, n)) for n in range(9)]
+            asked[0].cancel()
+            asked[4].cancel()
+            await trio.sleep(2.5)
+            # Without effect: it was made.
+            asked[3].cancel()
+            asked[2].cancel()
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+        assert len(timers) == 0
+        return calls
+
+    assert run(main, seed=1) == [3, 6, 1, 7, 5, 8]
+
+
+def test_cancelled_calls_hold_nothing_and_leave_the_heap() -> None:
+    async def main() -> None:
+        timers = Timers()
+        kept = [timers.call_after(60, Call([], n)) for n in range(10)]
+        for n in range(10_000):
+            call = Call([], n)
+            seen = weakref.ref(call)
+            timers.call_after(60, call).cancel()
+            del call
+            gc.collect(0)
+            assert seen() is None
+            assert len(timers) <= 2 * len(kept) + 2 * SLACK + 2
+
+    run(main, seed=1)
+
+
+def test_answered_long_polls_leave_no_timers_and_a_connection_takes_its_own_along() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        leader = cluster.leader_of(QUEUE)
+        timers = cluster.nodes[leader].timers
+        async with cluster.client(leader) as client:
+            for n in range(500):
+                request = pack(Fetch([FetchFrom(QUEUE, n)], 60_000, 1 << 20))
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(client.request, FrameKind.FETCH, request)
+                    await trio.sleep(0.001)
+                    await client.produce(QUEUE, [b"x"], n)
+            assert len(timers) < 3 * SLACK
+            async with trio.open_nursery() as nursery:
+                for _ in range(1000):
+                    request = pack(Fetch([FetchFrom(QUEUE, 500)], 60_000, 1 << 20))
+                    nursery.start_soon(client.request, FrameKind.FETCH, request)
+                await trio.sleep(1)
+                assert len(timers) > 1000
+                nursery.cancel_scope.cancel()
+        await trio.sleep(1)
+        assert len(timers) < 3 * SLACK
+
+    in_cluster(scenario)

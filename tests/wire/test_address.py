@@ -1,0 +1,45 @@
+"""Where a node is reached: what is taken, what is not, and that every door asks the same rule."""
+
+import pytest
+
+from raftmq.broker.members import plan
+from raftmq.broker.settings import NodeSettings, Peer, Settings
+from raftmq.cli.values import ADDRESS
+from raftmq.client.address import parse_url
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.catalog import Catalog
+from raftmq.pop.results import Refused
+from raftmq.wire.address import why_no_address
+from raftmq.wire.messages import ChangeMember
+
+GOOD = ["10.0.0.4", "node4", "db-4.example.", "my_broker", "::1", "fe80::1%eth0", "x" * 63]
+BAD = ["", ".", "a..b", "x" * 64, "é" * 70, "a\0b", "\ud7ff", "a b", "::1::2", "fe80::1%\0", "a/b"]
+BAD += [".".join(["x" * 60] * 5)]
+
+
+@pytest.mark.parametrize("host", GOOD)
+def test_address_is_taken(host: str) -> None:
+    assert why_no_address(host, 7400) == ""
+
+
+@pytest.mark.parametrize("host", BAD)
+def test_every_door_refuses_a_host_that_no_resolver_takes(host: str) -> None:
+    assert "is no host" in why_no_address(host, 7400)
+    assert isinstance(plan(ChangeMember("add", 4, host, 7400), Catalog()), Refused)
+    with pytest.raises(ValueError, match="not an address"):
+        ADDRESS.read(f"{host}:7400")
+    with pytest.raises(Rejected) as refused:
+        parse_url(f"raftmq://{host if ':' not in host else f'[{host}]'}:7400")
+    assert refused.value.reason is Reason.BAD_ARGUMENT
+    with pytest.raises(ValueError, match="the address of node 2"):
+        settings(Peer(2, host, 7400))
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65_536, 2**64 - 1])
+def test_a_port_has_sixteen_bits(port: int) -> None:
+    assert "is no port" in why_no_address("node4", port)
+
+
+def settings(other: Peer) -> Settings:
+    own = Peer(1, "node1", 7400)
+    return Settings(NodeSettings(1, "c", "/data", peers=[own, other])).validate()
