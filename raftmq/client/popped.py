@@ -101,7 +101,8 @@ class LeasedMessage(Message):
 
     @property
     def remaining(self) -> float:
-        """How many seconds that is from now; negative if it is over."""
+        """How many seconds that is from now; negative if it is over. It counts from when the
+        leader's answer came, and is too long by the time which that was on its way."""
         return self._grip.lease.deadline - anyio.current_time()
 
     @property

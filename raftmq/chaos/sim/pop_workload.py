@@ -39,6 +39,7 @@ class PopWorkload(LogWorkload):
             number_of=value_of,
             queue_name=queue_key,
             counts=self.counts,
+            now_ms=clients.now_ms,
         )
         self._withholding = Withholding(
             recorder,
@@ -51,6 +52,11 @@ class PopWorkload(LogWorkload):
             counts=self.counts,
         )
         self.producers_left += 1
+
+    @property
+    def late_ms(self) -> int:
+        """See `Popping.late_ms`."""
+        return self._popping.late_ms
 
     async def prepare(self) -> None:
         """Create the topic and the groups."""

@@ -113,6 +113,7 @@ class Popping:
         queue_name: Callable[[int], str],
         counts: Counter[str],
         groups: Sequence[str] = tuple(KINDS),
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         self.recorder = recorder
         self.habits = habits
@@ -125,6 +126,10 @@ class Popping:
         """Delivered, settled, refused and so on."""
         self.groups = groups
         """Those that there are, of `KINDS`."""
+        self.now_ms = now_ms
+        """The clients' wall clock; None: how late answers come is not measured."""
+        self.late_ms = 0
+        """So long after an answer was made it came, at the most; right while clocks are."""
         self.is_draining = False
         """True: everything is acked."""
         self.drained: set[str] = set()
@@ -387,11 +392,15 @@ class _Consuming:
                 raise error
 
     def _got(self, message: PoppedMessage) -> Got:
-        number, remaining_ms = self._shared.number_of(message.body), message.remaining * 1000
+        shared, remaining_ms = self._shared, message.remaining * 1000
+        if shared.now_ms is not None:
+            # A client counts a lease from when the answer came, its leader from when it was made.
+            late_ms = round(shared.now_ms() + remaining_ms) - message.deadline
+            shared.late_ms = max(shared.late_ms, late_ms)
         return Got(
-            self._shared.queue_name(message.queue),
+            shared.queue_name(message.queue),
             message.offset,
-            written(number, message.key),
+            written(shared.number_of(message.body), message.key),
             message.token,
             message.attempt,
             round(remaining_ms),
