@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,3 +67,23 @@ def process(
         check=False,
     )
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def interrupted(arguments: Sequence[str], *, seconds: float = 3.0) -> Ended:
+    """Run one command as a process, and press Ctrl-C after a while.
+
+    Never in this process: a signal that comes a moment too late would end the tests.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", "raftmq", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(seconds)
+        running.send_signal(signal.SIGINT)
+        try:
+            out, err = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    return Ended(running.returncode, out.decode(), err.decode())

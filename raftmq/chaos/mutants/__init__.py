@@ -2,7 +2,7 @@
 
 Start reading at `mutant` (what one is), then `campaign` (how it is hunted); the lists stand in
 `election`, `replication`, `membership`, `storage`, `popping`, `handing`, `withholding`,
-`clients` and `duties`.
+`clients`, `connections`, `returning` and `duties`.
 `python -m raftmq.chaos.mutants` hunts all of them and writes docs/chaos/mutants.md.
 
 Nothing of this is in the path of production code: a mutant patches functions from outside.
@@ -10,12 +10,14 @@ Nothing of this is in the path of production code: a mutant patches functions fr
 
 from raftmq.chaos.mutants import (
     clients,
+    connections,
     duties,
     election,
     handing,
     membership,
     popping,
     replication,
+    returning,
     storage,
     withholding,
 )
@@ -34,6 +36,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *handing.MUTANTS,
             *withholding.MUTANTS,
             *clients.MUTANTS,
+            *connections.MUTANTS,
+            *returning.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

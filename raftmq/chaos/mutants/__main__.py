@@ -10,13 +10,14 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from raftmq.chaos.checkers import ANOMALIES, INVARIANTS
 from raftmq.chaos.mutants import MUTANTS, Hunt, Mutant, hunt
-from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX
+from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX, SIM_CPU_SECONDS_MAX
 
 DOCS = Path("docs/chaos")
 
@@ -105,19 +106,22 @@ def page(rows: Rows) -> str:
         "",
         "Known ways to get Raft, its log, popping consumer groups, delayed messages and",
         "transactions wrong, each planted into the real code from outside, and hunted until a",
-        "promise breaks: with the core simulator; those from 54 to 66 and from 110 on with random",
-        "logs of one machine, by the ledger that reads along; those from 201 on with whole",
-        "brokers and clients in the made-up world.",
+        "promise breaks: with the core simulator;",
+        f"{_numbers([m for m in MUTANTS if m.is_popping])} with random logs of one machine, by",
+        "the ledger that reads along;",
+        f"{_numbers([m for m in MUTANTS if m.workload])} with whole brokers and clients in the",
+        "made-up world.",
         "The numbers up to 66 are those of the list that this project was planned with;",
         "from 101 on they are our own.",
         "",
         f"{len(killed)} of {len(rows)} are killed; a hunt ends after {SEEDS_MAX} seeds or",
-        f"{CPU_SECONDS_MAX:.0f} CPU-seconds.",
+        f"{CPU_SECONDS_MAX:.0f} CPU-seconds, with whole brokers {SIM_CPU_SECONDS_MAX:.0f}.",
+        f"The median needed {median(int(row['seeds']) for row in rows.values()):g} seeds.",
         *_honesty(rows),
         "Written by `make mutants` (`python -m raftmq.chaos.mutants`); times are CPU-seconds of",
         "the machine it ran on, *at* is the simulated time at which it showed.",
-        "To see one: `raftmq chaos run --world core --mutant NAME --seed SEED`; from 201 on",
-        "`--world sim --time 15s` and the workload of its row in `raftmq chaos list mutants`.",
+        "To see one: `raftmq chaos run --world core --mutant NAME --seed SEED`; those with whole",
+        "brokers have the world `sim`, and their workload in `raftmq chaos list mutants`.",
         "Bugs that others published are hunted in [the hall of known bugs](known-bugs.md).",
         "",
         "| no. | name | what is wrong | hints | killed by | seed | seeds tried | CPU-s | at |",
@@ -140,6 +144,17 @@ def page(rows: Rows) -> str:
             row_text = f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {mutant.reason} |"
             lines.append(row_text)
     return "\n".join(lines) + "\n"
+
+
+def _numbers(mutants: Iterable[Mutant]) -> str:
+    """In words: ranges of numbers that follow each other."""
+    parts: list[list[int]] = []
+    for mutant in mutants:
+        if parts and mutant.number == parts[-1][-1] + 1:
+            parts[-1].append(mutant.number)
+        else:
+            parts.append([mutant.number])
+    return ", ".join(f"{one[0]} to {one[-1]}" if one[1:] else str(one[0]) for one in parts)
 
 
 def _honesty(rows: Rows) -> list[str]:

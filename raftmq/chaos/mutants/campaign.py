@@ -62,8 +62,8 @@ def schedule_of(mutant: Mutant, seed: int) -> Schedule:
     if mutant.workload:
         chosen = kinds or of_world(World.SIM)
         if mutant.seconds:
-            return draw(seed, chosen, nodes=3, seconds=mutant.seconds)
-        return draw_patient(seed, chosen, nodes=3, seconds=BROKER_SECONDS)
+            return draw(seed, chosen, nodes=mutant.nodes, seconds=mutant.seconds)
+        return draw_patient(seed, chosen, nodes=mutant.nodes, seconds=BROKER_SECONDS)
     return draw_schedule(seed, kinds=kinds)
 
 
@@ -76,7 +76,9 @@ def play(mutant: Mutant, seed: int) -> Outcome:
         # Whole brokers take a second to load, which hunts on cores do not need.
         brokers = import_module("raftmq.chaos.sim.run")
         with planted(mutant):
-            outcome: Outcome = brokers.run(schedule_of(mutant, seed), workload=mutant.workload)
+            outcome: Outcome = brokers.run(
+                schedule_of(mutant, seed), workload=mutant.workload, nodes=mutant.nodes
+            )
         return outcome
     settings = mutant.settings(draw_settings(seed))
     with planted(mutant):

@@ -13,6 +13,7 @@ happened, where that is known.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal
 from unittest import mock
 
@@ -50,6 +51,15 @@ class Patch:
 Plant = Callable[[Patch], None]
 
 
+def later(module: str, name: str) -> Plant:
+    """A plant of a module that is loaded when it is planted: hunts on cores need no event loop."""
+
+    def plant(patch: Patch) -> None:
+        getattr(import_module(module), name)(patch)
+
+    return plant
+
+
 def as_drawn(settings: Settings) -> Settings:
     """The settings of the seed."""
     return settings
@@ -76,6 +86,8 @@ class Mutant:
     """What clients do on the whole brokers that it is hunted on; empty: it is hunted elsewhere."""
     seconds: float = 0.0
     """Length of a run with whole brokers; 0: a minute, with pauses between the faults."""
+    nodes: int = 3
+    """Of the cluster of whole brokers."""
     kinds: tuple[str, ...] = ()
     """Faults that bring it out; empty: any."""
     settings: Callable[[Settings], Settings] = as_drawn

@@ -1,14 +1,9 @@
-"""Mutants of links and connections, hunted on whole brokers: numbers 211 to 219.
+"""What plants mutants 211 to 219: bugs of links and connections.
 
-They are planted as those of `raftmq.chaos.mutants`, which the core simulator hunts; that one has no
-connections. `hunt` plays seed after seed of the faults that the mutant names.
-
-Sources: what a reading of the code found, before it was mended; see docs/decisions, the page on
-strangers and outages.
+Their table stands in `raftmq.chaos.mutants.connections`, which needs no event loop.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
@@ -17,29 +12,13 @@ from raftmq.broker.acquaintances import SUPERSEDED, Superseded
 from raftmq.broker.connection import Connection, Load
 from raftmq.broker.links import Links
 from raftmq.broker.peers import PeerLink
-from raftmq.chaos.faults import FAULTS
-from raftmq.chaos.faults.schedule import draw
-from raftmq.chaos.mutants.mutant import Mutant, Patch, planted
-from raftmq.chaos.outcome import Outcome
-from raftmq.chaos.sim.run import run
+from raftmq.chaos.mutants.mutant import Patch
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import ErrorReply, Hello
-
-SECONDS = 20.0
-"""Of a run."""
 
 
 class _Fatal(BaseException):
     """What a link does not catch."""
-
-
-class Killed(NamedTuple):
-    """The end of a hunt."""
-
-    seed: int
-    """The first that killed it; -1: none did."""
-    name: str
-    """Of the promise that broke."""
 
 
 def dies_of_a_name(patch: Patch) -> None:
@@ -134,54 +113,3 @@ def links_back_to_itself(patch: Patch) -> None:
     original, parted = Links.meet, Links.part
     patch.set(Links, "meet", meet)
     patch.set(Links, "part", part)
-
-
-def _mutant(
-    number: int, name: str, what: str, killer: str, plant: Callable[[Patch], None], *kinds: str
-) -> Mutant:
-    return Mutant(
-        number=number,
-        name=name,
-        what=what,
-        killers=(killer,),
-        plant=plant,
-        kinds=kinds or ("strangers",),
-    )
-
-
-MUTANTS = (
-    _mutant(211, "link-dies", "A name that cannot be looked up ends the task of a link, and the "
-            "node with it.", "bug", dies_of_a_name),
-    _mutant(212, "unfinished-free", "Bytes of unfinished frames are not counted.", "B1",
-            does_not_count_unfinished_bytes),
-    _mutant(213, "kernel-patience", "Links have no user timeout.", "V1",
-            waits_as_long_as_the_kernel, "outage"),
-    _mutant(214, "guests-stay", "A link that a Hello asked for outlives its connection.", "B3",
-            remembers_every_guest),
-    _mutant(215, "superseded-believed", "Whoever says `superseded` ends the node.", "bug",
-            believes_who_says_superseded),
-    _mutant(216, "places-for-all", "Silent connections are accepted without a limit.", "B2",
-            gives_a_place_to_everybody),
-    _mutant(217, "answers-trusted", "An answer that cannot be read ends the task that asked.",
-            "bug", trusts_answers, "strangers", "stop"),
-    _mutant(218, "any-address", "Addresses are not judged where they come in.", "V3",
-            takes_any_address),
-    _mutant(219, "own-guest", "A Hello under the node's own number makes it its own guest.", "bug",
-            links_back_to_itself),
-)  # fmt: skip
-
-
-def play(mutant: Mutant, seed: int) -> Outcome:
-    """One run with the mutant planted."""
-    kinds = [FAULTS[name] for name in mutant.kinds]
-    with planted(mutant):
-        return run(draw(seed, kinds, nodes=3, seconds=SECONDS))
-
-
-def hunt(mutant: Mutant, *, seeds_max: int = 20) -> Killed:
-    """Play seeds from 0 on until one kills the mutant."""
-    for seed in range(seeds_max):
-        violations = play(mutant, seed).violations
-        if violations:
-            return Killed(seed, violations[0].name)
-    return Killed(-1, "")

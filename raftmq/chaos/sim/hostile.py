@@ -82,7 +82,8 @@ class _Stranger:
         self._stage = stage
         self._random = stage.random
         self._target = stage.host(node)
-        self._number = stage.counts["strangers"]
+        self._number = stage.counts["strangers sent"]
+        stage.counts["strangers sent"] += 1
         self._host = f"stranger{self._number}"
         machine = Machine(self._host, stage.agenda, MemoryFiles())
         self._process = Process(machine, stage.agenda, seed=self._number)

@@ -1,10 +1,6 @@
-"""Mutants of members that return: numbers 180 to 183, hunted on whole brokers.
+"""What plants mutants 180 to 183: bugs of members that return.
 
-The core simulator never deletes a log under a living id, so that these need groups that move, nodes
-that come back, and the catalog that gives ids.
-
-Sources: the broker as it was before replica generations (180); Raft thesis §4.4 on servers that
-must not rejoin under an old id (181, 182); thesis §4.3 on the outgoing half (183).
+Their table stands in `raftmq.chaos.mutants.returning`, which needs no event loop.
 """
 
 import msgspec
@@ -14,25 +10,9 @@ from raftmq.broker.group import Group
 from raftmq.broker.node import Node
 from raftmq.broker.replicas import Replicas
 from raftmq.broker.retiring import Retiring, has_left
-from raftmq.chaos.faults import FAULTS, draw
-from raftmq.chaos.mutants.mutant import Mutant, Patch, planted
-from raftmq.chaos.outcome import Outcome
-from raftmq.chaos.sim.run import run
+from raftmq.chaos.mutants.mutant import Patch
 from raftmq.pop.replicas import member_id, node_of
 from raftmq.wire.messages import ClusterView, GroupView
-
-NODES = 5
-"""Of a cluster: a group of three can move."""
-SECONDS = 100.0
-"""Of a run, in made-up time: a log is deleted some 14 s after its replica was moved away, and has
-to come back after that."""
-
-
-def play(mutant: Mutant, seed: int) -> Outcome:
-    """One run on whole brokers with the mutant planted."""
-    schedule = draw(seed, [FAULTS[name] for name in mutant.kinds], nodes=NODES, seconds=SECONDS)
-    with planted(mutant):
-        return run(schedule, nodes=NODES)
 
 
 def _delete_without_asking(patch: Patch) -> None:
@@ -99,41 +79,3 @@ def forgets_outgoing_voters(patch: Patch) -> None:
         return msgspec.structs.replace(view, voters_outgoing=[], members=kept)
 
     patch.set(views, "_group_view", without)
-
-
-_RETURNS = ("move-group", "kill-leader", "isolate-leader")
-
-MUTANTS = (
-    Mutant(
-        number=180,
-        name="founds-again",
-        what="A node that founded a group founds it again after its log was deleted.",
-        killers=("member-id", "R1", "R4", "R6"),
-        plant=founds_again,
-        kinds=_RETURNS,
-    ),
-    Mutant(
-        number=181,
-        name="old-id",
-        what="A replica whose log was deleted comes back under its member id.",
-        killers=("member-id", "R4", "R6"),
-        plant=returns_under_the_old_id,
-        kinds=_RETURNS,
-    ),
-    Mutant(
-        number=182,
-        name="lost-log",
-        what="A log that was lost is begun again, blank, under its member id.",
-        killers=("member-id", "R4", "R6"),
-        plant=takes_a_lost_log_for_a_blank_one,
-        kinds=("lose-group", "kill", "isolate-leader", "crash-write"),
-    ),
-    Mutant(
-        number=183,
-        name="outgoing-unseen",
-        what="A node is said to be unused though the outgoing half of a change needs it.",
-        killers=("V1", "V3"),
-        plant=forgets_outgoing_voters,
-        kinds=("remove-voter", "replace-node", "slow-disk", "move-group"),
-    ),
-)

@@ -6,9 +6,11 @@ With the bugs planted that such runs are for, the seeds named here find them.
 import pytest
 
 from raftmq.chaos.faults import FAULTS, draw
-from raftmq.chaos.sim.returning_mutants import MUTANTS, NODES, play
+from raftmq.chaos.mutants import MUTANTS, play
 from raftmq.chaos.sim.run import run
 
+NODES = 5
+"""A group of three can move."""
 KINDS = (
     "move-group", "return-node", "return-blank", "lose-group", "crash-write", "kill-leader",
     "isolate-leader", "slow-disk", "add-voter", "remove-voter", "replace-node",
@@ -32,6 +34,6 @@ def test_members_that_return_break_no_promise(seed: int) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("name", "seed"), FOUND.items())
 def test_mutant_of_returning_members_is_killed(name: str, seed: int) -> None:
-    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
+    mutant = next(one for one in MUTANTS if one.name == name)
     outcome = play(mutant, seed)
     assert {violation.name for violation in outcome.violations} & set(mutant.killers)

@@ -4,7 +4,7 @@ import pytest
 
 from raftmq.chaos.faults import FAULTS
 from raftmq.chaos.faults.schedule import draw
-from raftmq.chaos.sim.connection_mutants import MUTANTS, play
+from raftmq.chaos.mutants import MUTANTS, play
 from raftmq.chaos.sim.run import run
 
 

@@ -1,0 +1,47 @@
+"""Mutants of members that return, hunted on whole brokers.
+
+The core simulator never deletes a log under a living id, so that these need groups that move, nodes
+that come back, and the catalog that gives ids.
+
+Sources: the broker as it was before replica generations (180); Raft thesis §4.4 on servers that
+must not rejoin under an old id (181, 182); thesis §4.3 on the outgoing half (183).
+"""
+
+from raftmq.chaos.mutants.mutant import Mutant, later
+
+_NODES = 5
+"""Of a cluster: a group of three can move."""
+_SECONDS = 100.0
+"""Of a run, in made-up time: a log is deleted some 14 s after its replica was moved away, and has
+to come back after that."""
+_RETURNS = ("move-group", "kill-leader", "isolate-leader")
+
+
+def _mutant(
+    number: int, name: str, what: str, plant: str, killers: tuple[str, ...], kinds: tuple[str, ...]
+) -> Mutant:
+    return Mutant(
+        number=number,
+        name=name,
+        what=what,
+        killers=killers,
+        plant=later("raftmq.chaos.sim.returning_mutants", plant),
+        kinds=kinds,
+        workload="log",
+        seconds=_SECONDS,
+        nodes=_NODES,
+    )
+
+
+MUTANTS = (
+    _mutant(180, "founds-again", "A node that founded a group founds it again after its log was "
+            "deleted.", "founds_again", ("member-id", "R1", "R4", "R6"), _RETURNS),
+    _mutant(181, "old-id", "A replica whose log was deleted comes back under its member id.",
+            "returns_under_the_old_id", ("member-id", "R4", "R6"), _RETURNS),
+    _mutant(182, "lost-log", "A log that was lost is begun again, blank, under its member id.",
+            "takes_a_lost_log_for_a_blank_one", ("member-id", "R4", "R6"),
+            ("lose-group", "kill", "isolate-leader", "crash-write")),
+    _mutant(183, "outgoing-unseen", "A node is said to be unused though the outgoing half of a "
+            "change needs it.", "forgets_outgoing_voters", ("V1", "V3"),
+            ("remove-voter", "replace-node", "slow-disk", "move-group")),
+)  # fmt: skip
