@@ -16,7 +16,7 @@ What is judged, and by whom:
 | that each call is answered by its timeout | `Deadlines` |
 | that it comes to rest in time | `drain` |
 | that its time goes on | `TimeStandsStill` of the made-up clock |
-| that retention by age drops nothing that is young, whatever clocks show | `Watch.trimmed` |
+| that retention by age drops nothing that is young, whatever one clock shows | `Watch.trimmed` |
 | that calls succeed while a majority is well, and soon after the heal | `availability` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
 

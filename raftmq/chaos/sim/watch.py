@@ -23,6 +23,8 @@ from raftmq.chaos.outcome import Coverage, Happening
 from raftmq.chaos.sim.cluster import Cluster
 from raftmq.consensus import ProgressState, Role
 
+AHEAD_MS_MAX = 1_800_000
+"""A clock that is further ahead may make records look old: retention here is an hour."""
 LOOK_SECONDS = 0.1
 """Between two looks."""
 
@@ -68,7 +70,9 @@ class Watch:
         """For the report."""
         self.trimmed: dict[int, int] = {}
         """Partition group → when a replica was first seen whose log retention had cut, in
-        milliseconds."""
+        milliseconds, though all clocks but one were right."""
+        self._ahead: set[int] = set()
+        """Nodes whose clocks were once far ahead: answers of clocks are remembered."""
         self.elections = 0
         """Changes of office to leader."""
         self.coverage: Counter[Coverage] = Counter()
@@ -150,7 +154,10 @@ class Watch:
             self._offices[key] = office
             self.elections += is_leader
             self.note(number, f"group {group.number}: {kind}, term {raft.term}")
-        if machine.log_start > 1:
+        if self._cluster.machines[number].clock.ahead_ms_max > AHEAD_MS_MAX:
+            self._ahead.add(number)
+        # Two wrong clocks are a majority of a group of three, which retention may believe.
+        if machine.log_start > 1 and len(self._ahead) < 2:
             self.trimmed.setdefault(group.number, self.now_ms)
         durable = self.durable[key] = group.cache.last_index()
         last = raft.last_index if is_leader else durable

@@ -44,6 +44,8 @@ class WallClock:
         """It swings around the right time by as much, within 20 seconds."""
         self.strobe_ms = 0.0
         """It jumps ahead by as much and back again, every tenth of a second."""
+        self.ahead_ms_max = 0.0
+        """The furthest that it was ahead when somebody looked at it."""
         self._drift = 0.0
         self._drift_since = 0.0
 
@@ -72,6 +74,7 @@ class WallClock:
             shown += self.strobe_ms
         if int(shown) != int(now * 1000):
             self._agenda.effects["wrong times told"] += 1
+            self.ahead_ms_max = max(self.ahead_ms_max, shown - now * 1000)
         return EPOCH_MS + int(shown)
 
 
