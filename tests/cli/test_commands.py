@@ -356,7 +356,8 @@ def test_node_joins_with_the_lines_that_add_prints_and_leaves(
     assert "node 1 is a member at" in taken.stderr
     lines = raftmq.ok("cluster", "add", "4", f"127.0.0.1:{port}").stdout
     config = tmp_path / "node.toml"
-    config.write_text(f"{lines}data = {json.dumps(str(tmp_path / 'data'))}\n")
+    assert lines.count("/var/lib/raftmq") == 1
+    config.write_text(lines.replace("/var/lib/raftmq", str(tmp_path / "data")))
     node = subprocess.Popen(
         [sys.executable, "-m", "raftmq", "serve", "-c", str(config)], stderr=subprocess.DEVNULL
     )
