@@ -102,6 +102,15 @@ def test_package_import_loads_neither_trio_nor_numpy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_client_loads_neither_trio_nor_numpy_before_it_runs() -> None:
+    heavy = "{'trio', 'asyncio', 'numpy', 'pyarrow'}"
+    program = f"import sys, raftmq; raftmq.connect; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     import zipfile

@@ -9,10 +9,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import google_crc32c
-import numpy as np
 
 from raftmq.batch import Compression, Draft, Limits, Sealed, Value, encode, queue_of
 from raftmq.errors import Reason, Rejected
@@ -21,8 +20,13 @@ from .message import Message
 from .receipts import Outgoing
 from .starting import require
 
+if TYPE_CHECKING:
+    import numpy as np
+
 T = TypeVar("T")
 Positions = range | list[int]
+_FEW = 64
+"""Up to so many keys a loop is as fast as numpy."""
 
 
 class Cut(NamedTuple):
@@ -118,31 +122,29 @@ class Columns(NamedTuple):
             for n, piece in enumerate(self._pieces(everything, bytes_max, messages_max)):
                 yield Cut(next_queue(n) if queue is None else queue, piece)
             return
-        chosen = self._queues_by_key(self.keys, queues, next_queue)
-        for at in np.unique(chosen).tolist():
-            positions = np.flatnonzero(chosen == at).tolist()
+        for at, positions in self._by_queue(self.keys, queues, next_queue):
             for piece in self._pieces(positions, bytes_max, messages_max):
                 yield Cut(at, piece)
 
-    def _queues_by_key(
+    def _by_queue(
         self,
         keys: Sequence[str | bytes | None],
         queues: int,
         next_queue: Callable[[int], int],
-    ) -> np.ndarray:
-        try:
-            # All keys are text, most often: `queue_of` for all of them at once.
-            encoded = map(str.encode, keys)  # type: ignore[arg-type]
-            hashes = np.fromiter(map(google_crc32c.value, encoded), np.int64, len(keys))
-            return hashes % queues
-        except (TypeError, UnicodeEncodeError):
-            pass
-        unkeyed = next_queue(0) if None in keys else 0
-        try:
-            chosen = [unkeyed if key is None else queue_of(key, queues) for key in keys]
-        except (TypeError, UnicodeEncodeError) as error:
-            raise Rejected(Reason.BAD_ARGUMENT, f"a key is text or bytes: {error}") from None
-        return np.fromiter(chosen, dtype=np.int64, count=len(chosen))
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Each queue, rising, with the positions of its messages."""
+        if len(keys) <= _FEW:
+            # A command that sends a few messages starts without numpy.
+            found: dict[int, list[int]] = {}
+            for position, at in enumerate(_chosen(keys, queues, next_queue)):
+                found.setdefault(at, []).append(position)
+            yield from sorted(found.items())
+            return
+        import numpy as np
+
+        chosen = _chosen_of_many(keys, queues, next_queue)
+        for at in np.unique(chosen).tolist():
+            yield at, np.flatnonzero(chosen == at).tolist()
 
     def _pieces(
         self, positions: Positions, bytes_max: int, messages_max: int
@@ -204,3 +206,34 @@ def _pick(column: Sequence[T], positions: Positions) -> Sequence[T]:
 
 def _unless_empty(column: list[T | None]) -> list[T | None] | None:
     return None if all(value is None for value in column) else column
+
+
+def _chosen_of_many(
+    keys: Sequence[str | bytes | None], queues: int, next_queue: Callable[[int], int]
+) -> "np.ndarray":
+    """As `_chosen`, as an array."""
+    import numpy as np
+
+    try:
+        # All keys are text, most often: `queue_of` for all of them at once.
+        encoded = map(str.encode, keys)  # type: ignore[arg-type]
+        hashes = np.fromiter(map(google_crc32c.value, encoded), np.int64, len(keys))
+        return hashes % queues
+    except (TypeError, UnicodeEncodeError):
+        pass
+    return np.fromiter(_chosen(keys, queues, next_queue), dtype=np.int64, count=len(keys))
+
+
+def _chosen(
+    keys: Sequence[str | bytes | None], queues: int, next_queue: Callable[[int], int]
+) -> list[int]:
+    """The queue of each message; those without a key share one.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, a key is neither text nor bytes.
+    """
+    unkeyed = next_queue(0) if None in keys else 0
+    try:
+        return [unkeyed if key is None else queue_of(key, queues) for key in keys]
+    except (TypeError, UnicodeEncodeError) as error:
+        raise Rejected(Reason.BAD_ARGUMENT, f"a key is text or bytes: {error}") from None

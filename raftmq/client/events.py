@@ -27,12 +27,9 @@ Invariants:
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-from raftmq.errors import ProtocolError, Reason, Rejected
+from raftmq.errors import Reason, Rejected
 from raftmq.pop.touches import TouchKind
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import FrameKind
@@ -44,31 +41,13 @@ from .router import SYSTEM_GROUP, Router
 from .tracing import WITH_UNTIL, word_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow
 
-Column = npt.NDArray[Any]
+Column: TypeAlias = "npt.NDArray[Any]"
 
 _TRIMMED = "trimmed"
 """What is told of all before an offset; of a message that is not settled it is `lost`."""
-_MAX32 = 2**32 - 1
-OFFSET_MAX = 2**63 - 1
-"""Where a run ends that has no end."""
-_LAYOUT = {
-    "index": "<i8",
-    "term": "<i8",
-    "timestamp": "<i8",
-    "queue_number": "<u8",
-    "offset": "<i8",
-    "consumer": "<i8",
-    "token": "<i8",
-    "detail": "<i8",
-    "count": "<u4",
-    "number": "<u4",
-    "bits_at": "<u4",
-    "attempt": "<u2",
-    "kind": "u1",
-}
-"""The columns of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +114,7 @@ class Events:
         group and attachment of `stored`, producer, consumer and token where there is none, until
         where the detail is no time.
         """
+        import numpy as np
         import pyarrow as pa
 
         topics = (self.queue_number >> np.uint64(QUEUE_BITS)).astype(np.int64)
@@ -172,6 +152,7 @@ class Events:
 
 
 def _named(numbers: Column, names: "dict[int, str] | dict[int, str | None]") -> "pyarrow.Array":
+    import numpy as np
     import pyarrow as pa
 
     known, places = np.unique(numbers, return_inverse=True)
@@ -215,8 +196,10 @@ async def read_events(
     timeout: float | None,
 ) -> Events:
     """See `Client.events`."""
+    from . import runs
+
     await _require(router, partition_group, timeout)
-    found, pages = FoundEvents(0, 0, 0, 0, 0, 0), [_columns(0, 0, b"")]
+    found, pages = FoundEvents(0, 0, 0, 0, 0, 0), [runs.columns_of(0, 0, b"")]
     if start is None or bytes_max <= 0:
         found, _ = await _ask(router, FindEvents(partition_group, 0, bytes_max=0), timeout)
     following = start = found.first if start is None else start
@@ -225,12 +208,11 @@ async def read_events(
     while is_cut:
         question = FindEvents(partition_group, following, stop or 0, skip, bytes_max)
         found, body = await _ask(router, question, timeout)
-        pages.append(_columns(found.rows, found.bits, body))
+        pages.append(runs.columns_of(found.rows, found.bits, body))
         following, skip = found.next, found.skip
         is_cut = skip > 0
-    columns = {name: np.concatenate([page[name] for page in pages]) for name in pages[0]}
-    topics = np.unique(columns["queue_number"] >> np.uint64(QUEUE_BITS)).tolist()
-    numbers = [number for number in np.unique(columns["number"]).tolist() if number]
+    columns = runs.joined(pages)
+    topics, numbers = runs.topics_of(columns), runs.numbers_of(columns)
     await names.learn(topics, numbers, timeout)
     return Events(
         partition_group=partition_group,
@@ -261,58 +243,3 @@ async def _require(router: Router, partition_group: int, timeout: float | None) 
     if partition_group not in known:
         message = f"there is no partition group {partition_group} with queues: there are {known}"
         raise Rejected(Reason.BAD_ARGUMENT, message)
-
-
-def _columns(rows: int, bits: int, body: bytes) -> dict[str, Column]:
-    """The columns of an answer, a row for each run."""
-    columns, at = {}, 0
-    if len(body) != bits + rows * sum(np.dtype(kind).itemsize for kind in _LAYOUT.values()):
-        raise ProtocolError(f"{rows} rows of events with {bits} bytes of bits in {len(body)} bytes")
-    for name, kind in _LAYOUT.items():
-        columns[name] = np.frombuffer(body, kind, rows, at)
-        at += columns[name].nbytes
-    return _in_runs(columns, np.frombuffer(body, np.uint8, bits, at))
-
-
-def _in_runs(columns: dict[str, Column], bits: npt.NDArray[np.uint8]) -> dict[str, Column]:
-    base, width = columns["offset"], columns["count"].astype(np.int64)
-    bits_at = columns.pop("bits_at")
-    gapped = np.flatnonzero(bits_at != _MAX32)
-    plain = np.flatnonzero(bits_at == _MAX32)
-    offsets, counts = base[plain], width[plain]
-    counts = np.where(counts == _MAX32, OFFSET_MAX - offsets, counts)
-    is_before = counts == 0
-    counts = np.where(is_before, offsets, counts)
-    offsets = np.where(is_before, 0, offsets)
-    of, firsts, lengths = _runs(bits, (width[gapped] + 7) // 8)
-    rows = np.concatenate([plain, gapped[of]])
-    offsets = np.concatenate([offsets, base[gapped[of]] + firsts])
-    counts = np.concatenate([counts, lengths])
-    order = np.argsort(rows, kind="stable")
-    # Before offset 0 there is nothing.
-    order = order[counts[order] > 0]
-    taken = {name: column[rows[order]] for name, column in columns.items()}
-    return taken | {"offset": offsets[order], "count": counts[order]}
-
-
-def _runs(
-    bits: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64]
-) -> tuple[Column, Column, Column]:
-    """Runs of set bits: in which of the pieces of these sizes, from which bit on, how many.
-
-    >>> found = _runs(np.array([0b10011100, 1, 0b110], "u1"), np.array([2, 1]))
-    >>> [column.tolist() for column in found]
-    [[0, 0, 1], [2, 7, 1], [3, 2, 2]]
-    """
-    starts = np.cumsum(sizes) - sizes
-    flat = np.unpackbits(bits, bitorder="little").astype(np.int8)
-    before = np.concatenate([[0], flat[:-1]])
-    after = np.concatenate([flat[1:], [0]])
-    edges = starts * 8
-    # A run ends where its piece does.
-    before[edges] = 0
-    after[edges[1:] - 1] = 0
-    firsts = np.flatnonzero((flat == 1) & (before == 0))
-    lasts = np.flatnonzero((flat == 1) & (after == 0))
-    of = np.searchsorted(edges, firsts, side="right") - 1
-    return of, firsts - edges[of], lasts - firsts + 1

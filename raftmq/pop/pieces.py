@@ -7,12 +7,11 @@ Only groups ordered by key carry keys; everywhere else `keys` is empty and costs
 Invariants:
 - As with spans: never empty, and bit 0 is set.
 - `keys` is empty, or has four bytes, little-endian, for each message that is set, by offset.
+- numpy is imported where many messages are looked at: clients use this module and start without it.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from .spans import Span, shifted, width_of
 
@@ -125,6 +124,8 @@ def pick(keys: bytes, bits: int, chosen: int) -> bytes:
     if not keys or bits == chosen:
         return keys
     if chosen.bit_count() > _FEW:
+        import numpy as np
+
         size = (bits.bit_length() + 7) // 8
         flags = [
             np.unpackbits(np.frombuffer(each.to_bytes(size, "little"), np.uint8), bitorder="little")
@@ -149,6 +150,8 @@ def bits_of(offsets: Sequence[int]) -> int:
         for offset in offsets:
             bits |= 1 << offset - base
         return bits
+    import numpy as np
+
     flags = np.zeros(offsets[-1] - base + 1, np.uint8)
     flags[np.array(offsets, np.int64) - base] = 1
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
@@ -156,6 +159,8 @@ def bits_of(offsets: Sequence[int]) -> int:
 
 def positions(bits: int) -> list[int]:
     """Which bits are set, rising."""
+    import numpy as np
+
     size = (bits.bit_length() + 7) // 8
     flags = np.frombuffer(bits.to_bytes(size, "little"), np.uint8)
     found: list[int] = np.flatnonzero(np.unpackbits(flags, bitorder="little")).tolist()

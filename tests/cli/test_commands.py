@@ -52,6 +52,33 @@ def test_what_is_produced_is_consumed(raftmq: CommandLine, topic: str) -> None:
     assert len(table) == 3
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "list"),
+        ("group", "lag"),
+        ("cluster", "status"),
+        ("produce", "few", "hello", "world", "-k", "k1"),
+        ("pop", "few", "-g", "few-pop"),
+        ("consume", "few", "-n", "1"),
+    ],
+    ids=" ".join,
+)
+def test_a_small_command_runs_without_numpy(
+    raftmq: CommandLine, cluster: LocalCluster, arguments: tuple[str, ...]
+) -> None:
+    raftmq.ok("topic", "create", "few")
+    raftmq.ok("produce", "few", "first")
+    program = (
+        "import sys\n"
+        "from raftmq.cli.app import run\n"
+        f"code = run({[*arguments]!r})\n"
+        "print(code, 'numpy' in sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "0 False"
+
+
 def test_delayed_messages_are_sent_and_taken_back(raftmq: CommandLine, topic: str) -> None:
     sent = raftmq.ok("produce", topic, "late", "gone", "--delay", "1h", "-o", "json").lines
     assert [receipt["offset"] for receipt in sent] == [None, None]

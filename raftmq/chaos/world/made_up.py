@@ -17,11 +17,12 @@ from typing import Any
 import trio
 
 from raftmq.broker.world import Done, Outcome, T, give_up_after
+from raftmq.chaos.world.client_stream import TrioStream
 from raftmq.chaos.world.disk import PowerLoss
 from raftmq.chaos.world.listener import Listener
 from raftmq.chaos.world.network import Network
 from raftmq.chaos.world.process import Process
-from raftmq.client.world import SILENT_SECONDS_MAX, TrioStream
+from raftmq.client.world import SILENT_SECONDS_MAX
 from raftmq.log.files import FileSystem
 
 DISK_SECONDS = 0.0004

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client.events import Events, _columns
+from raftmq.client.events import Events
+from raftmq.client.runs import columns_of
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.source.events import (
     COLUMNS,
@@ -95,5 +96,5 @@ def test_checkpoint_of_another_source_is_told() -> None:
 
 
 def test_arrow_has_the_columns_of_the_schema() -> None:
-    empty = Events(1, 0, 0, 0, 0, **_columns(0, 0, b""), topics={}, groups={})
+    empty = Events(1, 0, 0, 0, 0, **columns_of(0, 0, b""), topics={}, groups={})
     assert empty.to_arrow().schema.names == list(COLUMNS)
