@@ -8,7 +8,7 @@ SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 
-.PHONY: help setup test demo demo-pipeline check fix chaos mutants known-bugs seeds bench docs chapters clean
+.PHONY: help setup test demo demo-pipeline check fix chaos soak mutants known-bugs seeds bench docs chapters clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ fix: setup  ## edit what the formatter and the linter can mend
 chaos: setup  ## play seeds in both simulators, keep what fails in build/chaos (ARGS="--seeds 1..9")
 	$(BIN)/raftmq chaos run --world core --seeds 1..500 --artifacts build/chaos/core $(ARGS)
 	$(BIN)/raftmq chaos run --world sim --seeds 1..100 --artifacts build/chaos/sim $(ARGS)
+
+soak: setup  ## play runs of every kind for an hour, add a row to docs/chaos/soak.* (ARGS="--hours 6")
+	$(BIN)/raftmq chaos soak --artifacts build/soak --book docs/chaos/soak.json $(ARGS)
 
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench

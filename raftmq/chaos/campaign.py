@@ -9,7 +9,9 @@ Invariants:
 - Workers share nothing: a run's outcome does not depend on how many there are.
 """
 
+import os
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -35,7 +37,7 @@ from raftmq.chaos.faults import (
     of_world,
     shrink,
 )
-from raftmq.chaos.outcome import Coverage, Outcome
+from raftmq.chaos.outcome import Coverage, Outcome, Violation
 
 if TYPE_CHECKING:
     from raftmq.chaos.mutants import Mutant
@@ -65,6 +67,8 @@ class Plan:
     """A bug to plant, by its number or name in `raftmq.chaos.mutants`; empty: none."""
     is_liveness: bool = False
     """At the heal only a quorum comes back, and progress is due."""
+    nodes: int = 0
+    """Founding nodes, 1 to 9; 0: three, and in the core world as many as each seed says."""
 
     def kinds(self) -> list[Fault]:
         """The faults to draw from.
@@ -92,10 +96,10 @@ class Plan:
             # There a seed also decides how many nodes there are.
             from raftmq.chaos.core import draw_schedule
 
-            return draw_schedule(seed, seconds=self.seconds, kinds=self.kinds())
+            return draw_schedule(seed, seconds=self.seconds, kinds=self.kinds(), nodes=self.nodes)
         # Real processes are slow to judge: there all schedules are dense.
         how = draw_mixed if self.world is World.SIM else draw
-        return how(seed, self.kinds(), nodes=NODES, seconds=self.seconds)
+        return how(seed, self.kinds(), nodes=self.nodes or NODES, seconds=self.seconds)
 
     def play(self, schedule: Schedule) -> Outcome:
         """One run. In a made-up world the same plan and schedule give the same outcome.
@@ -108,15 +112,21 @@ class Plan:
                 f"mutant {self.mutant} cannot be planted in the real world, whose nodes are other "
                 "processes; worlds that can: core, sim"
             )
-        has_clients = self.world is not World.CORE
-        options = ["--workload", self.workload] if has_clients else []
-        options += ["--liveness"] if has_clients and self.is_liveness else []
-        options += ["--mutant", self.mutant] if self.mutant else []
         mutant = _mutant(self.mutant)
         run = _player(self, mutant)
         with _planted(mutant):
             outcome = run(schedule)
-        return replace(outcome, replay_options=tuple(options))
+        return replace(outcome, replay_options=self.replay_options)
+
+    @property
+    def replay_options(self) -> tuple[str, ...]:
+        """What `raftmq chaos replay` has to know of the plan, beside the world."""
+        has_clients = self.world is not World.CORE
+        options = ["--workload", self.workload] if has_clients else []
+        options += ["--liveness"] if has_clients and self.is_liveness else []
+        options += ["--mutant", self.mutant] if self.mutant else []
+        options += ["--nodes", str(self.nodes)] if self.nodes else []
+        return tuple(options)
 
 
 def _fault(name: str, world: World) -> Fault:
@@ -176,7 +186,7 @@ def _planted(mutant: "Mutant | None") -> AbstractContextManager[object]:
     return planted(mutant)
 
 
-def _play_core(mutant: "Mutant | None", schedule: Schedule) -> Outcome:
+def _play_core(mutant: "Mutant | None", nodes: int, schedule: Schedule) -> Outcome:
     if mutant is not None and mutant.is_popping:
         from raftmq.chaos.ledger import play
 
@@ -184,6 +194,7 @@ def _play_core(mutant: "Mutant | None", schedule: Schedule) -> Outcome:
     from raftmq.chaos.core import draw_settings, run
 
     settings = draw_settings(schedule.seed)
+    settings = replace(settings, nodes=nodes or settings.nodes)
     return run(schedule, settings if mutant is None else mutant.settings(settings))
 
 
@@ -196,13 +207,18 @@ def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
     module = import_module(_PLAYERS[plan.world])
     if plan.world is World.CORE:
         # It has no clients, and so no workload; a seed decides whether it looks at liveness.
-        return partial(_play_core, mutant)
+        return partial(_play_core, mutant, plan.nodes)
     if plan.workload not in module.WORKLOADS:
         raise CannotPlay(
             f"there is no workload {plan.workload!r} in the {plan.world.value} world, "
             f"only {', '.join(module.WORKLOADS)}"
         )
-    return partial(module.run, workload=plan.workload, is_liveness=plan.is_liveness)
+    return partial(
+        module.run,
+        workload=plan.workload,
+        is_liveness=plan.is_liveness,
+        nodes=plan.nodes or NODES,
+    )
 
 
 def fails_alike(one: Outcome, other: Outcome) -> bool:
@@ -236,6 +252,7 @@ def shrunk(
 class Result:
     """One seed's run."""
 
+    plan: Plan
     seed: int
     outcome: Outcome
     """Without its history."""
@@ -309,13 +326,34 @@ class Totals:
 
 def run_seed(plan: Plan, seed: int, artifacts: Path | None = None) -> Result:
     """One seed; a run that is not good is kept in a folder below `artifacts`."""
-    before = time.process_time()
-    outcome = plan.play(plan.schedule(seed))
-    cpu_seconds = time.process_time() - before
+    before = _cpu_seconds()
+    schedule = plan.schedule(seed)
+    try:
+        outcome = plan.play(schedule)
+    except (CannotPlay, ModuleNotFoundError):
+        raise
+    # The one supervisor of a campaign: a run that breaks is a finding and ends no other run.
+    except Exception:
+        outcome = _broken_run(plan, schedule, traceback.format_exc())
+    cpu_seconds = _cpu_seconds() - before
     folder = None
     if artifacts is not None and not outcome.is_good:
         folder = keep(outcome, artifacts, plan)
-    return Result(seed, replace(outcome, history=None), cpu_seconds, folder)
+    return Result(plan, seed, replace(outcome, history=None), cpu_seconds, folder)
+
+
+def _cpu_seconds() -> float:
+    """Processor time of this process, and of its children that have ended."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
+def _broken_run(plan: Plan, schedule: Schedule, trace: str) -> Outcome:
+    """The outcome of a run that raised an error: a bug of its world, which a replay raises too."""
+    violation = Violation("error", 0, f"the run broke: {trace}")
+    return Outcome(
+        plan.world, schedule, Verdict.INVALID, (violation,), replay_options=plan.replay_options
+    )
 
 
 def keep(outcome: Outcome, artifacts: Path, plan: Plan) -> Path:
@@ -323,7 +361,8 @@ def keep(outcome: Outcome, artifacts: Path, plan: Plan) -> Path:
     from raftmq.chaos.report import write_outcome
 
     workload = "" if plan.world is World.CORE else plan.workload
-    parts = [plan.world.value, workload, plan.mutant, f"seed-{outcome.schedule.seed}"]
+    size = f"nodes-{plan.nodes}" if plan.nodes else ""
+    parts = [plan.world.value, workload, plan.mutant, size, f"seed-{outcome.schedule.seed}"]
     name = "-".join(filter(None, parts))
     write_outcome(outcome, artifacts / name)
     return artifacts / name
@@ -350,17 +389,29 @@ def campaign(
         CannotPlay: see `Plan.kinds` and `Plan.play`.
     """
     plan.kinds()
+    tasks = ((plan, seed) for seed in seeds)
+    yield from play_all(tasks, jobs=jobs, seconds_max=seconds_max, artifacts=artifacts)
+
+
+def play_all(
+    tasks: Iterable[tuple[Plan, int]],
+    *,
+    jobs: int,
+    seconds_max: float | None,
+    artifacts: Path | None,
+) -> Iterator[Result]:
+    """Run seeds, each with a plan of its own; otherwise as `campaign`."""
     deadline = None if seconds_max is None else time.monotonic() + seconds_max
-    todo = _until(seeds, deadline)
+    todo = _until(tasks, deadline)
     if jobs == 1:
-        for seed in todo:
+        for plan, seed in todo:
             yield run_seed(plan, seed, artifacts)
         return
     # A worker that was forked would have this process's threads and event loops half-way.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
 
         def submit(count: int) -> set[Future[Result]]:
-            return {pool.submit(run_seed, plan, seed, artifacts) for seed in islice(todo, count)}
+            return {pool.submit(run_seed, *task, artifacts) for task in islice(todo, count)}
 
         running = submit(jobs * 2)
         try:
@@ -374,8 +425,8 @@ def campaign(
                 future.cancel()
 
 
-def _until(seeds: Iterable[int], deadline: float | None) -> Iterator[int]:
-    for seed in seeds:
+def _until(tasks: Iterable[tuple[Plan, int]], deadline: float | None) -> Iterator[tuple[Plan, int]]:
+    for task in tasks:
         if deadline is not None and time.monotonic() >= deadline:
             return
-        yield seed
+        yield task

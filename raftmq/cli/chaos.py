@@ -3,6 +3,7 @@
 | command | does |
 |---|---|
 | `run` | plays seeds: faults drawn from each, clients at work, then every checker |
+| `soak` | plays runs of every kind for hours, and keeps a book of them |
 | `replay`, `shrink` | one schedule again; the few of its faults that matter |
 | `check` | judges recorded histories of any system |
 | `report` | pages of kept runs and of histories |
@@ -19,6 +20,7 @@ import click
 
 from .chaos_list import list_
 from .chaos_run import replay, run, shrink
+from .chaos_soak import soak
 from .exits import ExitCode, Failure
 from .output import note, output_option, print_json, print_table
 
@@ -41,6 +43,7 @@ def chaos() -> None:
 
 
 chaos.add_command(run)
+chaos.add_command(soak)
 chaos.add_command(replay)
 chaos.add_command(shrink)
 chaos.add_command(list_)

@@ -41,6 +41,8 @@ _OPTIONS = (
     click.option("--mutant", help="Plant a bug: number or name of `raftmq chaos list mutants`."),
     click.option("--liveness", is_flag=True,
                  help="At the heal only a quorum comes back, and progress is due."),
+    click.option("--nodes", type=click.IntRange(0, 9), default=0,
+                 help="Founding nodes.  [default: 3, in the core world as the seed says]"),
     click.option("--artifacts", type=click.Path(path_type=Path),
                  help="Keep runs that are not good in folders below it."),
 )  # fmt: skip
@@ -67,9 +69,10 @@ def _world_options(function: F) -> F:
 @click.option("--coverage", is_flag=True, help="Print the situations that faults struck in.")
 @output_option()
 def run(
-    world: str, workload: str, mutant: str | None, liveness: bool, artifacts: Path | None,
-    seed: int | None, seeds: str | None, seconds: float, budget: float | None, faults: str | None,
-    jobs: int | None, is_shrunk: bool, coverage: bool, output: str,
+    world: str, workload: str, mutant: str | None, liveness: bool, nodes: int,
+    artifacts: Path | None, seed: int | None, seeds: str | None, seconds: float,
+    budget: float | None, faults: str | None, jobs: int | None, is_shrunk: bool,
+    coverage: bool, output: str,
 ) -> int:  # fmt: skip
     """Play seeds: each draws faults and when they strike, and every checker judges the run.
 
@@ -86,10 +89,10 @@ def run(
 
     chosen, total = _seeds(seed, seeds, is_endless_allowed=budget is not None)
     names = tuple(name.strip() for name in faults.split(",") if name.strip()) if faults else ()
-    plan = Plan(World(world), names, workload, seconds, mutant or "", liveness)
+    plan = Plan(World(world), names, workload, seconds, mutant or "", liveness, nodes)
     # Real processes need the machine for themselves.
-    jobs = 1 if world == "real" else jobs or _processors()
-    with _explained():
+    jobs = 1 if world == "real" else jobs or processors()
+    with explained():
         totals = _play(plan, chosen, total, jobs, budget, artifacts)
         shrunk = _shrink_first(plan, totals, artifacts) if is_shrunk else None
     if artifacts is not None:
@@ -226,7 +229,7 @@ def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
 @output_option()
 def replay(
     schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
-    artifacts: Path | None, times: int, output: str,
+    nodes: int, artifacts: Path | None, times: int, output: str,
 ) -> int:  # fmt: skip
     """Play one schedule again.
 
@@ -237,8 +240,8 @@ def replay(
     \b
     raftmq chaos replay found/sim-log-seed-7
     """
-    plan, read = _to_play(schedule, world, workload, mutant, liveness)
-    with _explained():
+    plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes)
+    with explained():
         outcomes = [plan.play(read) for _ in range(times)]
         outcome = outcomes[0]
         folder = _kept(outcome, artifacts, plan)
@@ -266,7 +269,7 @@ def replay(
 @output_option()
 def shrink(
     schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
-    artifacts: Path | None, trials: int, output: str,
+    nodes: int, artifacts: Path | None, trials: int, output: str,
 ) -> int:  # fmt: skip
     """Leave out the faults that do not matter to a failure, and make the others milder.
 
@@ -277,8 +280,8 @@ def shrink(
     \b
     raftmq chaos shrink found/sim-log-seed-7 --artifacts smaller/
     """
-    plan, read = _to_play(schedule, world, workload, mutant, liveness)
-    with _explained():
+    plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes)
+    with explained():
         outcome = plan.play(read)
         if outcome.is_good:
             fix = "shrink what `raftmq chaos run` reports, with the options that it prints"
@@ -363,14 +366,15 @@ SCHEDULE_FIX = (
 
 
 def _to_play(
-    text: str, world: str, workload: str, mutant: str | None, is_liveness: bool
+    text: str, world: str, workload: str, mutant: str | None, is_liveness: bool, nodes: int
 ) -> "tuple[Plan, Schedule]":
     """What to play, and how: a kept run as it was played, unless options say otherwise."""
     from raftmq.chaos.campaign import Plan
     from raftmq.chaos.faults import Schedule, World
 
     options: dict[str, Any] = {
-        "world": world, "workload": workload, "mutant": mutant, "liveness": is_liveness
+        "world": world, "workload": workload, "mutant": mutant, "liveness": is_liveness,
+        "nodes": nodes,
     }  # fmt: skip
     place = text[:60]
     try:
@@ -388,7 +392,7 @@ def _to_play(
         raise Failure(f"{place}: {why}", fix=SCHEDULE_FIX, code=ExitCode.USAGE) from None
     plan = Plan(
         World(options["world"]), (), options["workload"], mutant=options["mutant"] or "",
-        is_liveness=options["liveness"],
+        is_liveness=options["liveness"], nodes=options["nodes"],
     )  # fmt: skip
     return plan, schedule
 
@@ -418,7 +422,7 @@ def _kept_run(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turn what cannot be played into an error with a remedy."""
     from raftmq.chaos.campaign import CannotPlay
 
@@ -434,5 +438,6 @@ def _explained() -> Iterator[None]:
         raise Failure(f"{problem.name} is not installed", fix=fix) from None
 
 
-def _processors() -> int:
+def processors() -> int:
+    """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -185,6 +185,11 @@ class Meter:
         if self._bar is not None:
             self._bar.stop()
 
+    @property
+    def done(self) -> float:
+        """How much is done."""
+        return self._done
+
     def advance(self, count: float, what: str | None = None) -> None:
         """So much more is done; `what` replaces the words before the bar."""
         self._done += count

@@ -30,6 +30,7 @@ PATIENCE_US = 400_000
 """Time between two tries."""
 
 VOTERS_MAX = 7
+"""A cluster that was founded smaller does not grow beyond this."""
 
 INCARNATION = 1 << 32
 """What the ids of two nodes at one place differ by: see `raftmq.broker.group.node_of`."""
@@ -67,7 +68,8 @@ class Operator:
         if change is None:
             return
         after = becomes(leader.conf_state, change)
-        if not atlas.may_become(self._cluster, after) or not 1 <= len(after.voters) <= VOTERS_MAX:
+        voters_max = max(VOTERS_MAX, self._cluster.settings.nodes)
+        if not atlas.may_become(self._cluster, after) or not 1 <= len(after.voters) <= voters_max:
             counts["changes that would break the cluster"] += 1
             return
         try:

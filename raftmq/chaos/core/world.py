@@ -48,11 +48,14 @@ EVENTS_MAX = 20_000
 
 
 def draw_schedule(
-    seed: int, *, seconds: float = SECONDS, kinds: Sequence[Fault] | None = None
+    seed: int, *, seconds: float = SECONDS, kinds: Sequence[Fault] | None = None, nodes: int = 0
 ) -> Schedule:
-    """The schedule of a seed, for the cluster of that seed; `kinds`: all that this world makes."""
+    """The schedule of a seed, for the cluster of that seed or one of so many `nodes`.
+
+    `kinds`: None for all that this world makes.
+    """
     chosen = of_world(World.CORE) if kinds is None else kinds
-    return draw(seed, chosen, nodes=draw_settings(seed).nodes, seconds=seconds)
+    return draw(seed, chosen, nodes=nodes or draw_settings(seed).nodes, seconds=seconds)
 
 
 def run(schedule: Schedule, settings: Settings | None = None) -> Outcome:

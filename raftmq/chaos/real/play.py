@@ -2,7 +2,7 @@
 
     outcome = run(draw(7, of_world(World.REAL), nodes=3, seconds=60))
 
-1. Three nodes start behind the proxy, on the overlay if there is one; clients begin to work.
+1. The nodes start behind the proxy, on the overlay if there is one; clients begin to work.
 2. The nemesis plays the schedule; the operator starts what ended.
 3. Everything heals. In liveness mode one node stays dead at first, and the rest must make progress.
 4. All members must come back and agree; producers end; readers read to the end; one more reads all.
@@ -95,6 +95,7 @@ def run(
     workload: str = "log",
     *,
     is_liveness: bool = False,
+    nodes: int = NODES,
     folder: Path | None = None,
     is_overlay_wanted: bool = True,
 ) -> Outcome:
@@ -104,6 +105,7 @@ def run(
         schedule: which faults, and for how long in all.
         workload: see `WORKLOADS`.
         is_liveness: at the heal one node stays dead for a while; the rest must make progress.
+        nodes: founding nodes of the cluster; schedules name them from 1.
         folder: where to put everything, which is kept; None: a temporary one.
         is_overlay_wanted: False leaves disks alone; where none is possible, they are anyway.
 
@@ -116,7 +118,13 @@ def run(
     place.mkdir(parents=True, exist_ok=True)
     can_fail = is_overlay_wanted and not why_no_overlay()
     playing = partial(
-        _run, schedule, workload, is_liveness=is_liveness, folder=place, can_fail=can_fail
+        _run,
+        schedule,
+        workload,
+        is_liveness=is_liveness,
+        nodes=nodes,
+        folder=place,
+        can_fail=can_fail,
     )
     try:
         return trio.run(playing)
@@ -126,14 +134,22 @@ def run(
 
 
 async def _run(
-    schedule: Schedule, workload: str, *, is_liveness: bool, folder: Path, can_fail: bool
+    schedule: Schedule,
+    workload: str,
+    *,
+    is_liveness: bool,
+    nodes: int,
+    folder: Path,
+    can_fail: bool,
 ) -> Outcome:
     recorder = Recorder()
     work = WORKLOADS[workload]
     # Calls without a timeout have that of their client, which is not known here.
     deadlines = Deadlines(now=trio.current_time, seconds=None, slack_seconds=LATE_SECONDS_MAX)
     with deadlines.watched():
-        async with _staged(schedule, recorder, work, folder=folder, can_fail=can_fail) as stage:
+        async with _staged(
+            schedule, recorder, work, count=nodes, folder=folder, can_fail=can_fail
+        ) as stage:
             watch, operator = Watch(stage), Operator(stage)
             is_whole = await _work(stage, schedule, watch, operator, is_liveness=is_liveness)
             await watch.look()
@@ -149,6 +165,7 @@ async def _staged(
     recorder: Recorder,
     work: Callable[..., Work],
     *,
+    count: int,
     folder: Path,
     can_fail: bool,
 ) -> AsyncIterator[Stage]:
@@ -159,7 +176,7 @@ async def _staged(
     copies = folder / "copies"
     await trio.Path(copies).mkdir(exist_ok=True)
     async with disks(folder / "disks", seed=schedule.seed, can_fail=can_fail) as made:
-        nodes = Nodes(folder, NODES, proxy=proxy, disks=made)
+        nodes = Nodes(folder, count, proxy=proxy, disks=made)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(proxy.run)

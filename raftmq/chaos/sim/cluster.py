@@ -261,8 +261,11 @@ class Cluster:
         await self.start()
         await self.wait_led(0)
         await self.wait_until(lambda: self.nodes[self.leader(0)].catalog.is_bootstrapped)
-        # Each node shall lead one data group: wait until the leadership has been handed round.
-        await self.wait_until(lambda: [self.leader(group) for group in (1, 2, 3)] == [1, 2, 3])
+        # Data groups are spread over the nodes: wait until the leadership has been handed round.
+        spread = {group: (group - 1) % len(self.peers) + 1 for group in (1, 2, 3)}
+        await self.wait_until(
+            lambda: all(self.leader(group) == node for group, node in spread.items())
+        )
 
     async def wait_known(self, topic: str) -> None:
         """Wait until every node that runs knows a topic."""

@@ -18,7 +18,8 @@ from raftmq.client import Client
 from raftmq.errors import RaftmqError, Rejected
 
 NODES_MAX = 7
-"""A cluster does not grow beyond this, nor are more nodes replaced in one run."""
+"""Highest number of a node that a fault brings into a cluster of five founders or fewer; a larger
+cluster gets two more nodes. It bounds how many nodes are replaced in one run."""
 
 CHANGE_SECONDS = 6.0
 """So long a change is tried."""
@@ -27,6 +28,11 @@ CHANGE_SECONDS = 6.0
 def new_node(stage: Stage) -> int:
     """A number that was never used."""
     return max(stage.cluster.machines) + 1
+
+
+def may_grow(stage: Stage) -> bool:
+    """True if a fault may bring one more node into the cluster."""
+    return new_node(stage) <= max(NODES_MAX, len(stage.seats) + 2)
 
 
 async def ask(stage: Stage, change: Callable[[Client], Awaitable[None]]) -> bool:
@@ -72,7 +78,7 @@ async def _replace(mq: Client, *, old: int, new: int, host: str, timeout: float)
 
 
 async def _add(stage: Stage) -> None:
-    if new_node(stage) > NODES_MAX:
+    if not may_grow(stage):
         return
     new = start_new(stage)
 
@@ -125,7 +131,7 @@ def remove_leader(stage: Stage, event: Event) -> None:
 def replace_node(stage: Stage, event: Event) -> None:
     """A new node takes the place of another."""
     old = stage.nodes_of(event)[0]
-    if new_node(stage) <= NODES_MAX and old not in stage.retired:
+    if may_grow(stage) and old not in stage.retired:
         stage.spawn(_replace_and_retire, stage, old)
 
 

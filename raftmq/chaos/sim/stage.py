@@ -324,9 +324,16 @@ class Stage:
     # Who may be hurt for good, and who was.
 
     def may_damage(self, node: int) -> bool:
-        """True if a disk may be damaged without the damaged ones becoming half of all."""
+        """True if a disk may be damaged without the damaged ones becoming half of all nodes, or
+        half of the replicas of a partition group that this node carries."""
         hurt = self.damaged | {node}
-        return 2 * len(hurt & set(self.members())) < len(self.seats)
+        catalog = self.newest_catalog()
+        groups = [group.members for group in catalog.groups.values()] if catalog else []
+        return 2 * len(hurt & set(self.members())) < len(self.seats) and all(
+            2 * len(hurt.intersection(members)) < len(members)
+            for members in groups
+            if node in members
+        )
 
     def note_damage(self, node: int, *, forgets: bool = True) -> None:
         """A disk was damaged. With `forgets`, what it held does not bind its replicas any more."""
