@@ -27,9 +27,9 @@ from typing import Protocol
 
 import trio
 
-from raftmq.errors import ProtocolError
+from raftmq.errors import ProtocolError, Reason
 from raftmq.wire.address import why_no_address
-from raftmq.wire.codec import pack, unpack
+from raftmq.wire.codec import Misfit, pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
 
@@ -166,7 +166,8 @@ class Handler(Protocol):
 
     def handle(self, connection: "Connection", frame: Frame) -> None:
         """Act on a frame; answer now or later through the connection. Never waits, never raises
-        but `ProtocolError`, which closes the connection."""
+        but `Misfit`, by which the request is refused, and `ProtocolError`, which closes the
+        connection."""
 
     def settle(self) -> None:
         """All frames that have come so far were handed over: act on them."""
@@ -398,7 +399,13 @@ class Connection:
     def _handle(self, frame: Frame) -> None:
         if frame.kind not in _UNANSWERED:
             self._open_request(frame)
-        self._handler.handle(self, frame)
+        try:
+            self._handler.handle(self, frame)
+        except Misfit as error:
+            if frame.kind in _UNANSWERED:
+                raise
+            # The frames after it can be read: other requests on this connection go on.
+            self.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, str(error)))
 
     def _open_request(self, frame: Frame) -> None:
         if frame.correlation in self._open:

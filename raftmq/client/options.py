@@ -57,6 +57,7 @@ def reading(
     Raises:
         Rejected: `BAD_ARGUMENT`, they contradict each other.
     """
+    require_name(group)
     is_broadcast = mode is Mode.BROADCAST
     is_member = is_broadcast or queues == "assigned"
     require(not isinstance(queues, str) or queues == "assigned", f"queues={queues!r} is no choice")
@@ -112,6 +113,7 @@ def popping(
     Raises:
         Rejected: `BAD_ARGUMENT`.
     """
+    require_name(group)
     if not group:
         message = f"mode {mode.value!r} is for the consumers of a group: give group="
         raise Rejected(Reason.BAD_ARGUMENT, message)
@@ -121,6 +123,11 @@ def popping(
     ahead = PREFETCH if prefetch is None else prefetch
     is_latest = start == "latest"
     return PopSettings(group, mode, is_latest, ahead, prefetch_bytes, invisible, renew, wish)
+
+
+def require_name(group: object) -> None:
+    """Refuse a group's name that is no text."""
+    require(group is None or isinstance(group, str), f"group={group!r} is no text")
 
 
 def only(options: Mapping[str, Any], own: set[str]) -> dict[str, Any]:

@@ -1,7 +1,11 @@
-"""What an `ErrorReply` means to a client: try again, or which exception to raise."""
+"""What an `ErrorReply` means to a client: try again, or which exception to raise; and requests
+that are refused before they are sent.
+"""
+
+import msgspec
 
 from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, Unavailable
-from raftmq.wire.codec import unpack
+from raftmq.wire.codec import Misfit, pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 
@@ -28,6 +32,21 @@ def exception_of(error: ErrorReply) -> RaftmqError:
         return Rejected(Reason(error.code), error.message)
     except ValueError:
         return ProtocolError(f"refused for a reason unknown here, {error.code!r}: {error.message}")
+
+
+def header_of(message: msgspec.Struct) -> bytes:
+    """The header of a request that holds what the application gave.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, a field has another type; the text names it. Nothing was sent.
+    """
+    try:
+        header = pack(message)
+        unpack(type(message), header)
+    except (Misfit, TypeError, ValueError, OverflowError) as error:
+        text = str(error) if isinstance(error, Misfit) else f"{type(message).__name__}: {error}"
+        raise Rejected(Reason.BAD_ARGUMENT, text) from error
+    return header
 
 
 def is_refused(error: BaseException | None) -> bool:

@@ -35,7 +35,7 @@ from raftmq.errors import (
     Rejected,
     Unavailable,
 )
-from raftmq.wire.codec import pack, unpack
+from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ClusterView,
@@ -51,7 +51,7 @@ from .address import Address
 from .calls import LeaderCall
 from .connection import Answer, Connection, Lost, open_connection
 from .message import QUEUE_BITS
-from .refusals import exception_of, is_refused, refusal_of
+from .refusals import exception_of, header_of, is_refused, refusal_of
 from .supervisor import Nest
 from .world import ClientWorld
 
@@ -411,7 +411,7 @@ class Router:
         """The table with all that was decided before the call; give it a deadline."""
 
         async def ask(question: Metadata) -> ClusterView:
-            header = pack(question)
+            header = header_of(question)
             call = LeaderCall(self, SYSTEM_GROUP, FrameKind.METADATA, header, lambda _: None, None)
             return _view_in(await call.run())
 
@@ -474,7 +474,7 @@ class Router:
                 connection = candidate
 
                 async def ask(question: Metadata) -> ClusterView:
-                    return _view_in(await connection.call(FrameKind.METADATA, pack(question)))
+                    return _view_in(await connection.call(FrameKind.METADATA, header_of(question)))
 
                 view = await _all_pages(ask, Metadata(topics))
                 self._take_in(view, keep_topics=topics is not None)
@@ -537,7 +537,7 @@ class Router:
             Unavailable: the time ran out; nothing was changed.
             OutcomeUnknown: the time ran out, and a change was sent and not answered.
         """
-        header = b"" if message is None else pack(message)
+        header = b"" if message is None else header_of(message)
         call = LeaderCall(self, group, kind, header, refusal_in, queue_number, body)
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             try:

@@ -46,6 +46,10 @@ class _Codecs(threading.local):
 _CODECS = _Codecs()
 
 
+class Misfit(ProtocolError):
+    """A message is plain CBOR, and a field does not have its type or range."""
+
+
 def pack(message: msgspec.Struct) -> bytes:
     """The header of this message: one CBOR array, in the order of the struct's fields.
 
@@ -60,8 +64,8 @@ def unpack(type_: type[S], header: bytes) -> S:
     """The message that `header` holds. Numbers and text are not converted into each other.
 
     Raises:
-        ProtocolError: it is not exactly one CBOR item, or does not fit the type; the text names
-            the message and the field.
+        Misfit: it does not fit the type; the text names the message and the field.
+        ProtocolError: it is not exactly one CBOR item.
     """
     source = BytesIO(header)
     decoder = _CODECS.decoder
@@ -77,7 +81,7 @@ def unpack(type_: type[S], header: bytes) -> S:
         return msgspec.convert(plain, type_, strict=True, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         field = _field_of(type_, plain, str(error))
-        raise ProtocolError(f"{type_.__name__}{field}: {error}") from None
+        raise Misfit(f"{type_.__name__}{field}: {error}") from None
 
 
 def _field_of(type_: type[msgspec.Struct], plain: object, message: str) -> str:

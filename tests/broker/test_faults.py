@@ -182,10 +182,6 @@ FRAMES: dict[str, tuple[bytes, str]] = {
         "protocol",
     ),
     "header that is no CBOR": (b"".join(encode_frame(FrameKind.FETCH, 1, b"\xff")), "protocol"),
-    "fields of the wrong type": (
-        b"".join(encode_frame(FrameKind.FETCH, 1, b"\x83\x01\x02\x03")),
-        "protocol",
-    ),
 }
 
 
@@ -201,6 +197,19 @@ def test_bad_frame_closes_its_connection_with_a_reason_and_no_other(name: str) -
             assert reply.code == code
             assert reply.message
             await good.produce(QUEUE, [b"x"], 0)
+
+    in_cluster(scenario)
+
+
+def test_request_with_a_field_of_the_wrong_type_is_answered_and_its_connection_goes_on() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        async with cluster.client(cluster.leader_of(QUEUE)) as client:
+            with pytest.raises(Refused) as caught:
+                await client.request(FrameKind.FETCH, b"\x83\x01\x02\x03")
+            assert caught.value.reply.code == "bad_argument"
+            assert "Fetch.queues" in caught.value.reply.message
+            await client.produce(QUEUE, [b"x"], 0)
 
     in_cluster(scenario)
 

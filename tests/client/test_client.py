@@ -355,3 +355,18 @@ async def test_offsets_of_very_many_queues_are_asked_for_and_committed_in_parts(
         assert [offset.queue for offset in group.offsets] == list(range(30))
     asked = sum(node.requests.count(FrameKind.COMMIT) for node in cluster.nodes.values())
     assert asked == 9
+
+
+async def test_arguments_of_the_wrong_type_are_refused_at_the_call(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq:
+        for group in (5, b"billing"):
+            for mode in ("pull", "broadcast", "pop", "ordered"):
+                with pytest.raises(Rejected, match="is no text") as caught:
+                    mq.consumer("orders", group=group, mode=mode)  # type: ignore[call-overload]
+                assert caught.value.reason is Reason.BAD_ARGUMENT
+        for commit in (None, "yes", 1):
+            with pytest.raises(Rejected, match="EndTransaction") as caught:
+                await mq.end_transaction("t1-1", commit=commit)  # type: ignore[arg-type]
+            assert caught.value.reason is Reason.BAD_ARGUMENT
+        assert not any(FrameKind.END in node.requests for node in cluster.nodes.values())
