@@ -16,7 +16,7 @@ Invariants:
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+_OWN_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of PySpark that write each refused query to stderr, as JSON with Java's stack, and hand
+nothing on to the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,33 @@ def _logged_into(path: Path) -> Iterator[None]:
     handler = logging.FileHandler(path)
     logging.getLogger().addHandler(handler)
     try:
-        yield
+        with ExitStack() as stack:
+            for name in _OWN_LOGGERS:
+                stack.enter_context(_alone(name, path))
+            yield
     finally:
         logging.getLogger().removeHandler(handler)
         handler.close()
+
+
+@contextmanager
+def _alone(name: str, path: Path) -> Iterator[None]:
+    """What one of PySpark's loggers gets inside goes to the end of this file only."""
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger(name)
+    # A handler of its own: PySpark sets the format of each.
+    handler, before = logging.FileHandler(path), logger.handlers[:]
+    for other in before:
+        logger.removeHandler(other)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        for other in before:
+            logging.Logger.addHandler(logger, other)
 
 
 def _is_of_spark(error: Exception) -> bool:

@@ -1,5 +1,7 @@
 """What goes wrong in a job leaves its command as two lines and an exit code."""
 
+import json
+import logging
 import os
 import subprocess
 import sys
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.cli.pipeline.running import Starter
+from raftmq.cli.pipeline.running import Starter, _logged_into
 from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.pipeline import PipelineError
 
@@ -67,3 +69,23 @@ def test_ctrl_c_while_java_works_writes_nothing_to_the_terminal(tmp_path: Path) 
     )
     assert (ran.stdout, ran.stderr) == ("interrupted\n", "starting Spark\n")
     assert "while sending command" in (tmp_path / "raftmq" / "spark.log").read_text()
+
+
+@pytest.mark.parametrize("name", ["SQLQueryContextLogger", "DataFrameQueryContextLogger"])
+def test_what_spark_says_of_a_refused_query_is_in_its_log_only(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger(name)
+    logger.propagate = False
+    before = logger.handlers[:]
+    path = tmp_path / "logs" / "spark.log"
+    with _logged_into(path):
+        logger.error("no such column")
+        logging.getLogger("py4j").error("a call was ended")
+    assert capfd.readouterr().err == ""
+    said = path.read_text().splitlines()
+    assert json.loads(said[0])["msg"] == "no such column"
+    assert "a call was ended" in said[1]
+    assert logger.handlers == before
