@@ -10,6 +10,8 @@
 | forget deleted topics | leader of a data group | its machine knows queues of a deleted topic |
 | take over subscriptions | leader of a data group | the catalog has newer ones than its log |
 | forget deleted consumer groups | leader of a data group | its machine serves some |
+| forget what those committed | leader of a data group | the catalog has newer deletions |
+| forget deletions | leader of the system group | all data groups have carried them out |
 | count what retention took | leader of a data group | it was of use to a consumer group |
 | change members | leader of any group | the catalog wants other members than the group has |
 | forget nodes that left | leader of the system group | a leaving node carries nothing any more |
@@ -34,6 +36,7 @@ from raftmq.pop.replicas import member_of
 
 from .clocks import Clocks
 from .fetches import Source
+from .forgetting import find_done, next_part
 from .group import Group, node_of
 from .members import is_unused, next_step
 from .resubscribing import resubscription
@@ -54,6 +57,9 @@ given it up a moment ago because it is stopping."""
 HAND_OVER_LAG_MAX = 256
 """Records that the preferred leader may lack when it is handed the leadership."""
 
+
+CLOSED_MAX = 1000
+"""Attachments in one record that forgets them."""
 
 LOST_MAX = 10_000
 """Queues in one record that tells what is lost."""
@@ -121,11 +127,13 @@ class Duties:
             self._found()
             self._name()
             self._forget_left()
+            self._prune_deletions()
         else:
             self._retain(group)
             self._forget_deleted(group)
             self._resubscribe(group)
             self._close_groups(group)
+            self._forget_offsets(group)
             self._lose(group)
         if self._change_members(group):
             return
@@ -238,6 +246,22 @@ class Duties:
             payload = encode_commands(gone)
             self._propose("left", self._node.groups[SYSTEM_GROUP], payload)
 
+    def _prune_deletions(self) -> None:
+        """Forget deletions of consumer groups that every data group has carried out."""
+        duty = ("prune", SYSTEM_GROUP)
+        if len(self._node.catalog.deletions) and duty not in self._under_way:
+            self._under_way.add(duty)
+            self._node.start_soon(self._ask_and_prune)
+
+    async def _ask_and_prune(self) -> None:
+        try:
+            command = await find_done(self._node)
+        finally:
+            self._under_way.discard(("prune", SYSTEM_GROUP))
+        if command is not None:
+            payload = encode_commands([command])
+            self._propose("prune", self._node.groups[SYSTEM_GROUP], payload)
+
     def _spread(self, group: Group) -> None:
         """Hand over to the group's first member if it does not lead and could."""
         wanted = self._node.catalog.groups.get(group.number)
@@ -317,7 +341,17 @@ class Duties:
             if number <= known.number_last and number not in known.attachments
         ]
         if gone:
-            self._propose("close", group, encode_commands([CloseGroups(gone)]))
+            command = CloseGroups(gone[:CLOSED_MAX])
+            self._propose("close", group, encode_commands([command]), then=self.think)
+
+    def _forget_offsets(self, group: Group) -> None:
+        """Forget what consumer groups that were deleted had committed."""
+        assert isinstance(group.machine, PartitionMachine)
+        if not group.is_current:
+            return
+        command = next_part(self._node.catalog, group.machine.offsets)
+        if command is not None:
+            self._propose("forget_offsets", group, encode_commands([command]), then=self.think)
 
     def _lose(self, group: Group) -> None:
         """Tell the consumer groups that pop what retention took of their queues."""

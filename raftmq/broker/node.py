@@ -62,6 +62,7 @@ from .disk import DiskLoop
 from .duties import Duties
 from .feeding import Feeding
 from .fetches import Fetches, Source
+from .forgetting import Forgetting
 from .founding import answer_probe, wait_admitted
 from .group import Group, node_of
 from .hosting import GroupOpener
@@ -463,7 +464,7 @@ class Node:
         self._assigning = Assigning(self, timers=self.timers, limits=limits)
         others = self._popping.handlers | self._assigning.handlers | Backlogs(self).handlers
         others |= self.releasing.handlers | Tracing(self, self._reader).handlers
-        others |= Transacting(self).handlers
+        others |= Transacting(self).handlers | Forgetting(self).handlers
         self._feeding = Feeding(
             self, matching=self._fetches.matching, timers=self.timers, reader=self._reader
         )

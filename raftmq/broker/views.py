@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from raftmq.errors import Unavailable
+from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.messages import ClusterView, FrameKind, GroupView, Metadata, NodeView
 
 from .group import node_of
@@ -59,4 +60,5 @@ def _group_view(node: "Node", number: int) -> GroupView:
         [node_of(member) for member in conf.learners],
         [node_of(member) for member in conf.voters_outgoing],
         sorted(set(members)),
+        group.machine.offsets.forgotten if isinstance(group.machine, PartitionMachine) else 0,
     )

@@ -137,18 +137,21 @@ def alter(session: Session, /, name: str, output: str, **policy: Any) -> None:
 @click.command()
 @click.argument("name")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also if it has members: these end with an error.")
 @with_session
-def delete(session: Session, name: str, yes: bool) -> None:
-    """Delete a consumer group with its filters, what it has in hand and its dead letters, after
-    asking.
+def delete(session: Session, name: str, yes: bool, force: bool) -> None:
+    """Delete a consumer group after asking: its filters, committed offsets, what it has in hand and
+    its dead letters.
 
-    Messages stay where they are, and so do offsets that were committed under its name.
+    Messages stay where they are. A group that broadcasts takes its instances along; NAME@INSTANCE
+    is one of them. Members must have left, unless --force is given. Stop consumers that read by
+    offset without being members: their next commit begins the group again.
     """
     if not yes:
-        confirm(f"Delete consumer group {name!r} with all that it has in hand or dead?")
+        confirm(f"Delete consumer group {name!r} with all that it has committed, in hand or dead?")
 
     async def call(mq: "Client") -> None:
-        await mq.admin.delete_consumer_group(name)
+        await mq.admin.delete_consumer_group(name, force=force)
 
     session.run(call)
     note(f"deleted {name}")

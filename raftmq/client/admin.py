@@ -221,16 +221,21 @@ class Admin:
         """
         return await find_groups(self._router, name, topic, timeout)
 
-    async def delete_consumer_group(self, name: str, *, timeout: float | None = None) -> None:
-        """Forget a consumer group: what it has in hand, its dead letters, its filters.
+    async def delete_consumer_group(
+        self, name: str, *, force: bool = False, timeout: float | None = None
+    ) -> None:
+        """Forget a consumer group: what it has in hand or committed, dead letters and filters.
 
-        Its consumers are refused from then on; messages stay where they are. Offsets that were
-        committed under its name stay, too.
+        Messages stay. A broadcast group takes its instances along; `group@instance` is one of them.
+        Members must have left; with `force` they end by an error. Consumers that read by offset
+        without being members are not known: stop them first, as a commit begins the group again.
 
         Raises:
-            Rejected: `UNKNOWN_GROUP`.
+            Rejected: `UNKNOWN_GROUP`; `BAD_ARGUMENT`: it has members.
+            OutcomeUnknown: it is deleted, but a partition group without a leader has yet to forget
+                what was committed: that happens by itself. To do it again is safe.
         """
-        await delete_group(self._router, name, timeout)
+        await delete_group(self._router, name, is_forced=force, timeout=timeout)
 
     async def attach(
         self,

@@ -164,9 +164,12 @@ class BlockingAdmin:
         call = partial(self._admin.consumer_groups, name=name, topic=topic, timeout=timeout)
         return self._loop.wait(call)
 
-    def delete_consumer_group(self, name: str, *, timeout: float | None = None) -> None:
+    def delete_consumer_group(
+        self, name: str, *, force: bool = False, timeout: float | None = None
+    ) -> None:
         """See `Admin.delete_consumer_group`."""
-        self._loop.wait(lambda: self._admin.delete_consumer_group(name, timeout=timeout))
+        call = partial(self._admin.delete_consumer_group, name, force=force, timeout=timeout)
+        self._loop.wait(call)
 
     def attach(
         self,

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import anyio
 import msgspec
 
-from raftmq.errors import Reason, Rejected
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected
 from raftmq.pop.consumer_groups import (
     Attach,
     ConsumerGroupCommand,
@@ -18,10 +19,12 @@ from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import (
     ConsumerGroupView,
     FindConsumerGroups,
+    ForgetGroup,
     FoundConsumerGroups,
 )
 from raftmq.wire.messages import Admin, AdminDone, FrameKind
 
+from .offsets import committed_of, seconds_left
 from .router import SYSTEM_GROUP, Router
 
 E = TypeVar("E", Mode, Order)
@@ -127,9 +130,44 @@ async def put_group(
     await _change(router, PutConsumerGroup(name, mode_of(mode), policy), timeout)
 
 
-async def delete_group(router: Router, name: str, timeout: float | None = None) -> None:
-    """Forget a consumer group with its attachments and filters."""
-    await _change(router, DeleteConsumerGroup(name), timeout)
+async def delete_group(
+    router: Router, name: str, *, is_forced: bool = False, timeout: float | None = None
+) -> None:
+    """Delete a consumer group: see `Admin.delete_consumer_group`. The timeout is for all of it.
+
+    Cancelling leaves it deleted or not; what is begun goes on by itself.
+    """
+    left = seconds_left(router, timeout)
+    has_offsets = False
+    view = await router.within(left(), router.ask_system_leader([]), "reading the routing table")
+    groups = [group.id for group in view.groups if group.id != SYSTEM_GROUP]
+    if not await find_groups(router, name, None, left()):
+        for group in groups:
+            has_offsets = has_offsets or bool(await committed_of(router, group, name, left()))
+    command = DeleteConsumerGroup(name, is_whole=True, is_forced=is_forced, has_offsets=has_offsets)
+    index = int(await _change(router, command, left()))
+    silent: dict[int, RaftmqError] = {}
+
+    async def forget(group: int) -> None:
+        message = ForgetGroup(group, index)
+        try:
+            await router.call_leader(
+                group, FrameKind.FORGET_GROUP, message, timeout=left(), is_change=True
+            )
+        except RaftmqError as error:
+            silent[group] = error
+
+    async with anyio.create_task_group() as tasks:
+        for group in groups:
+            tasks.start_soon(forget, group)
+    if silent:
+        numbers = ", ".join(map(str, sorted(silent)))
+        message = (
+            f"consumer group {name!r} is deleted, but what it committed in partition groups "
+            f"{numbers} is not forgotten yet: that follows by itself as soon as they have a "
+            f"leader; {next(iter(silent.values()))}"
+        )
+        raise OutcomeUnknown(message)
 
 
 async def attach(

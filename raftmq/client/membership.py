@@ -27,10 +27,14 @@ class Member:
         """Become a member; safe to repeat.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`, `GROUP_MODE`, or `FENCED`: it joins again, and meanwhile
-                another process has taken the place of its instance.
+            Rejected: `UNKNOWN_TOPIC`, `GROUP_MODE`; if it joins again `UNKNOWN_GROUP`: the group
+                was deleted meanwhile, or `FENCED`: another process has taken the place of its
+                instance.
         """
-        await self._change(msgspec.structs.replace(self.join_command, is_again=is_again), timeout)
+        command = self.join_command
+        if is_again:
+            command = msgspec.structs.replace(command, is_again=True, must_exist=True)
+        await self._change(command, timeout)
 
     async def heartbeat(self, version: int, wait_ms: int) -> tuple[Assigned, float]:
         """Be heard, and wait for news beyond `version`.

@@ -16,7 +16,8 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `DeleteTopic` | the name is free again; numbers are never used twice | the topic's number |
 | `Subscribe`, `Unsubscribe` | what a consumer group wants of a topic | the version |
 | `PutConsumerGroup` | a consumer group with a mode and a policy | the policy's version |
-| `DeleteConsumerGroup` | the name is free again, its attachments and filters are gone | - |
+| `DeleteConsumerGroup` | attachments and filters are gone, offsets follow (`deletions`) | index |
+| `PruneDeletions` | every data group has carried out the deletions up to there | how many |
 | `Attach` | a consumer group takes messages of a topic | number, the policy's version |
 | `Detach` | it takes no more of them | the number that it had |
 | `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
@@ -52,6 +53,7 @@ from .consumer_groups import (
     Detach,
     PutConsumerGroup,
 )
+from .deletions import Deletions, PruneDeletions, delete_group, gone, is_expelled
 from .membership import (
     JoinGroup,
     LeaveGroup,
@@ -78,10 +80,10 @@ QUEUES_MAX = 1 << QUEUE_BITS
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
 
-_STATE_VERSION = 4
-_STATE_VERSIONS = (1, 2, 3, _STATE_VERSION)
+_STATE_VERSION = 5
+_STATE_VERSIONS = (1, 2, 3, 4, _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
-third no members."""
+third no members, the fourth no deletions."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
 
 
@@ -234,6 +236,7 @@ Command = (
     | Subscribe
     | Unsubscribe
     | ConsumerGroupCommand
+    | PruneDeletions
     | MemberCommand
 )
 
@@ -276,6 +279,8 @@ class Catalog:
         """Consumer groups with a mode and a policy, and which topics they take messages of."""
         self.memberships = Memberships()
         """Members of consumer groups that share out a topic's queues."""
+        self.deletions = Deletions()
+        """Consumer groups that were deleted, and that data groups may still have to forget."""
         self._names: dict[int, str] = {}
         self.topic_last = 0
         """The highest topic number given so far."""
@@ -347,8 +352,10 @@ class Catalog:
                 return self._subscribe(command)
             case PutConsumerGroup():
                 return self.consumer_groups.put(command, self.applied + 1)
-            case DeleteConsumerGroup(name=name):
-                return self._delete_consumer_group(name)
+            case DeleteConsumerGroup():
+                return delete_group(self, command)
+            case PruneDeletions(until=until):
+                return self.deletions.prune(until)
             case Attach() | Detach():
                 return self._attach(command)
             case JoinGroup():
@@ -484,18 +491,6 @@ class Catalog:
             return self.subscribers.subscribe(topic.id, command, index)
         return self.subscribers.unsubscribe(topic.id, command.consumer_group, index)
 
-    def _delete_consumer_group(self, name: str) -> Result:
-        index = self.applied + 1
-        members = self.memberships.count(name)
-        if members:
-            message = f"consumer group {name[:140]!r} has {members} members: stop them first"
-            return Refused(Reason.BAD_ARGUMENT, message)
-        had_filters = self.subscribers.drop_group(name, index)
-        if not self.consumer_groups.delete(name, index) and not had_filters:
-            message = f"there is no consumer group {name[:140]!r}: list those that there are"
-            return Refused(Reason.UNKNOWN_GROUP, message)
-        return Changed()
-
     def _attach(self, command: Attach | Detach) -> Result:
         topic = self.topics.get(command.topic)
         if topic is None:
@@ -507,13 +502,15 @@ class Catalog:
 
     def _join(self, command: JoinGroup, now: int) -> Result:
         topic, index = self.topics.get(command.topic), self.applied + 1
+        name, mode = command.consumer_group, command.mode
         if topic is None:
             return _unknown_topic(command.topic)
-        name, mode = command.consumer_group, command.mode
         known = self.consumer_groups.groups.get(name)
         if known is not None and known.mode is not mode:
             message = f"consumer group {name!r} has mode {known.mode}, not {mode}: use it as that"
             return Refused(Reason.GROUP_MODE, message)
+        if known is None and is_expelled(self, command):
+            return gone(name)
         result = self.memberships.join(topic.id, len(topic.groups), command, index=index, now=now)
         if known is None and isinstance(result, Changed):
             # If there are too many groups already, this one has members and no entry.
@@ -563,6 +560,7 @@ class Catalog:
             self.subscribers.dump(),
             self.consumer_groups.dump(),
             self.memberships.dump(),
+            self.deletions.dump(),
         ]
         return cbor2.dumps(msgspec.to_builtins(state))
 
@@ -580,12 +578,14 @@ class Catalog:
         catalog.groups = {group.id: group for group in msgspec.convert(groups, list[Group])}
         catalog.topics = {topic.name: topic for topic in msgspec.convert(topics, list[Topic])}
         catalog._names = {topic.id: topic.name for topic in catalog.topics.values()}
-        if newer:
-            catalog.subscribers.load(newer[0])
-        if len(newer) > 1:
-            catalog.consumer_groups.load(newer[1])
-        if len(newer) > 2:
-            catalog.memberships.load(newer[2])
+        loading = (
+            catalog.subscribers.load,
+            catalog.consumer_groups.load,
+            catalog.memberships.load,
+            catalog.deletions.load,
+        )
+        for load, dumped in zip(loading, newer, strict=False):
+            load(dumped)
         return catalog
 
 

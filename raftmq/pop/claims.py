@@ -84,9 +84,9 @@ class Claims:
             if known is not None and known.until == until:
                 del self._claims[number, key]
 
-    def close(self, number: int) -> None:
-        """An attachment is gone, and its claims with it."""
-        for at in [at for at in self._claims if at[0] == number]:
+    def close(self, numbers: set[int]) -> None:
+        """Attachments are gone, and their claims with them."""
+        for at in [at for at in self._claims if at[0] in numbers]:
             del self._claims[at]
         self._tidy()
 

@@ -66,13 +66,21 @@ class PutConsumerGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_co
 class DeleteConsumerGroup(
     msgspec.Struct, frozen=True, array_like=True, tag="delete_consumer_group"
 ):
-    """Forget a consumer group: its attachments with all that is in hand or dead, and its filters.
+    """Forget a consumer group: its attachments with all that is in hand or dead, its filters, and
+    what is committed under its name.
 
-    Offsets that were committed under its name stay.
+    Refused while it has members, unless it is forced.
     """
 
     name: str
     """The consumer group's name."""
+    is_whole: bool = False
+    """False in records of older software, after which committed offsets stay."""
+    is_forced: bool = False
+    """True: members are expelled."""
+    has_offsets: bool = False
+    """True: something is committed under its name, so there is such a group even if nothing of it
+    is kept in the catalog."""
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):

@@ -34,7 +34,7 @@ from raftmq.log.record import Kind, Record
 from . import calls
 from .commands import decode_commands
 from .delays import POSITION_BITS, RESERVED, Cancel, Carry, Delays, Run
-from .offsets import CommitOffsets, Offsets
+from .offsets import CommitOffsets, ForgetOffsets, Offsets
 from .producers import ClaimSessions, Producers
 from .results import Appended, Changed, Delayed, Refused, Result, UnsupportedVersion
 from .serving import Serving
@@ -44,11 +44,12 @@ from .transactions import Begin, End, Transactions, is_half
 VERSION = 1
 """The newest record version that this machine applies."""
 
-_STATE_VERSION = 9
-_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, _STATE_VERSION)
+_STATE_VERSION = 10
+_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
-these, the seventh no claimed sessions; the eighth had wishes whose time was over."""
+these, the seventh no claimed sessions; the eighth had wishes whose time was over, the ninth no
+deletions of consumer groups."""
 _DELAYED = 1 << 62
 """In a producer's session: a batch went not to an offset, but to this plus its number."""
 _DIGEST = struct.Struct("<QIQ")
@@ -72,6 +73,7 @@ class DropQueues(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
 
 Command = (
     CommitOffsets
+    | ForgetOffsets
     | ClaimSessions
     | Trim
     | DropQueues
@@ -249,6 +251,8 @@ class PartitionMachine:
         match command:
             case CommitOffsets():
                 return self.offsets.commit(command, self.ends, now)
+            case ForgetOffsets():
+                return self.offsets.forget(command, now)
             case ClaimSessions():
                 return self._claim(command, now)
             case Trim(index=index):

@@ -83,6 +83,9 @@ class JoinGroup(msgspec.Struct, frozen=True, array_like=True, tag="join"):
     mode: Mode = Mode.PULL
     """`PULL`: the queues are dealt out among the group's members. `BROADCAST`: each instance gets
     all of them, whatever other instances do."""
+    must_exist: bool = False
+    """True: refused if the group was deleted; so a member that was expelled does not create the
+    group again."""
 
     @property
     def offsets_name(self) -> str:
@@ -282,11 +285,15 @@ class Memberships:
 
     def count(self, consumer_group: str) -> int:
         """Members of a consumer group; of one that broadcasts: its instances."""
-        return sum(
-            consumer_group in (name, name.removesuffix(f"@{member.instance}"))
+        return len(self._members_of(consumer_group))
+
+    def _members_of(self, consumer_group: str) -> list[int]:
+        return [
+            member.number
             for (name, _), assignment in self.assignments.items()
             for member in assignment.members.values()
-        )
+            if consumer_group in (name, name.removesuffix(f"@{member.instance}"))
+        ]
 
     def join(self, topic: int, queues: int, command: JoinGroup, *, index: int, now: int) -> Result:
         """Carry out a command for a topic that exists; the value is the member's `Holding`."""
@@ -393,6 +400,10 @@ class Memberships:
                 assignment.deal(index)
             else:
                 del self.assignments[key]
+
+    def expel(self, consumer_group: str, index: int) -> None:
+        """A consumer group is deleted, and its members with it."""
+        self._remove(self._members_of(consumer_group), index)
 
     def topic_changed(self, topic: int, queues: int, index: int) -> None:
         """A topic has more queues."""

@@ -16,14 +16,26 @@ nothing; so what is committed goes back only if the owner wants it, not because 
 The offsets of an instance of a broadcast group are kept for a time after the last commit
 (`kept_ms`), as nobody knows whether it ever comes back.
 
+When a consumer group is deleted, the leader names it here (`ForgetOffsets`), in the order in which
+groups were deleted, a part in each record. Epochs are indexes of the catalog's log, like the
+deletion: a member's commit under a lower epoch is one of the deleted group that comes late.
+
+    deletion 50 of "billing"      -> nothing is committed, no queue has an owner
+    commit 41, epoch 9            -> fenced, for a day
+    commit 3, epoch 60            -> 3: another group with this name
+
 Invariants:
 - Under one epoch of a queue only one owner's commits count, in the order of their numbers.
 - An epoch never goes back while the group's offsets are kept.
-- What is forgotten when depends on the records' times alone.
+- What is forgotten when depends on the log alone.
+- A deletion is carried out once: a later record that names it again changes nothing.
+
+Left out: a commit without an epoch that comes after the deletion. It names no owner, so it begins
+the group again.
 """
 
 from collections.abc import Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import msgspec
@@ -36,6 +48,12 @@ CLAIM = -1
 """An offset that leaves what is committed as it is: only the epoch counts."""
 KEPT_MS_MAX = 90 * 24 * 3600 * 1000
 """Offsets with a lease are kept for three months at the most."""
+FENCE_MS = 24 * 3600 * 1000
+"""Members of a deleted group are fenced for a day: no request is under way for longer."""
+FENCES_MAX = 65_536
+"""Deleted groups whose members are fenced; those that were deleted first give way."""
+_SPARE_TIMERS = 1024
+"""Timers of groups that were deleted may be so many, and as many as those that count."""
 
 
 class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
@@ -57,6 +75,29 @@ class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
     """True for a plain commit by an operator: it counts whoever owns the queues."""
 
 
+class ForgetOffsets(msgspec.Struct, frozen=True, array_like=True, tag="forget_offsets"):
+    """Consumer groups were deleted: forget what is kept under their names."""
+
+    names: list[str]
+    """Names of consumer groups and of instances."""
+    deletions: list[int]
+    """For each the index of its deletion in the catalog's log."""
+    since: int
+    """The deletions up to this index were carried out when the record was proposed; if others have
+    been since, it changes nothing."""
+    until: int
+    """With this record the deletions up to this index are carried out; `since`: more follows."""
+
+
+class Fence(msgspec.Struct, frozen=True, array_like=True):
+    """Members of a deleted consumer group that may still commit."""
+
+    deletion: int
+    """Index of the deletion: their epochs are lower."""
+    until: int
+    """When it falls, in milliseconds of the log's time."""
+
+
 class Offsets:
     """The committed offsets of one data group's machine."""
 
@@ -68,6 +109,9 @@ class Offsets:
         """Consumer group → queue → (the highest owner epoch seen, the last commit's number)."""
         self.leases: dict[str, tuple[int, int]] = {}
         """Consumer group → (how long its offsets are kept, until when), if not for ever."""
+        self.forgotten = 0
+        """Deletions of consumer groups up to this index of the catalog's log are carried out."""
+        self._fences: dict[str, Fence] = {}
         self._count = 0
         # (due, group): a group with a lease has one that is due no later than its lease runs out.
         self._timers: list[tuple[int, str]] = []
@@ -83,11 +127,13 @@ class Offsets:
         of_group = self.committed.get(name, {})
         owned = self.epochs.get(name, {})
         before = len(of_group) + len(owned)
+        fence = self._fences.get(name)
+        deletion = 0 if fence is None else fence.deletion
         epochs = command.epochs or [0] * len(command.queues)
         for queue, offset, epoch in zip(command.queues, command.offsets, epochs, strict=True):
             if epoch:
                 known = owned.get(queue, (0, 0))
-                if epoch < known[0]:
+                if epoch < max(known[0], deletion):
                     fenced.append(queue)
                     continue
                 if (epoch, number) < known:
@@ -100,7 +146,8 @@ class Offsets:
         if owned:
             self.epochs[name] = owned
         self._count += len(of_group) + len(owned) - before
-        self._lease(command, now)
+        if of_group or owned:
+            self._lease(command, now)
         return Changed(fenced) if command.epochs else Changed()
 
     def _check(self, command: CommitOffsets, ends: Mapping[int, int]) -> Refused | None:
@@ -147,7 +194,8 @@ class Offsets:
             heappush(self._timers, (due, name))
 
     def pass_time(self, now: int) -> None:
-        """Forget the offsets whose lease has run out."""
+        """Forget the offsets whose lease has run out, and fences that fall."""
+        self._drop_fences(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             due, name = heappop(timers)
@@ -160,9 +208,38 @@ class Offsets:
             elif lease is not None:
                 self._forget(name)
 
+    def forget(self, command: ForgetOffsets, now: int) -> Result:
+        """Carry out deletions; the value is up to which index that was done by now."""
+        if command.since != self.forgotten:
+            return Changed(self.forgotten)
+        for name, deletion in zip(command.names, command.deletions, strict=False):
+            self._forget(name)
+            # Fences fall in the order in which they stand.
+            self._fences.pop(name, None)
+            self._fences[name] = Fence(deletion, now + FENCE_MS)
+        self._drop_fences(now)
+        self.forgotten = max(self.forgotten, command.until)
+        return Changed(self.forgotten)
+
+    def _drop_fences(self, now: int) -> None:
+        fences = self._fences
+        while fences:
+            name = next(iter(fences))
+            if fences[name].until > now and len(fences) <= FENCES_MAX:
+                return
+            del fences[name]
+
+    def rows(self, name: str) -> int:
+        """Offsets and epochs that are kept under a name."""
+        return len(self.committed.get(name, ())) + len(self.epochs.get(name, ()))
+
     def _forget(self, name: str) -> None:
-        del self.leases[name]
+        if self.leases.pop(name, None) is not None:
+            self._timer.pop(name, None)
         self._count -= len(self.committed.pop(name, {})) + len(self.epochs.pop(name, {}))
+        if len(self._timers) > 2 * len(self._timer) + _SPARE_TIMERS:
+            self._timers = [(due, each) for each, due in self._timer.items()]
+            heapify(self._timers)
 
     def drop_queues(self, queues: set[int]) -> None:
         """The topic of these queues is gone."""
@@ -183,18 +260,22 @@ class Offsets:
         return _plain(self.committed)
 
     def dump_owned(self) -> list[Any]:
-        """Epochs and leases as plain values."""
+        """Epochs, leases and what is known of deletions as plain values."""
         leases = [[name, *lease] for name, lease in self.leases.items()]
-        return [_plain(self.epochs), leases]
+        fences = [[name, each.deletion, each.until] for name, each in self._fences.items()]
+        return [_plain(self.epochs), leases, self.forgotten, fences]
 
     def load(self, committed: list[Any], owned: list[Any] | None) -> None:
         """Take the state that `dump` and, in newer snapshots, `dump_owned` gave."""
         self.committed = _by_group(committed)
-        epochs, leases = owned or ([], [])
+        epochs, leases, *deleted = owned or ([], [])
         self.epochs = _by_group(epochs)
         self.leases = {name: (kept_ms, until) for name, kept_ms, until in leases}
         for name, (_, until) in self.leases.items():
             self._wake(name, until)
+        if deleted:
+            self.forgotten, fences = deleted
+            self._fences = {name: Fence(deletion, until) for name, deletion, until in fences}
         tables = (self.committed, self.epochs)
         self._count = sum(len(each) for table in tables for each in table.values())
 

@@ -24,7 +24,7 @@ Invariants:
 Sources: rabbit_fifo (credit inside the machine); Raft thesis §6.3 (sessions).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, assert_never
 
@@ -272,8 +272,7 @@ class Serving:
             case OpenGroup():
                 return self._open(call, ends)
             case CloseGroups(numbers=numbers):
-                for number in numbers:
-                    self._close(number)
+                self._close(numbers)
                 return Changed()
             case Feed():
                 return self._feed(call)
@@ -314,8 +313,7 @@ class Serving:
     def drop_queues(self, queues: set[int]) -> None:
         """The topics of these queues are gone, and their attachments with them."""
         topics = {queue >> QUEUE_BITS for queue in queues}
-        for number in [n for n, attached in self.attached.items() if attached.topic in topics]:
-            self._close(number)
+        self._close([n for n, attached in self.attached.items() if attached.topic in topics])
         for queue in queues:
             self.earliest.pop(queue, None)
 
@@ -347,19 +345,22 @@ class Serving:
         if group.is_fed:
             self.fed[number] = group
 
-    def _close(self, number: int) -> None:
-        attached = self.attached.pop(number, None)
-        if attached is None:
-            return
-        of_topic = self._of_topic[attached.topic]
-        del of_topic[number]
-        self.fed.pop(number, None)
-        if not of_topic:
-            del self._of_topic[attached.topic]
-        self._timer.pop(number, None)
-        self.claims.close(number)
-        for key in [key for key in self._consumers if key[0] == number]:
-            self._forget_consumer(key)
+    def _close(self, numbers: Iterable[int]) -> None:
+        closed = [number for number in dict.fromkeys(numbers) if number in self.attached]
+        for number in closed:
+            attached = self.attached.pop(number)
+            of_topic = self._of_topic[attached.topic]
+            del of_topic[number]
+            self.fed.pop(number, None)
+            if not of_topic:
+                del self._of_topic[attached.topic]
+            self._timer.pop(number, None)
+        if closed:
+            # There may be 65,536 consumers and a million claims: one pass for all attachments.
+            gone = set(closed)
+            self.claims.close(gone)
+            for key in [key for key in self._consumers if key[0] in gone]:
+                self._forget_consumer(key)
 
     def _feed(self, call: Feed) -> Result:
         attached = self.attached.get(call.number)

@@ -1,14 +1,26 @@
-"""The message that lists consumer groups: their modes, policies and topics.
+"""The messages that list consumer groups with modes, policies and topics, and end deleted ones.
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
 | GROUPS | `FindConsumerGroups`, `FoundConsumerGroups` | - | - |
+| FORGET_GROUP | `ForgetGroup`, `messages.Done` | - | - |
 
 Groups are changed with `messages.Admin`: see `raftmq.pop.consumer_groups` for the commands. A group
 with attachments to many topics may be told in several pages, in each with some of them.
 """
 
 from .messages import _Wire
+
+
+class ForgetGroup(_Wire, frozen=True):
+    """Carry out a deletion in a partition group; answered when all that was committed there under
+    the consumer group's name is forgotten. Safe to repeat: a group that was created since stays."""
+
+    partition_group: int
+    """The partition group; the request goes to its leader."""
+    until: int
+    """Index of the deletion, the result of `DeleteConsumerGroup`; all before it are carried out
+    with it."""
 
 
 class FindConsumerGroups(_Wire, frozen=True):

@@ -21,7 +21,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | FORGET | no header, no answer | - | - |
 | SUBSCRIBED | `FindSubscriptions`, `FoundSubscriptions` | - | - |
 | POP, SETTLE, LEAVE, BACKLOGS, DEAD, BURY, CLAIM, RESET | see `popping` | | |
-| GROUPS | see `consumer_groups` | | |
+| GROUPS, FORGET_GROUP | see `consumer_groups` | | |
 | COMMIT, HEARTBEAT, MEMBERS | see `assigning` | | |
 | CANCEL | see `delaying` | | |
 | BEGIN, END, TRANSACTIONS | see `transacting` | | |
@@ -94,6 +94,7 @@ class FrameKind(IntEnum):
     PROBE = 34
     REPAIR = 35
     EVENTS = 36
+    FORGET_GROUP = 37
     ERROR = 0x7F
 
 
@@ -281,6 +282,9 @@ class GroupView(_Wire, frozen=True):
     """The nodes of the outgoing half of a joint membership: their votes count as well."""
     members: list[int] = []
     """The member ids behind all of these; empty if the answering node carries no replica."""
+    forgotten: int = 0
+    """Deletions of consumer groups up to this index of the system group's log are carried out by
+    the answering node's replica."""
 
 
 class TopicView(_Wire, frozen=True):

@@ -114,3 +114,20 @@ def test_consume_reads_as_a_member_and_as_an_instance(url: str, raftmq: CommandL
     assert "has mode pop: it has neither members" in refused.stderr
     raftmq.ok("group", "reset", "b@i", "news", "--to", "1", "-q", "0", "--execute")
     assert raftmq.ok("consume", "news", "-g", "b", "--instance", "i", "-e").stdout == "two\n"
+
+
+def test_group_that_read_by_offset_is_deleted_and_begins_anew(
+    url: str, raftmq: CommandLine
+) -> None:
+    raftmq.ok("topic", "create", "bills", "-q", "3")
+    raftmq.ok("produce", "bills", "one", "two", "-q", "0")
+    for options in (("-g", "reader", "-q", "0"), ("-g", "sharing", "--assigned")):
+        name, reading = options[1], ("consume", "bills", *options, "-e")
+        assert raftmq.ok(*reading).stdout == "one\ntwo\n"
+        assert raftmq.ok(*reading).stdout == ""
+        assert name in raftmq.ok("group", "list").stdout
+        raftmq.ok("group", "delete", name, "--yes")
+        assert name not in raftmq.ok("group", "list").stdout
+        assert raftmq("group", "lag", name).code == 1
+        assert raftmq("group", "delete", name, "--yes").code == 1
+        assert raftmq.ok("consume", "bills", "-g", name, "-q", "0", "-e").stdout == "one\ntwo\n"

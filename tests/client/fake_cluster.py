@@ -29,6 +29,7 @@ from anyio.abc import TaskGroup
 
 from raftmq.batch import Batch, peek
 from raftmq.broker.assigning import members_page
+from raftmq.broker.forgetting import next_part
 from raftmq.broker.pages import consumer_groups_page, subscriptions_page
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
@@ -42,7 +43,7 @@ from raftmq.pop.producers import ClaimSessions as ClaimCommand
 from raftmq.pop.results import Appended, Changed, Refused, Result
 from raftmq.wire.assigning import CommitOffsets, FindMembers, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.consumer_groups import FindConsumerGroups
+from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
     EARLIEST,
@@ -282,6 +283,7 @@ class FakeNode:
             FrameKind.SUBSCRIBED: self._subscribed,
             FrameKind.GROUPS: self._consumer_groups,
             FrameKind.MEMBERS: self._members,
+            FrameKind.FORGET_GROUP: self._forget_group,
         }
         self.popping = FakePopping(self)
         self._handlers |= self.popping.handlers
@@ -512,6 +514,17 @@ class FakeNode:
     def _consumer_groups(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         page = consumer_groups_page(self.cluster.catalog, unpack(FindConsumerGroups, frame.header))
         return self.not_leader(0) or (pack(page), [])
+
+    def _forget_group(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
+        request = unpack(ForgetGroup, frame.header)
+        error = self.not_leader(request.partition_group)
+        if error is not None:
+            return error
+        log = self.cluster.logs[request.partition_group]
+        while part := next_part(self.cluster.catalog, log.machine.offsets):
+            log.add(Kind.COMMANDS, encode_commands([part]), self.cluster.clock_ms)
+        assert log.machine.offsets.forgotten >= request.until
+        return pack(Done()), []
 
     def _members(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request, now = unpack(FindMembers, frame.header), self.cluster.clock_ms

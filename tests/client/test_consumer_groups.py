@@ -9,8 +9,10 @@ from raftmq.broker import pages
 from raftmq.client import GroupAttachment, GroupSettings, connect
 from raftmq.client.consumer_groups import Attached, attach
 from raftmq.client.router import Router
-from raftmq.errors import Reason, Rejected
+from raftmq.errors import OutcomeUnknown, Reason, Rejected
 from raftmq.pop.policy import SCHEDULE_MS
+from raftmq.wire.codec import unpack
+from raftmq.wire.consumer_groups import ForgetGroup
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 
@@ -147,3 +149,41 @@ async def test_reader_by_offset_is_refused_for_a_group_of_another_mode(
         assert caught.value.reason is Reason.GROUP_MODE
         async with mq.consumer("orders", group="reading"), mq.consumer("orders", group="new"):
             pass
+
+
+async def test_deleted_group_forgets_what_it_committed_in_each_partition_group(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic(queues=4)
+    async with connect(URL, world=cluster) as mq:
+        async with mq.producer("orders") as producer:
+            for queue in range(4):
+                await producer.send(b"x", queue=queue)
+        async with mq.consumer("orders", group="g") as consumer:
+            for _ in range(4):
+                await consumer.fetch(1, wait=1)
+            await consumer.commit()
+        assert [len(group.offsets) for group in await mq.admin.list_groups()] == [4]
+        await mq.admin.delete_consumer_group("g")
+        assert await mq.admin.list_groups() == []
+        with pytest.raises(Rejected) as caught:
+            await mq.admin.delete_consumer_group("g")
+        assert caught.value.reason is Reason.UNKNOWN_GROUP
+
+
+async def test_deletion_says_which_partition_group_has_still_to_forget(
+    cluster: FakeCluster,
+) -> None:
+    def fate(_: FakeNode, frame: Frame) -> Fate:
+        is_late = (
+            frame.kind == FrameKind.FORGET_GROUP
+            and unpack(ForgetGroup, frame.header).partition_group == 2
+        )
+        return Fate.BUSY if is_late else Fate.DONE
+
+    async with connect(URL, world=cluster) as mq:
+        await mq.admin.create_consumer_group("billing", "pull")
+        cluster.fate = fate
+        with pytest.raises(OutcomeUnknown, match="partition groups 2 is not forgotten"):
+            await mq.admin.delete_consumer_group("billing", timeout=0.5)
+        assert await mq.admin.consumer_groups() == []

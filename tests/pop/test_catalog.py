@@ -241,9 +241,10 @@ def test_group_with_members_is_not_deleted(catalog: Catalog) -> None:
     run(catalog, JoinGroup("orders", "g", 7, 10_000))
     run(catalog, JoinGroup("orders", "b", 8, 10_000, "i", mode=Mode.BROADCAST))
     for name, member in (("g", 7), ("b", 8)):
-        assert reason(run(catalog, DeleteConsumerGroup(name))) is Reason.BAD_ARGUMENT
+        assert reason(run(catalog, DeleteConsumerGroup(name, is_whole=True))) is Reason.BAD_ARGUMENT
         run(catalog, LeaveGroup(member))
-        assert run(catalog, DeleteConsumerGroup(name)) == Changed()
+        deleted = run(catalog, DeleteConsumerGroup(name, is_whole=True))
+        assert deleted == Changed(catalog.applied)
 
 
 def test_members_that_come_and_go_do_not_change_the_version(catalog: Catalog) -> None:

@@ -51,7 +51,7 @@ def test_what_is_out_of_range_or_too_much_is_refused() -> None:
     full = claims.claim(1, b"l", 5, ttl_ms=10, now=0)
     assert isinstance(full, Refused)
     assert full.reason is Reason.TOO_LARGE
-    claims.close(1)
+    claims.close({1})
     assert len(claims) == 0
 
 

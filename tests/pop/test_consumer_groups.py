@@ -173,6 +173,12 @@ def test_deleting_a_group_that_is_not_there_is_refused(catalog: Catalog) -> None
     assert reason(run(catalog, DeleteConsumerGroup("billing"))) is Reason.UNKNOWN_GROUP
 
 
+def test_old_record_of_a_deletion_leaves_committed_offsets_to_themselves(catalog: Catalog) -> None:
+    run(catalog, put())
+    assert run(catalog, DeleteConsumerGroup("billing")) == Changed()
+    assert len(catalog.deletions) == 0
+
+
 def test_group_that_only_has_filters_can_be_deleted(catalog: Catalog) -> None:
     run(catalog, Subscribe("orders", "billing", "paid"))
     assert run(catalog, DeleteConsumerGroup("billing")) == Changed()

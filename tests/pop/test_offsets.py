@@ -1,10 +1,12 @@
 """Committed offsets: whose commit counts, what is fenced, what is forgotten when."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.errors import Reason
-from raftmq.pop.offsets import CLAIM, CommitOffsets, Offsets
+from raftmq.pop import offsets
+from raftmq.pop.offsets import CLAIM, FENCE_MS, CommitOffsets, ForgetOffsets, Offsets
 from raftmq.pop.results import Changed, Refused, Result
 
 ENDS = {1: 100, 2: 100, 3: 100}
@@ -118,7 +120,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing() -> None:
     assert reason(table.commit(1, kept_ms=-1)) is Reason.BAD_ARGUMENT
     assert reason(table.commit(1, kept_ms=91 * DAY)) is Reason.BAD_ARGUMENT
     assert table.offsets.dump() == []
-    assert table.offsets.dump_owned() == [[], []]
+    assert table.offsets.dump_owned() == [[], [], 0, []]
 
 
 def test_epochs_count_among_what_is_bounded() -> None:
@@ -140,7 +142,7 @@ def test_offsets_with_a_lease_are_forgotten_when_it_runs_out() -> None:
     table.now += 1
     table.offsets.pass_time(table.now)
     assert (table.at(), table.at(name="h")) == (None, 5)
-    assert table.offsets.dump_owned() == [[], []]
+    assert table.offsets.dump_owned() == [[], [], 0, []]
 
 
 def test_each_commit_renews_the_lease() -> None:
@@ -170,7 +172,7 @@ def test_dropped_queues_take_epochs_and_leases_along() -> None:
     table.commit(4, 7, kept_ms=DAY)
     table.offsets.drop_queues({1})
     assert table.offsets.dump() == []
-    assert table.offsets.dump_owned() == [[], []]
+    assert table.offsets.dump_owned() == [[], [], 0, []]
     table.offsets.pass_time(table.now + 9 * DAY)
 
 
@@ -197,3 +199,73 @@ def test_what_counts_is_the_highest_epoch_and_within_it_the_highest_number(
             best = (epoch, sequence)
             expected = offset if offset != CLAIM else expected
         assert table.at() == expected
+
+
+# Deletions
+
+
+def forget(table: Table, *names: str, since: int, until: int, deletion: int = 50) -> Result:
+    table.offsets.pass_time(table.now)
+    command = ForgetOffsets(list(names), [deletion] * len(names), since, until)
+    return table.offsets.forget(command, table.now)
+
+
+def test_deleted_group_leaves_no_offset_and_no_owner() -> None:
+    table = Table(offsets_max=3)
+    table.commit(40, 7)
+    table.commit(9, name="other", queue=2)
+    assert reason(table.commit(1, queue=3)) is Reason.BAD_ARGUMENT
+    assert forget(table, "g", since=0, until=50) == Changed(50)
+    assert (table.at(), table.offsets.epochs, table.at(2, "other")) == (None, {}, 9)
+    # There is space for two others, and a plain commit has no owner to ask.
+    assert table.commit(1) == table.commit(1, queue=3) == Changed()
+    table.restart()
+    assert table.offsets.forgotten == 50
+
+
+def test_commit_of_a_deleted_groups_member_is_fenced_for_a_day() -> None:
+    table = Table()
+    table.commit(40, 7)
+    forget(table, "g", since=0, until=50)
+    assert table.commit(41, 7, 1, kept_ms=1000) == Changed([1])
+    assert (table.at(), table.offsets.dump(), table.offsets.leases) == (None, [], {})
+    table.restart()
+    assert table.commit(41, 7, 1) == Changed([1])
+    assert table.commit(3, 60) == Changed([])
+    assert table.at() == 3
+    table.now += FENCE_MS
+    assert table.commit(2, 7, name="h") == Changed([])
+    assert table.offsets.dump_owned()[3] == []
+
+
+def test_deletion_that_comes_twice_spares_the_group_that_came_after_it() -> None:
+    table = Table()
+    table.commit(40)
+    forget(table, "g", since=0, until=50)
+    table.commit(3)
+    assert forget(table, "g", since=0, until=50) == Changed(50)
+    assert table.at() == 3
+
+
+def test_deletion_comes_in_parts() -> None:
+    table = Table()
+    for name in "abc":
+        table.commit(40, name=name)
+    assert forget(table, "a", since=0, until=0) == Changed(0)
+    assert forget(table, "b", "c", since=0, until=50) == Changed(50)
+    assert table.offsets.dump() == []
+
+
+def test_groups_that_are_fenced_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets, "FENCES_MAX", 2)
+    table = Table()
+    forget(table, "a", "b", "a", "c", since=0, until=50)
+    assert [name for name, *_ in table.offsets.dump_owned()[3]] == ["a", "c"]
+
+
+def test_timers_of_deleted_groups_do_not_pile_up() -> None:
+    table = Table()
+    for n in range(5000):
+        table.commit(1, name="g", kept_ms=DAY)
+        forget(table, "g", since=n, until=n + 1, deletion=n + 1)
+    assert len(table.offsets._timers) < 2000

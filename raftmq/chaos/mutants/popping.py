@@ -6,6 +6,7 @@ made-up world kills them as well, with `--workload pop`.
 Sources: issues of Apache RocketMQ as named, and what reading its POP of early 2026 shows.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
@@ -165,10 +166,10 @@ def serves_a_new_group_with_the_old_one(patch: Patch) -> None:
     close, attach = Serving._close, Serving._attach
     old: dict[int, PopGroup] = {}
 
-    def keep(self: Serving, number: int) -> None:
-        if number in self.attached:
-            old[number] = self.attached[number].group
-        close(self, number)
+    def keep(self: Serving, numbers: Iterable[int]) -> None:
+        numbers = list(numbers)
+        old.update({n: self.attached[n].group for n in numbers if n in self.attached})
+        close(self, numbers)
 
     def again(self: Serving, number: int, attached: Attached) -> None:
         attached.group = old.pop(number, attached.group)

@@ -1,0 +1,146 @@
+"""Deleted consumer groups: what a data group still keeps under their names, and when all have done.
+
+    catalog: deleted at 40 ──> leader of a data group: ForgetOffsets, a part in each record
+                           ──> FORGET_GROUP: answered when the machine has come to 40
+    all data groups have come to 40 ──> leader of the system group: PruneDeletions(40)
+
+Invariants:
+- A record names so many names, and so many rows behind them, that applying it holds no loop for
+  long; the catalog's order of deletions is kept.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from raftmq.log.record import Kind
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
+from raftmq.pop.commands import encode_commands
+from raftmq.pop.deletions import Deletion, PruneDeletions
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.offsets import ForgetOffsets, Offsets
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.consumer_groups import ForgetGroup
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ClusterView, Done, ErrorReply, FrameKind
+
+from .answers import elsewhere
+from .connection import Connection
+from .group import Group
+from .tickets import Callback
+from .views import ask_all
+
+if TYPE_CHECKING:
+    from .node import Node
+
+NAMES_MAX = 1000
+"""Names in one record."""
+ROWS_MAX = 20_000
+"""Offsets and epochs behind the names of one record, and those of one name more."""
+RETRY_MS = 20
+"""A node that has not heard of a deletion yet is asked again after this time."""
+
+
+class Service(Protocol):
+    """What is needed of the node."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The system group's machine."""
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+
+class Forgetting:
+    """The handler of FORGET_GROUP."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
+            FrameKind.FORGET_GROUP: self._forget_group,
+        }
+        """By frame kind."""
+
+    def _forget_group(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(ForgetGroup, frame.header)
+        group = self._service.group(request.partition_group)
+        if group is None or not isinstance(group.machine, PartitionMachine):
+            connection.refuse(frame.correlation, elsewhere(request.partition_group))
+        else:
+            self._go_on(connection, frame, group, request.until)
+
+    def _go_on(self, connection: Connection, frame: Frame, group: Group, until: int) -> None:
+        """Answer if all is forgotten, else propose the next part and come back after it."""
+        assert isinstance(group.machine, PartitionMachine)
+        catalog, offsets = self._service.catalog, group.machine.offsets
+        if offsets.forgotten >= until:
+            connection.reply(frame.kind, frame.correlation, pack(Done()))
+            return
+        if not group.is_leader:
+            connection.refuse(frame.correlation, group.not_leader())
+            return
+        command = next_part(catalog, offsets) if group.is_current else None
+        if command is None or catalog.deletions.last < until:
+            message = "the leader has not heard of the deletion yet"
+            error = ErrorReply("unavailable", message, group=group.number, retry_ms=RETRY_MS)
+            connection.refuse(frame.correlation, error)
+            return
+        ticket = Callback(
+            lambda _: self._go_on(connection, frame, group, until),
+            partial(connection.refuse, frame.correlation),
+        )
+        group.propose(Kind.COMMANDS, encode_commands([command]), ticket, is_upkeep=True)
+
+
+def next_part(catalog: Catalog, offsets: Offsets) -> ForgetOffsets | None:
+    """The next record for a data group's log; None: it has carried out all deletions that this
+    node's catalog knows of."""
+    since = until = offsets.forgotten
+    names: list[str] = []
+    deletions: list[int] = []
+    rows = 0
+    for deletion in catalog.deletions.after(since):
+        for name in _names(deletion, offsets):
+            if len(names) >= NAMES_MAX or rows >= ROWS_MAX:
+                return ForgetOffsets(names, deletions, since, until)
+            names.append(name)
+            deletions.append(deletion.index)
+            rows += offsets.rows(name)
+        until = deletion.index
+    return ForgetOffsets(names, deletions, since, until) if names else None
+
+
+def _names(deletion: Deletion, offsets: Offsets) -> Iterator[str]:
+    # Also if nothing is kept under it: a late commit of one of its members is fenced.
+    yield deletion.name
+    if deletion.has_instances:
+        prefix = f"{deletion.name}@"
+        yield from (name for name in offsets.committed if name.startswith(prefix))
+        yield from (
+            name
+            for name in offsets.epochs
+            if name.startswith(prefix) and name not in offsets.committed
+        )
+
+
+async def find_done(node: "Node") -> PruneDeletions | None:
+    """What the catalog need not keep any more; None: all of it, as far as nodes answer in time.
+
+    Cancelling leaves nothing behind.
+    """
+    views = list((await ask_all(node)).values())
+    until = forgotten_everywhere(node.catalog, views)
+    first = next(node.catalog.deletions.after(0), None)
+    return PruneDeletions(until) if first is not None and first.index <= until else None
+
+
+def forgotten_everywhere(catalog: Catalog, views: list[ClusterView]) -> int:
+    """The deletion up to which every data group has carried out all."""
+    # What one replica has applied is committed, so the furthest one of a group counts.
+    furthest = {number: 0 for number in catalog.groups if number != SYSTEM_GROUP}
+    for view in views:
+        for group in view.groups:
+            if group.id in furthest:
+                furthest[group.id] = max(furthest[group.id], group.forgotten)
+    return min(furthest.values(), default=0)

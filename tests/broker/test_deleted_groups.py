@@ -1,0 +1,161 @@
+"""Deleted consumer groups in whole made-up clusters: nothing of them is left or returns."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from raftmq.broker import forgetting
+from raftmq.client import Client
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
+from raftmq.pop.consumer_groups import DeleteConsumerGroup
+from raftmq.pop.machine import PartitionMachine
+from raftmq.wire.messages import Admin, FrameKind
+from tests.broker.cluster import Cluster
+from tests.broker.test_assignment import QUEUES, opened, read_on, send, settled, with_clients
+from tests.broker.test_broadcast import opened as opened_instance
+from tests.broker.test_broadcast import take
+
+
+def machines(cluster: Cluster) -> Iterator[PartitionMachine]:
+    for node in cluster.nodes.values():
+        for group in node.groups.values():
+            if isinstance(group.machine, PartitionMachine):
+                yield group.machine
+
+
+def kept(cluster: Cluster) -> set[str]:
+    """Under which names anything is kept in any replica of a data group."""
+    found: set[str] = set()
+    for machine in machines(cluster):
+        offsets = machine.offsets
+        found |= offsets.committed.keys() | offsets.epochs.keys() | offsets.leases.keys()
+        found |= {each.name for each in machine.serving.attached.values()}
+    return found
+
+
+def waiting(cluster: Cluster) -> int:
+    catalog = cluster.nodes[1].groups[SYSTEM_GROUP].machine
+    assert isinstance(catalog, Catalog)
+    return len(catalog.deletions)
+
+
+async def read_all(mq: Client, group: str, count: int) -> None:
+    async with mq.consumer("orders", group=group) as c:
+        got = 0
+        while got < count:
+            got += len(await c.fetch(count, wait=1))
+        await c.commit()
+
+
+async def delete_in_catalog(mq: Client, name: str) -> None:
+    """What a client does that ends before it has told the data groups."""
+    command = DeleteConsumerGroup(name, is_whole=True, has_offsets=True)
+    message = Admin(msgspec.to_builtins(command))
+    await mq._router.call_leader(SYSTEM_GROUP, FrameKind.ADMIN, message)
+
+
+def test_group_that_read_by_offset_leaves_nothing_and_begins_anew() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[0], 60)
+        await read_all(mqs[0], "g", 60)
+        await read_all(mqs[0], "other", 60)
+        await mqs[1].admin.delete_consumer_group("g")
+        assert [each.name for each in await mqs[1].admin.list_groups()] == ["other"]
+        with pytest.raises(Rejected) as unknown:
+            await mqs[1].admin.delete_consumer_group("g")
+        assert unknown.value.reason is Reason.UNKNOWN_GROUP
+        await cluster.wait_until(lambda: waiting(cluster) == 0)
+        await read_all(mqs[2], "g", 60)
+        await cluster.wait_until(lambda: kept(cluster) == {"g", "other"})
+
+    with_clients(job)
+
+
+def test_name_of_a_group_that_shared_out_queues_is_free_for_plain_commits() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[3], 60)
+        async with opened(mqs[0]) as a, opened(mqs[1]) as b:
+            await settled(a, b)
+            assert sorted(await take(a) + await take(b)) == list(range(60))
+            await a.commit()
+            await b.commit()
+            with pytest.raises(Rejected, match="2 members") as refused:
+                await mqs[2].admin.delete_consumer_group("g")
+            assert refused.value.reason is Reason.BAD_ARGUMENT
+        await mqs[2].admin.delete_consumer_group("g")
+        await cluster.wait_until(lambda: "g" not in kept(cluster))
+        await read_all(mqs[2], "g", 60)
+
+    with_clients(job)
+
+
+def test_forced_deletion_ends_members_with_an_error_and_they_do_not_return() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[3], 60)
+        async with opened(mqs[0], group="h") as a, opened_instance(mqs[1], "home") as b:
+            await take(a)
+            for name, each in (("h", a), ("g", b)):
+                await mqs[2].admin.delete_consumer_group(name, force=True)
+                with pytest.raises(Rejected, match="was deleted") as refused:
+                    await read_on(each)
+                assert refused.value.reason is Reason.UNKNOWN_GROUP
+        await cluster.wait_until(lambda: kept(cluster) == set())
+        assert await mqs[2].admin.members() == []
+        assert await mqs[2].admin.consumer_groups() == []
+
+    with_clients(job)
+
+
+def test_broadcast_group_takes_its_instances_along_or_loses_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forgetting, "NAMES_MAX", 2)
+
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        for name in ("a", "b", "c", "d"):
+            async with opened_instance(mqs[0], name, start="earliest") as each:
+                await send(mqs[3], QUEUES)
+                await take(each)
+        await mqs[1].admin.delete_consumer_group("g@a")
+        assert "g@b" in kept(cluster)
+        await cluster.wait_until(lambda: "g@a" not in kept(cluster))
+        await mqs[1].admin.delete_consumer_group("g")
+        await cluster.wait_until(lambda: kept(cluster) == set())
+        assert await mqs[1].admin.list_groups() == []
+
+    with_clients(job)
+
+
+def test_deletion_whose_client_is_gone_is_carried_out_by_the_brokers() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[0], 60)
+        await read_all(mqs[0], "g", 60)
+        cluster.kill(3)
+        await delete_in_catalog(mqs[1], "g")
+        with trio.fail_after(60):
+            await cluster.wait_until(lambda: "g" not in kept(cluster))
+        await cluster.start(3)
+        with trio.fail_after(60):
+            await cluster.wait_until(lambda: "g" not in kept(cluster) and waiting(cluster) == 0)
+
+    with_clients(job)
+
+
+def test_group_that_pops_leaves_no_lease_no_letter_and_begins_with_the_first_message() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[0], 24)
+
+        async def popped(count: int) -> list[Any]:
+            async with mqs[0].consumer("orders", group="g", mode="pop") as c:
+                return sorted(m.body for m in await c.pop(count, wait=5))
+
+        first = await popped(24)
+        await mqs[1].admin.delete_consumer_group("g")
+        await cluster.wait_until(lambda: kept(cluster) == set())
+        assert await popped(24) == first
+
+    with_clients(job)
