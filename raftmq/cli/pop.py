@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from raftmq.client.popped import PoppedMessage
     from raftmq.client.popping import PopConsumer
 
+ACKED_BEFORE_MAX = 100
+"""Messages that an `ack` which is too late looks for in the log."""
 COUNT_MAX = 100_000
 """Messages that one call pops."""
 MORE_SECONDS = 0.2
@@ -245,7 +247,8 @@ def ack(session: Session, handles: tuple[str, ...], output: str) -> int:
     """Acknowledge messages: they are done with and never come again.
 
     HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin. The
-    exit code is 1 if some are not settled: their time ran out, or they were settled before.
+    exit code is 1 if some are not settled: their time ran out, or they were settled in another way.
+    What was acknowledged before counts as done: the log is looked into for up to 100 messages.
     """
     return _settle(session, "ack", "acknowledged", handles, output)
 
@@ -309,12 +312,27 @@ def _settle(
     **details: Any,
 ) -> int:
     wanted = list(_read(handles))
-    settled = session.run(lambda mq: mq.settle(wanted, action, **details))
-    late = [handle for handle, is_settled in zip(wanted, settled, strict=True) if not is_settled]
+
+    async def call(mq: "Client") -> tuple[list[bool], list[str]]:
+        settled = await mq.settle(wanted, action, **details)
+        late = [
+            handle for handle, is_settled in zip(wanted, settled, strict=True) if not is_settled
+        ]
+        if action != "ack":
+            return settled, []
+        # A script that repeats an `ack` has what it wants.
+        asked = late[:ACKED_BEFORE_MAX]
+        was_acked = await mq.acked_before(asked) if asked else []
+        return settled, [handle for handle, was in zip(asked, was_acked, strict=True) if was]
+
+    settled, before = session.run(call)
+    is_done = dict(zip(wanted, settled, strict=True)) | dict.fromkeys(before, True)
+    late = [handle for handle in wanted if not is_done[handle]]
     if output == "json":
-        print_json({"settled": sum(settled), "not_settled": late})
+        print_json({"settled": sum(settled), "acked_before": before, "not_settled": late})
     else:
-        note(f"{counted(sum(settled), 'message')} {done}")
+        again = f", {counted(len(before), 'message')} before" if before else ""
+        note(f"{counted(sum(settled), 'message')} {done}{again}")
     if not late:
         return ExitCode.OK
     for handle in late if output != "json" else ():

@@ -19,6 +19,7 @@ from raftmq.batch import Compression
 from raftmq.errors import RaftmqError, Reason, Rejected
 from raftmq.pop.policy import Mode
 
+from .acked import find_acked
 from .address import parse_url
 from .admin import Admin
 from .claimed import ClaimedProducer, claim_part
@@ -237,7 +238,7 @@ class Client:
 
         Returns:
             For each handle whether it is settled so; False: it is not the consumer's any more. Its
-            time ran out, or it was settled before.
+            time ran out, or it was settled before; `acked_before` tells.
 
         Raises:
             Rejected: `BAD_ARGUMENT`, a handle is none, or a delay is out of its range; then nothing
@@ -250,6 +251,27 @@ class Client:
         number = settlement_number(self._world)
         settled = await settle_handles(self._router, parsed, deed, number=number, timeout=timeout)
         return [handle in settled for handle in parsed]
+
+    async def acked_before(
+        self, handles: Sequence[str], *, timeout: float | None = None
+    ) -> list[bool]:
+        """Whether messages were acknowledged under the leases that their handles name: tells an
+        `ack` that is repeated from one that is too late, where `settle` says False to both.
+
+        Each is looked for in the log by itself, so ask about some messages, not in bulk. Cancelling
+        leaves nothing behind.
+
+        Returns:
+            For each handle True if it was; False: it was not, or retention dropped the record that
+            says so.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, a handle is none.
+            Unavailable: a leader was not found in time, for seconds `timeout` each.
+        """
+        parsed = [parse_handle(handle) for handle in handles]
+        acked = await find_acked(self._router, parsed, timeout)
+        return [handle in acked for handle in parsed]
 
     async def progress(self, topic: str, group: str, *, timeout: float | None = None) -> Progress:
         """Take over how far a job has read a topic, kept under a group's name; see `progress`.

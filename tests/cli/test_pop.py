@@ -27,8 +27,9 @@ def test_popped_messages_are_settled_by_their_handles(raftmq: CommandLine, topic
     ]  # fmt: skip
     assert "nothing of" in raftmq.ok("pop", topic, "-g", group, "--wait", "10ms").stderr
     assert "1 message acknowledged" in raftmq.ok("ack", first).stderr
-    late = raftmq("ack", first, taken[0]["handle"], "-o", "json")
-    assert (late.code, late.json) == (1, {"settled": 1, "not_settled": [first]})
+    late = raftmq("reject", first, taken[0]["handle"], "-o", "json")
+    assert late.code == 1
+    assert late.json == {"settled": 1, "acked_before": [], "not_settled": [first]}
     assert "settled before" in late.stderr
     raftmq.ok("extend", taken[1]["handle"], "--for", "2m")
     raftmq.ok("reject", taken[1]["handle"], "--reason", "no such order")
@@ -36,6 +37,30 @@ def test_popped_messages_are_settled_by_their_handles(raftmq: CommandLine, topic
     again = raftmq.ok("pop", topic, "-g", group, "-n", "10", "-f", "%a %v %g\n", "--ack")
     assert sorted(again.stdout.splitlines()) == ["2 d paid", "2 e paid"]
     assert raftmq.ok("pop", topic, "-g", group, "--wait", "0s", "-o", "raw").stdout == ""
+
+
+def test_acknowledging_again_is_done_already_and_another_settlement_is_too_late(
+    raftmq: CommandLine, topic: str
+) -> None:
+    raftmq.ok("produce", topic, *"abcdef")
+    group = f"g-{topic}"
+    handles: list[str] = []
+    while len(handles) < 6:
+        taken = raftmq.ok("pop", topic, "-g", group, "-n", "6", "-o", "json").lines
+        handles += [message["handle"] for message in taken]
+    raftmq.ok("ack", *handles[:3])
+    raftmq.ok("nack", handles[3], "--delay", "1h")
+    raftmq.ok("reject", handles[4])
+    again = raftmq.ok("ack", *handles[:3])
+    assert again.stderr == "0 messages acknowledged, 3 messages before\n"
+    mixed = raftmq("ack", *handles[2:], "-o", "json")
+    assert mixed.code == 1
+    assert mixed.json == {
+        "settled": 1,
+        "acked_before": [handles[2]],
+        "not_settled": [handles[3], handles[4]],
+    }
+    assert raftmq("nack", handles[0]).code == 1
 
 
 def test_handles_are_read_from_stdin_as_json_or_words(raftmq: CommandLine, topic: str) -> None:
@@ -126,8 +151,8 @@ def test_lag_says_what_is_left_of_each_kind(raftmq: CommandLine, topic: str) -> 
     assert sum(each["dead"] for each in described["backlogs"]) == 1
     listed = {each["name"]: each["lag"] for each in raftmq.ok("group", "list", "-o", "json").json}
     assert (listed[popping], listed[reading]) == (6, 5)
-    quiet = raftmq.ok("group", "lag", "nobody")
-    assert "no group has anything to do" in quiet.stderr
+    unknown = raftmq("group", "lag", "nobody")
+    assert (unknown.code, "no consumer group 'nobody'" in unknown.stderr) == (1, True)
 
 
 def test_top_tells_rates_between_two_looks(raftmq: CommandLine, topic: str) -> None:
