@@ -274,6 +274,10 @@ class Connection:
             self._load.leave(self)
             self._load.add(-self._held_bytes)
             self._handler.closed(self)
+            # This object is in a cycle: the bytes would stay until the collector's longest round,
+            # and the limits count them no more.
+            self._parser.drop()
+            self._outbox.drop()
             await trio.aclose_forcefully(self._stream)
 
     async def _converse(self) -> None:

@@ -101,6 +101,11 @@ class Outbox:
                 self._drained = trio.Event()
             await self._drained.wait()
 
+    def drop(self) -> None:
+        """Forget what is not sent: the stream is closed."""
+        self._parts.clear()
+        self.size = 0
+
     async def run(self) -> None:
         """Send until cancelled, or until the stream breaks (`trio.BrokenResourceError`)."""
         while True:

@@ -144,6 +144,10 @@ class FrameParser:
         """Bytes held of a frame that is not whole yet."""
         return self._size
 
+    def drop(self) -> None:
+        """Forget what is held: nothing is fed after it."""
+        self._chunks, self._size, self._head = [], 0, None
+
     def eof(self) -> None:
         """The other side has closed.
 

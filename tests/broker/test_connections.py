@@ -1,6 +1,7 @@
 """Connections of strangers: what they may hold, for how long, and whose place they take."""
 
 import errno
+import gc
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -19,7 +20,7 @@ from raftmq.chaos.world import MemoryFiles
 from raftmq.log.faults import NoDescriptor
 from raftmq.log.segment import HardState
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import encode_frame
+from raftmq.wire.frame import FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello, Metadata
 from tests.broker.cluster import Cluster, RawClient, Refused
 from tests.broker.scenario import QUEUE, in_cluster
@@ -51,6 +52,32 @@ def test_bytes_of_frames_that_are_not_whole_count_and_go_when_nothing_follows() 
             assert load.request_bytes == before
 
     in_cluster(scenario)
+
+
+def test_connection_that_was_closed_holds_no_bytes() -> None:
+    """The garbage collector may not come for hours: a node that is idle makes little garbage."""
+
+    def held() -> int:
+        found = [each for each in gc.get_objects() if isinstance(each, FrameParser)]
+        return sum(parser.buffered_bytes for parser in found)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found()
+        before = held()
+        for _ in range(3):
+            async with cluster.connection(1) as client:
+                await client._stream.send_all(HELLO + unfinished(3 * MIB))
+                await trio.sleep(1)
+                assert held() - before >= 3 * MIB - 100
+                await trio.sleep(FRAME_SECONDS_MAX + 2)
+            assert held() == before
+
+    gc.collect()
+    gc.disable()
+    try:
+        in_cluster(scenario)
+    finally:
+        gc.enable()
 
 
 def test_frames_beyond_the_limit_are_read_one_after_the_other() -> None:
