@@ -7,7 +7,7 @@ is done only where nothing was promised:
 
 | the copy after the damage | what is done |
 |---|---|
-| shows its damage | the damage, if fewer than half of the seats are damaged with it |
+| shows its damage | the damage, if with it fewer than half of each group are damaged |
 | has lost no vote, and nothing committed | the same |
 | has lost committed records that a majority of others still holds | the same |
 | else | nothing: the damage is withheld, and counted |

@@ -9,18 +9,20 @@ Only a node whose disk says that it is somebody else's, or not in which term it 
 until the drain replaces it, as an operator would.
 
 The *atlas* keeps a broken disk from being more than the product promises to survive: fewer than
-half of the seats carry damage at any time, and count as damaged until they were seen to be whole;
+half of the seats, and of each partition group's voters, carry damage at any time, and count as
+damaged until they were seen to be whole;
 and what a node is made to forget without a trace must still be held by a majority of the others.
 Damage beyond that is withheld, and counted.
 
 Invariants:
-- At each moment fewer than half of the seats carry lasting damage.
+- At each moment fewer than half of the seats, and of the voters of each partition group, carry
+  lasting damage.
 
 Sources: TigerBeetle's fault atlas.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from random import Random
 from typing import Any
@@ -324,16 +326,23 @@ class Stage:
     # Who may be hurt for good, and who was.
 
     def may_damage(self, node: int) -> bool:
-        """True if a disk may be damaged without the damaged ones becoming half of all nodes, or
-        half of the replicas of a partition group that this node carries."""
+        """True if a disk may be damaged without the damaged ones becoming half of all, or half of
+        the voters of a partition group."""
         hurt = self.damaged | {node}
+        if 2 * len(hurt & set(self.members())) >= len(self.seats):
+            return False
+        return all(2 * len(hurt & voters) < len(voters) for voters in self._voters() if voters)
+
+    def _voters(self) -> Iterator[set[int]]:
+        """Nodes that vote together, by the catalog and by each replica that runs."""
         catalog = self.newest_catalog()
-        groups = [group.members for group in catalog.groups.values()] if catalog else []
-        return 2 * len(hurt & set(self.members())) < len(self.seats) and all(
-            2 * len(hurt.intersection(members)) < len(members)
-            for members in groups
-            if node in members
-        )
+        for placed in catalog.groups.values() if catalog is not None else ():
+            yield set(placed.members)
+        for node in self.cluster.nodes.values():
+            for group in node.groups.values():
+                conf = group.conf_state
+                yield {node_of(member) for member in conf.voters}
+                yield {node_of(member) for member in conf.voters_outgoing}
 
     def note_damage(self, node: int, *, forgets: bool = True) -> None:
         """A disk was damaged. With `forgets`, what it held does not bind its replicas any more."""
