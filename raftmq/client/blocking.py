@@ -402,6 +402,23 @@ class BlockingClient:
         end = partial(self._client.end_transaction, transaction_id, commit=commit)
         return self._loop.wait(partial(end, timeout=timeout))
 
+    def settle(
+        self,
+        handles: Sequence[str],
+        action: Literal["ack", "nack", "reject", "give_back", "extend"] = "ack",
+        *,
+        delay: float | None = None,
+        reason: str = "rejected",
+        timeout: float | None = None,
+    ) -> list[bool]:
+        """See `Client.settle`."""
+        settle = partial(self._client.settle, handles, action, delay=delay, reason=reason)
+        return self._loop.wait(partial(settle, timeout=timeout))
+
+    def acked_before(self, handles: Sequence[str], *, timeout: float | None = None) -> list[bool]:
+        """See `Client.acked_before`."""
+        return self._loop.wait(partial(self._client.acked_before, handles, timeout=timeout))
+
     def progress(self, topic: str, group: str, *, timeout: float | None = None) -> BlockingProgress:
         """See `Client.progress`."""
         take = partial(self._client.progress, topic, group, timeout=timeout)
@@ -460,7 +477,12 @@ def in_background(
 
 
 def connect(
-    url: str, *, timeout: float = 30.0, cluster: str = "", backend: str = "trio"
+    url: str,
+    *,
+    timeout: float = 30.0,
+    cluster: str = "",
+    waits: bool = True,
+    backend: str = "trio",
 ) -> AbstractContextManager[BlockingClient]:
     """`with raftmq.blocking.connect(url) as mq:` opens a cluster; see `raftmq.connect`.
 
@@ -468,7 +490,9 @@ def connect(
         url: `raftmq://host:port[,host:port...]`.
         timeout: seconds; the default of every call.
         cluster: refuse a cluster of another id; empty: take any.
+        waits: for nodes that do not listen yet, until the time is over; False: fail at once if
+            every address refuses the connection.
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """
-    opening = connect_async(url, timeout=timeout, cluster=cluster)
+    opening = connect_async(url, timeout=timeout, cluster=cluster, waits=waits)
     return in_background(opening, backend, BlockingClient)

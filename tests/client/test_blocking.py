@@ -1,0 +1,57 @@
+"""The blocking client: what it gives on to the async one."""
+
+import inspect
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+import raftmq
+from raftmq.client.blocking import BlockingAdmin, BlockingClient
+from raftmq.client.handles import handle_of
+from raftmq.errors import Unavailable
+
+
+def test_connect_without_waiting_fails_at_once_where_nothing_listens() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"raftmq://127.0.0.1:{taken.getsockname()[1]}"
+        begun = time.monotonic()
+        with (
+            pytest.raises(Unavailable, match="no process listens"),
+            raftmq.blocking.connect(url, timeout=60.0, waits=False),
+        ):
+            pass
+        assert time.monotonic() - begun < 30, "it waited until the time was over"
+
+
+def test_messages_are_settled_by_their_handles(tmp_path: Path) -> None:
+    with raftmq.blocking.open(tmp_path) as mq:
+        mq.admin.create_topic("orders", queues=2)
+        with mq.producer("orders") as producer:
+            producer.send_many([b"%d" % n for n in range(3)])
+        with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            handles: list[str] = []
+            while len(handles) < 3:
+                popped = consumer.pop(3, wait=5.0)
+                handles += [handle_of(consumer._consumer, each) for each in popped]
+        assert mq.settle(handles[:2]) == [True, True]
+        assert mq.settle(handles[2:], "reject", reason="bad") == [True]
+        assert mq.settle(handles) == [False] * 3
+        assert mq.acked_before(handles) == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("of", "blocking"), [(raftmq.Client, BlockingClient), (raftmq.Admin, BlockingAdmin)]
+)
+def test_blocking_face_has_every_call_of_the_async_one(of: type, blocking: type) -> None:
+    def calls(each: type) -> set[str]:
+        return {name for name, _ in inspect.getmembers(each, callable) if name[0] != "_"}
+
+    assert calls(of) - calls(blocking) == set()
+
+
+def test_blocking_connect_has_every_option_of_the_async_one() -> None:
+    options = set(inspect.signature(raftmq.connect).parameters)
+    assert options - set(inspect.signature(raftmq.blocking.connect).parameters) == {"world"}
