@@ -28,6 +28,10 @@ def test_page_of_chaos_names_each_campaign_with_its_seeds() -> None:
     )
 
 
+def test_at_least_a_hundred_seeds_pop() -> None:
+    assert len(pop.SEEDS) + len(pop.SHORT_SEEDS) >= 100
+
+
 def test_page_of_guarantees_names_campaigns_with_their_seeds() -> None:
     text = (DOCS / "guarantees.md").read_text().split("## Which campaign plays what")[1]
     told = re.findall(r"([a-z-]+) \((\d+)\)", text.split("## What is not promised")[0])
