@@ -64,11 +64,11 @@ def _is_unsettled(message: Message, rules: PopRules) -> bool:
     """Acknowledged before the books were made, and nobody can have done with it."""
     sent, booked = message.sent, message.traffic.booked
     assert booked is not None
-    if rules.is_wanted is not None and not rules.is_wanted(message.value):
+    # What a message says is known for sure only where its send was answered.
+    if sent is None or (rules.is_wanted is not None and not rules.is_wanted(sent.value)):
         return False
     return (
-        sent is not None
-        and sent.call.outcome is RowType.OK
+        sent.call.outcome is RowType.OK
         and sent.call.end < booked.begin
         and not message.buried
         and not any(message.maybe("ack"))

@@ -7,7 +7,8 @@ import pytest
 from raftmq.chaos import Verdict, explain
 from raftmq.chaos.checkers.pop_ledger import check_pop
 from raftmq.chaos.checkers.pop_messages import Ordering, PopRules
-from tests.chaos.checkers.pop_writing import random_pop_run
+from raftmq.chaos.workloads.popping import is_red
+from tests.chaos.checkers.pop_writing import GROUP, PopScript, random_pop_run
 
 SEEDS = 40
 
@@ -82,3 +83,14 @@ def test_wrong_broker_is_found_out(bug: str) -> None:
         if names & BUGS[bug]:
             return
     pytest.fail(f"only {names} in {SEEDS} runs")
+
+
+def test_dead_letter_of_which_nothing_else_is_known_is_judged_in_a_filtered_group() -> None:
+    script = PopScript()
+    script.sent(1, 0)
+    script.popped(1, 1, 0, token=7)
+    script.acked(1, 0, 7)
+    script.listed((1, (1, 3, "expired")))
+    script.ended(acked=1, dead=1)
+    report = check_pop(script.history(), PopRules(is_wanted=is_red), group=GROUP)
+    assert report.verdict is Verdict.VALID, explain(report, script.history())
