@@ -24,6 +24,8 @@ from .stage import Skipped, Stage
 from .waiting import wait_true
 
 STRIKE_SECONDS = 3.0
+REFUSAL_SECONDS_MAX = 60.0
+"""On a busy machine a process takes so long to start, and to look at its folder."""
 SLOW_CALL_MS = 0.2
 """What a call takes on a good disk; a slow one takes a multiple."""
 
@@ -246,7 +248,7 @@ async def _expect_refusal(stage: Stage, node: int, other: int) -> None:
     """Start a node on another one's files: it must end, and say whose they are."""
     await stage.up(node)
     try:
-        status = await stage.nodes.wait_exit(node, timeout=20.0)
+        status = await stage.nodes.wait_exit(node, timeout=REFUSAL_SECONDS_MAX)
     except TimeoutError:
         stage.complain("clone-accepted", f"node {node} runs on the files of node {other}")
         return
