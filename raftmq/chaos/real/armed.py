@@ -8,6 +8,8 @@ loaded, and a node runs as it always does.
 | `RAFTMQ_CRASH_AT` | `NAME:COUNT`: end like `kill -9` the COUNT-th time that point is reached |
 | `RAFTMQ_CHAOS` | a file of `Orders` as JSON, read again whenever it was replaced |
 
+With `RAFTMQ_CHAOS` the longest hold of the node's loop is written beside that file (`holds`).
+
 The file may come later, and change while the node runs:
 
     {"crash": "before-send:3", "clocks": [["drift", 0.1, 1700000000000]], "stall": [7, 300]}
@@ -33,6 +35,7 @@ from raftmq.broker.world import Worker, World, give_up_after
 from raftmq.log.files import FileSystem
 
 from .clocks import ClockEffect, offset_ms
+from .holds import Holds
 from .points import POINTS, PointFiles
 
 CRASH_VARIABLE = "RAFTMQ_CRASH_AT"
@@ -218,10 +221,16 @@ def arm(world: World, environment: Mapping[str, str]) -> World:
     Raises:
         ValueError: `RAFTMQ_CRASH_AT` names no point.
     """
-    path = environment.get(ORDERS_VARIABLE, "")
-    return ArmedWorld(
-        world, Armament(environment.get(CRASH_VARIABLE, ""), Path(path) if path else None)
-    )
+    text = environment.get(ORDERS_VARIABLE, "")
+    path = Path(text) if text else None
+    if path is not None and trio.lowlevel.in_trio_run():
+        trio.lowlevel.add_instrument(Holds(holds_file(path)))
+    return ArmedWorld(world, Armament(environment.get(CRASH_VARIABLE, ""), path))
+
+
+def holds_file(orders: Path) -> Path:
+    """Where a process that obeys this file writes how long its loop was held at most."""
+    return orders.with_suffix(".holds")
 
 
 def write_orders(path: Path, orders: Orders) -> None:

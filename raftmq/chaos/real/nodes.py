@@ -18,7 +18,7 @@ import msgspec
 
 from raftmq.testing import Cluster, Settings, free_ports
 
-from .armed import ORDERS_VARIABLE, Orders, write_orders
+from .armed import ORDERS_VARIABLE, Orders, holds_file, write_orders
 from .ask import ask_status
 from .disks import Disks
 from .proxy import Proxy
@@ -66,6 +66,10 @@ class Nodes(Cluster):
     def orders(self, node: int) -> Orders:
         """What a node's process suffers now."""
         return self._orders.get(node, Orders())
+
+    def holds_path(self, node: int) -> Path:
+        """Where a node's process writes how long its loop was held at most."""
+        return holds_file(self._orders_path(node))
 
     def order(self, node: int, **changes: Any) -> None:
         """Change some of it; a later process of the node finds it too."""

@@ -403,6 +403,7 @@ def _vacuous(stage: Stage, schedule: Schedule) -> str:
 
 def _counts(stage: Stage, watch: Watch, reports: list[Report]) -> dict[str, int]:
     counts = {
+        **watch.gauges.most,
         "acked": stage.workload.acked,
         "polled": stage.workload.polled,
         "elections": watch.elections,

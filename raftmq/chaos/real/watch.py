@@ -8,6 +8,8 @@ can be held against what nodes say of themselves:
 | R1 | two nodes say that they lead one group in one term |
 | R21 | two replicas that applied the same index have different digests |
 
+What the processes take of their machine is measured at the same time: see `gauges`.
+
 Left out: promises about logs and votes, which a status does not show; the simulators see them.
 """
 
@@ -17,6 +19,7 @@ import trio
 
 from raftmq.chaos.outcome import Coverage
 
+from .gauges import Gauges
 from .stage import Stage
 
 LOOK_SECONDS = 0.2
@@ -28,6 +31,8 @@ class Watch:
     def __init__(self, stage: Stage) -> None:
         self.statuses: dict[int, dict[str, Any]] = {}
         """The last answers; without those who did not answer."""
+        self.gauges = Gauges(stage)
+        """The most that processes took."""
         self._stage = stage
         self._leaders: dict[tuple[int, int], int] = {}
         self._digests: dict[tuple[int, int], tuple[int, int]] = {}
@@ -43,6 +48,7 @@ class Watch:
         """Look until cancelled."""
         while True:
             await self.look()
+            self.gauges.look()
             await trio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
