@@ -32,7 +32,7 @@ from raftmq.pop.catalog import QUEUE_BITS, Catalog
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.leases import SLOT_BITS, Handed
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.policy import Order
+from raftmq.pop.policy import INVISIBLE_MS_MIN, Order
 from raftmq.pop.results import Refused, Result
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -69,13 +69,13 @@ CREDIT_MS = 100
 """A wish that ends so much earlier than its request is as good: a request does not always take the
 same time on its way."""
 TICK_SECONDS_MIN = 0.005
-"""Timers that are due together are let pass together."""
+"""Timers that are due together pass together."""
 TICK_RETRY_SECONDS = 0.05
 """A Tick that was refused is proposed again after this time at the earliest."""
 PRUNE_MIN = 256
 """Consumers of a connection, at which and at each doubling of which idle ones are forgotten."""
 
-
+_TOO_SHORT = ErrorReply("bad_argument", f"a lease runs for {INVISIBLE_MS_MIN} ms at least")
 _OPENING = calls.Ask | calls.Claim | calls.ResetGroup
 
 
@@ -126,8 +126,7 @@ class _Consumer:
         self.is_reading = False
         # Whether its group keeps the order of queues; known once `since` is.
         self.is_serial = False
-        # Leases that were not sent yet, and the first token that is not among them from the start;
-        # None: it is not known yet what the consumer has in hand.
+        # Leases not sent yet, and the first token that was never among them; None: not known yet.
         self.outbox: deque[Handed] = deque()
         self.since: int | None = None
 
@@ -171,6 +170,10 @@ class Popping:
             message = f"partition group {group.number} does not know the filter yet"
             error = ErrorReply("unavailable", message, group=group.number, retry_ms=20)
             connection.refuse(frame.correlation, error)
+            return
+        if 0 < request.invisible_ms < INVISIBLE_MS_MIN:
+            # Not when applied: logs may hold such wishes already.
+            connection.refuse(frame.correlation, _TOO_SHORT)
             return
         key = _Key(request.partition_group, request.number, request.consumer)
         consumer = self._consumers.get(key)
@@ -218,7 +221,9 @@ class Popping:
             calls.Step(x.action, x.token, x.base, x.bits, x.delay_ms, x.reason)
             for x in request.items
         ]
-        command = calls.Settle(request.number, request.consumer, request.sequence, steps)
+        command = calls.Settle(
+            request.number, request.consumer, request.sequence, steps, request.by_handle
+        )
         self._say_and_answer(group, command, connection, frame, Settled)
 
     def _leave(self, connection: Connection, frame: Frame) -> None:

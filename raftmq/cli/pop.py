@@ -117,7 +117,7 @@ def pop(
     show = _printer(output, template)
     session.run(lambda mq: _pop(mq, popping, show))
     if not is_acked:
-        # Only now: who settles by handle needs the consumer closed.
+        # Only now: what is shown is all that was taken.
         show(popping.taken)
     if not popping.taken:
         note(f"nothing of {topic} was there for {group} within {duration_text(wait)}")

@@ -177,8 +177,8 @@ class Client:
                 was; None: a random name, so that it begins anew each time.
             prefetch: to pop: how many messages may be asked for ahead at each leader, None: 500. It
                 begins with few. 0: only what a call asks for.
-            invisible: to pop: seconds for which a message is this consumer's alone; None: as the
-                group's policy says (30 if nothing else was said).
+            invisible: to pop: seconds for which a message is this consumer's alone, 1 s to 12
+                hours; None: as the group's policy says (30 if nothing else was said).
             renew: to pop: while the application has a message, its lease is extended to so many
                 seconds again and again; it has one as long as the message, or what it came in, is
                 referred to. None: leases are not extended by themselves.
@@ -226,7 +226,9 @@ class Client:
     ) -> list[bool]:
         """Settle messages by their handles (`raftmq pop` prints them), from any process.
 
-        The consumer that popped them must be closed: it numbers its settlements, and so does this.
+        The consumer that popped them may still be open, here or elsewhere. If it settles one of
+        these as well, it hears that some message of that lease was not its own any more, though
+        perhaps by the name of another one that it settles with it.
 
         Args:
             handles: one for each message.

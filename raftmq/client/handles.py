@@ -12,10 +12,10 @@ with the handle settles it. A handle holds all that a leader must be told:
 as one big-endian integer, in the digits `0-9A-Za-z`: nothing that a shell or a double click minds.
 
 A consumer numbers its settlements, and the machine carries out each number once, and no lower one
-after it. Whoever settles by handle numbers by the clock, with a random part below the milliseconds:
-so two processes that settle for one consumer at the same moment do not take each other's answers,
-and the one that is overtaken numbers anew. The numbers are far above what the consumer itself
-counted to: it must be closed by then.
+after it. Settlements by handle are counted apart, so the consumer may be open and settle as well.
+Whoever settles by handle numbers by the clock, with a random part below the milliseconds: so two
+processes that settle for one consumer at the same moment do not take each other's answers, and the
+one that is overtaken takes a higher number.
 
 Invariants:
 - A text that was cut, or of which a character changed, is refused; it settles nothing else.
@@ -285,7 +285,9 @@ class _Settler:
     async def _ask(self, items: list[SettleItem]) -> list[int]:
         partition_group, number, consumer = self._key
         for attempt in range(OVERTAKEN_MAX + 1):
-            request = Settle(partition_group, number, consumer, self._sequence, items)
+            request = Settle(
+                partition_group, number, consumer, self._sequence, items, by_handle=True
+            )
             self._sequence += 1
             try:
                 frame = await self._router.call_leader(

@@ -24,7 +24,7 @@ import anyio
 
 from raftmq.errors import Unavailable
 from raftmq.filters import compile as compile_filter
-from raftmq.pop.policy import INVISIBLE_MS_MAX, Mode
+from raftmq.pop.policy import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Mode
 from raftmq.wire.messages import TopicView
 
 from .leases import HeldLease
@@ -69,7 +69,7 @@ class PopSettings:
         require(0 <= self.prefetch <= COUNT_MAX, f"prefetch is 0 to {COUNT_MAX}")
         require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
         if self.invisible is not None:
-            lease_ms(self.invisible, "invisible")
+            invisible_ms(self.invisible)
         if self.renew is not None:
             lease_ms(self.renew, "renew")
         if self.filter is not None:
@@ -101,7 +101,7 @@ class Intake:
         self.invisible_ms = 0
         """How long the messages of the next wishes are this consumer's alone; 0: by the policy."""
         if settings.invisible is not None:
-            self.invisible_ms = lease_ms(settings.invisible, "invisible")
+            self.invisible_ms = invisible_ms(settings.invisible)
         self.shelf = Shelf()
         """What came and was not handed on."""
         self.tally = Tally()
@@ -344,8 +344,21 @@ class Intake:
         return any(source.is_asking or source.lost_since is not None for source in sources)
 
 
+def invisible_ms(seconds: float) -> int:
+    """For how long a consumer asks to have messages alone, in milliseconds.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, a lease would run out on its way, or no lease runs so long.
+    """
+    milliseconds = round(seconds * 1000)
+    shortest, longest = INVISIBLE_MS_MIN // 1000, INVISIBLE_MS_MAX // 1000
+    is_one = INVISIBLE_MS_MIN <= milliseconds <= INVISIBLE_MS_MAX
+    require(is_one, f"invisible is {shortest} to {longest} s, not {seconds}")
+    return milliseconds
+
+
 def lease_ms(seconds: float, name: str) -> int:
-    """How long a lease runs, in milliseconds.
+    """How long a lease runs from now on, in milliseconds.
 
     Raises:
         Rejected: `BAD_ARGUMENT`, no lease runs so long.

@@ -32,7 +32,7 @@ from raftmq.wire.popping import Action
 from .claims import HeldClaim, claim
 from .consumer_groups import attach
 from .desk import Desk
-from .intake import COUNT_MAX, Intake, PopSettings, lease_ms
+from .intake import COUNT_MAX, Intake, PopSettings, invisible_ms
 from .leases import Grip, HeldLease
 from .message import QUEUE_BITS
 from .popped import LeasedMessage, LeasedMessages, Part, PoppedMessage, PoppedMessages, Settlement
@@ -166,7 +166,7 @@ class PopConsumer:
             wait: seconds; 0 asks the leaders for what they have and does not wait for more. A
                 leader that says "try again" is asked again, up to the client's default timeout.
             invisible: seconds for which these messages, and those of later calls, are this
-                consumer's alone, up to 12 hours; None: as before, at first what `consumer` was
+                consumer's alone, 1 s to 12 hours; None: as before, at first what `consumer` was
                 given, or else the group's policy. Of what was popped ahead, and lay here for a
                 while, up to two thirds of that may be over, unless `invisible` says otherwise.
 
@@ -286,7 +286,7 @@ class PopConsumer:
         await anyio.lowlevel.checkpoint()
         intake = self._opened()
         if invisible is not None:
-            await self._at_desk().make_invisible(lease_ms(invisible, "invisible"))
+            await self._at_desk().make_invisible(invisible_ms(invisible))
         now = anyio.current_time()
         deadline = now + wait
         begun = now

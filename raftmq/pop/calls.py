@@ -114,9 +114,12 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     consumer: int
     """Who settles."""
     sequence: int
-    """From 1, one more each time."""
+    """From 1, one more each time; by handle: any that is higher than the last one by handle."""
     steps: list[Step]
     """What to do, in order."""
+    by_handle: bool = False
+    """True: somebody settles by handle what the consumer popped. These have numbers of their own,
+    so that the consumer may go on with its own ones."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):

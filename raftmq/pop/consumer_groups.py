@@ -33,7 +33,7 @@ import msgspec
 
 from raftmq.errors import Reason
 
-from .policy import INVISIBLE_MS_MAX, Mode, Policy
+from .policy import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Mode, Policy
 from .results import Changed, Refused, Result
 from .subscribers import GROUP_NAME_CHARACTERS_MAX
 
@@ -47,8 +47,6 @@ DELAY_MS_MAX = 7 * 24 * 3600 * 1000
 """The longest that a message may wait for its next attempt."""
 ATTEMPTS_MAX = 1_000_000
 """The most attempts that a policy may allow."""
-INVISIBLE_MS_MIN = 1000
-"""The shortest lease that a policy may give: shorter ones run out on their way to the consumer."""
 
 
 class PutConsumerGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_consumer_group"):

@@ -44,12 +44,12 @@ from .transactions import Begin, End, Transactions, is_half
 VERSION = 1
 """The newest record version that this machine applies."""
 
-_STATE_VERSION = 10
-_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, _STATE_VERSION)
+_STATE_VERSION = 11
+_STATE_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
 these, the seventh no claimed sessions; the eighth had wishes whose time was over, the ninth no
-deletions of consumer groups."""
+deletions of consumer groups, the tenth no settlements by handle."""
 _DELAYED = 1 << 62
 """In a producer's session: a batch went not to an offset, but to this plus its number."""
 _DIGEST = struct.Struct("<QIQ")

@@ -9,6 +9,9 @@ SCHEDULE_MS = tuple(
     for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
 """RocketMQ's levels of delay for a message that failed once, twice, …"""
+INVISIBLE_MS_MIN = 1000
+"""The shortest lease that a policy or a consumer may ask for: shorter ones run out on their way to
+the consumer."""
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 """No lease runs longer from when it was opened or extended: as with Amazon SQS."""
 

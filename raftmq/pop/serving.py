@@ -128,8 +128,19 @@ class Attached:
         """Its messages."""
 
 
+class _Settling(NamedTuple):
+    """Who settles."""
+
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """The consumer that popped the messages."""
+    by_handle: bool
+    """True: somebody who has their handles."""
+
+
 class _Consumer:
-    """What is remembered of one consumer of an attachment."""
+    """What is remembered of one who settles."""
 
     __slots__ = ("results", "sequence", "timestamp")
 
@@ -159,7 +170,7 @@ class Serving:
         """What became of messages since somebody looked: the shell takes it."""
         self._of_topic: dict[int, dict[int, PopGroup]] = {}
         # The one idle longest first: a dict's order is the order of eviction.
-        self._consumers: dict[tuple[int, int], _Consumer] = {}
+        self._consumers: dict[_Settling, _Consumer] = {}
         # The results of all of them.
         self._results = 0
         self._timers: list[tuple[int, int]] = []
@@ -359,7 +370,7 @@ class Serving:
             # There may be 65,536 consumers and a million claims: one pass for all attachments.
             gone = set(closed)
             self.claims.close(gone)
-            for key in [key for key in self._consumers if key[0] in gone]:
+            for key in [key for key in self._consumers if key.number in gone]:
                 self._forget_consumer(key)
 
     def _feed(self, call: Feed) -> Result:
@@ -405,7 +416,7 @@ class Serving:
         attached = self.attached.get(call.number)
         if attached is None:
             return _unknown(call.number)
-        key = (call.number, call.consumer)
+        key = _Settling(call.number, call.consumer, call.by_handle)
         consumer = self._consumers.pop(key, None)
         if consumer is None or call.sequence > consumer.sequence:
             results = [_step(attached.group, call.consumer, step, now) for step in call.steps]
@@ -428,7 +439,7 @@ class Serving:
                 return
             self._forget_consumer(key)
 
-    def _forget_consumer(self, key: tuple[int, int]) -> None:
+    def _forget_consumer(self, key: _Settling) -> None:
         self._results -= len(self._consumers.pop(key).results)
 
     def _lose(self, call: Lose, ends: Mapping[int, int]) -> Result:
@@ -490,7 +501,10 @@ class Serving:
                 for number, x in self.attached.items()
             ],
             list(self.earliest.items()),
-            [[*key, x.sequence, x.results, x.timestamp] for key, x in self._consumers.items()],
+            [
+                [*key[:2], x.sequence, x.results, x.timestamp, key.by_handle]
+                for key, x in self._consumers.items()
+            ],
             self.claims.dump(),
         ]
 
@@ -503,8 +517,9 @@ class Serving:
             self._attach(number, Attached(topic, name, version, group))
             self._note_timer(number, group.next_timer)
         self.earliest = dict(earliest)
-        for number, consumer, sequence, results, timestamp in consumers:
-            self._consumers[number, consumer] = _Consumer(sequence, results, timestamp)
+        for number, consumer, sequence, results, timestamp, *by_handle in consumers:
+            key = _Settling(number, consumer, by_handle == [True])
+            self._consumers[key] = _Consumer(sequence, results, timestamp)
             self._results += len(results)
 
 

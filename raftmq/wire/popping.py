@@ -144,9 +144,13 @@ class Settle(_Wire, frozen=True):
     consumer: int
     """Who settles."""
     sequence: int
-    """From 1, one more with each request of this consumer to this partition group."""
+    """From 1, one more with each request of this consumer to this partition group; by handle: any
+    that is higher than the last one by handle."""
     items: list[SettleItem]
     """What to do, in order; 4,096 at the most."""
+    by_handle: bool = False
+    """True: the consumer's messages are settled by handle, perhaps by another process. These
+    requests are counted by themselves."""
 
 
 FENCED = -1

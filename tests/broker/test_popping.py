@@ -453,3 +453,13 @@ def test_batch_that_is_applied_together_with_a_resumed_wish_is_not_lost() -> Non
         assert Batch.decode(popped.body, base_offset=0, timestamp=0).bodies == [b"x"]
 
     with_group(job)
+
+
+def test_lease_that_would_run_out_on_its_way_is_refused() -> None:
+    async def job(_: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"x"], 0)
+        with pytest.raises(Refused, match="1000 ms at least"):
+            await alice.pop(1, invisible_ms=999)
+        assert (await alice.pop(1, invisible_ms=1000))[1] == [b"x"]
+
+    with_group(job)

@@ -131,7 +131,9 @@ class FakePopping:
             calls.Step(x.action, x.token, x.base, x.bits, x.delay_ms, x.reason)
             for x in request.items
         ]
-        settle = calls.Settle(request.number, request.consumer, request.sequence, steps)
+        settle = calls.Settle(
+            request.number, request.consumer, request.sequence, steps, request.by_handle
+        )
         result = self.run(self._cluster.logs[request.partition_group], settle)
         if isinstance(result, Refused):
             return ErrorReply(result.reason.value, result.message)

@@ -156,3 +156,23 @@ async def test_clock_that_went_back_is_overcome(cluster: FakeCluster) -> None:
         assert await mq.settle(handles[:1]) == [True]
         cluster.now_ms = lambda: now_ms() - 60_000  # type: ignore[method-assign]
         assert await mq.settle(handles[1:]) == [True]
+
+
+@pytest.mark.anyio
+async def test_consumer_that_is_open_settles_on_after_a_settlement_by_handle(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq:
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"a", b"b", b"c"])
+        async with mq.consumer("orders", group="g", mode="pop") as consumer:
+            a, b, c = await consumer.pop(3, wait=5.0)
+            assert await mq.settle([handle_of(consumer, a)]) == [True]
+            await b.ack()
+            assert await mq.settle([handle_of(consumer, b), handle_of(consumer, c)]) == [
+                False,
+                True,
+            ]
+            with pytest.raises(Rejected):
+                await c.ack()

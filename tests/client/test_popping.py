@@ -459,6 +459,7 @@ async def test_arguments_out_of_range_are_refused(cluster: FakeCluster) -> None:
         {"prefetch": -1},
         {"prefetch_bytes": 0},
         {"invisible": 0},
+        {"invisible": 0.999},
         {"invisible": 1e6},
         {"renew": -1.0},
         {"queues": [0]},
@@ -472,7 +473,7 @@ async def test_arguments_out_of_range_are_refused(cluster: FakeCluster) -> None:
             with pytest.raises(Rejected):
                 mq.consumer("orders", **({"group": "g", "mode": "pop"} | mistake))
         async with mq.consumer("orders", group="g", mode="pop") as c:
-            for wrong in ({"count": 0}, {"wait": -1.0}, {"invisible": 0.0}):
+            for wrong in ({"count": 0}, {"wait": -1.0}, {"invisible": 0.5}):
                 with pytest.raises(Rejected):
                     await c.pop(**wrong)
             (m,) = await c.pop(1, wait=5.0)

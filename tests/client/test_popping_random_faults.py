@@ -131,8 +131,8 @@ async def test_nothing_is_lost_and_nothing_comes_twice_by_one_token(
     prefetch = run.random.choice([0, 4, 500])
     async with connect(URL, world=cluster) as mq:
         async with (
-            mq.consumer("orders", group="g", mode="pop", invisible=0.4, prefetch=prefetch) as one,
-            mq.consumer("orders", group="g", mode="pop", invisible=0.4) as two,
+            mq.consumer("orders", group="g", mode="pop", invisible=1.0, prefetch=prefetch) as one,
+            mq.consumer("orders", group="g", mode="pop", invisible=1.0) as two,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(run.consume, one)

@@ -215,7 +215,7 @@ async def test_ack_that_did_not_happen_is_found(
         await mq.admin.create_topic("orders", queues=1)
         async with mq.producer("orders") as producer:
             await producer.send(b"x")
-        async with mq.consumer("orders", group="p", mode="pop", invisible=0.5) as popper:
+        async with mq.consumer("orders", group="p", mode="pop", invisible=1.0) as popper:
             batch = await popper.pop(1, wait=5.0)
             with monkeypatch.context() as patch:
                 patch.setattr(Settler, "settle", pretend)
@@ -308,7 +308,7 @@ async def test_hand_off_that_did_not_acknowledge_is_found(
             await mq.admin.create_topic(name, queues=1)
         async with mq.producer("orders") as producer:
             await producer.send(b"a")
-        options: dict[str, Any] = {"group": "p", "mode": "pop", "invisible": 0.3}
+        options: dict[str, Any] = {"group": "p", "mode": "pop", "invisible": 1.0}
         async with (
             mq.producer("bills") as producer,
             mq.consumer("orders", **options) as popper,

@@ -59,7 +59,7 @@ async def read(mq: raftmq.Embedded, random: Random) -> None:
 
 
 async def pop(mq: raftmq.Embedded, random: Random, mode: str) -> None:
-    options = {"group": f"{mode}-group", "mode": mode, "invisible": 0.6}
+    options = {"group": f"{mode}-group", "mode": mode, "invisible": 1.0}
     while True:
         async with (
             mq.consumer("orders", **options) as popper,  # type: ignore[call-overload]
@@ -85,14 +85,14 @@ async def settle(batch: raftmq.PoppedMessages, producer: raftmq.Producer, random
             await batch.extend(1.0)
             await batch.ack()
         case 3:
-            await anyio.sleep(1.0)  # the lease runs out
+            await anyio.sleep(1.5)  # the lease runs out
             await batch.ack()
         case 4 if len(batch):
             await batch[0].reject("by chance")
         case 5 if len(batch):
             async with producer.transaction(acks=batch) as transaction:
                 await transaction.send(b"made of another", key=batch[0].key)
-                await anyio.sleep(random.choice([0, 0, 1.0]))
+                await anyio.sleep(random.choice([0, 0, 1.5]))
         case _:
             await batch.ack()
 

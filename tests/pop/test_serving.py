@@ -387,3 +387,25 @@ def test_replica_from_a_snapshot_goes_on_like_the_others() -> None:
         audit = attached.group.audit()
         assert audit["acked"]
         assert audit["dead"]
+
+
+def test_settlements_by_handle_are_counted_apart_from_the_consumers_own() -> None:
+    log = Log()
+    log.open()
+    for _ in range(4):
+        log.send(1)
+    one, two, three, four = (log.ask(ALICE, 1)[0] for _ in range(4))
+    assert log.settle(1, all_of(one)) == [1]
+    by_handle = Settle(1, ALICE, 1 << 60, [all_of(two)], by_handle=True)
+    assert log.call(by_handle) == [[1]]
+    assert log.settle(2, all_of(three)) == [1]
+    assert log.call(by_handle) == [[1]], "a repeat has the first answer"
+    replica = PartitionMachine.restore(log.machine.snapshot())
+    assert replica.snapshot() == log.machine.snapshot()
+    log.machine = replica
+    assert log.call(by_handle) == [[1]]
+    assert log.settle(3, all_of(two), all_of(four)) == [FENCED, 1]
+    late = Settle(1, ALICE, 7, [all_of(one)], by_handle=True)
+    assert log.call(late) == [Reason.OUT_OF_ORDER]
+    log.call(CloseGroups([1]))
+    assert len(log.machine.serving._consumers) == 0

@@ -108,7 +108,7 @@ class PopLog:
         self._broken: set[int] = set()
         self._is_withheld_broken = False
         # The number of a consumer's last settlement, its results, and since when.
-        self._sessions: dict[tuple[int, int], tuple[int, list[int], int]] = {}
+        self._sessions: dict[tuple[int, int, bool], tuple[int, list[int], int]] = {}
         # Groups whose dead letters were redriven or purged by the record.
         self._attended: set[int] = set()
         self._index = 0
@@ -298,7 +298,7 @@ class PopLog:
         group = self.groups.get(command.number)
         if group is None:
             return
-        key = command.number, command.consumer
+        key = command.number, command.consumer, command.by_handle
         sequence, results, since = self._sessions.pop(key, (0, [], now))
         if command.sequence > sequence:
             results = [_step(group, command.consumer, step, now) for step in command.steps]

@@ -15,7 +15,7 @@ from raftmq.pop.leases import Leases
 from raftmq.pop.pieces import Piece, divided
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.retries import Retries
-from raftmq.pop.serving import Serving
+from raftmq.pop.serving import Serving, _Settling
 from raftmq.pop.spans import Span
 
 SEEDS = 15
@@ -83,7 +83,7 @@ def _repeats_settlements(patch: pytest.MonkeyPatch) -> None:
     settle = Serving._settle
 
     def again(self: Serving, call: Any, now: int) -> Any:
-        self._consumers.pop((call.number, call.consumer), None)
+        self._consumers.pop(_Settling(call.number, call.consumer, call.by_handle), None)
         return settle(self, call, now)
 
     patch.setattr(Serving, "_settle", again)
