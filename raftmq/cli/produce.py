@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.errors import Unavailable
+from raftmq.errors import Reason, Rejected, Unavailable
 
-from .exits import ExitCode
+from .exits import ExitCode, Failure
 from .output import Meter, counted, note, output_option, print_line
 from .session import Session, with_session
 from .sources import Chunk, given, lines, made_up
@@ -166,14 +166,20 @@ async def _send_all(
     under_way: "deque[tuple[int, PendingMany]]",
     settle: "Callable[[], Awaitable[None]]",
 ) -> None:
-    async for chunk in sending.source:
-        while (pending := _take(producer, sending, chunk)) is None:
-            if not under_way:
-                raise Unavailable(f"the buffer has no room for {len(chunk.bodies)} messages")
+    try:
+        async for chunk in sending.source:
+            while (pending := _take(producer, sending, chunk)) is None:
+                if not under_way:
+                    raise Unavailable(f"the buffer has no room for {len(chunk.bodies)} messages")
+                await settle()
+            under_way.append((len(chunk.bodies), pending))
+            while under_way and (under_way[0][1].is_done or len(under_way) >= UNDER_WAY_MAX):
+                await settle()
+    except (Failure, Rejected):
+        # A line that cannot be sent: those before it count once they are answered.
+        while under_way:
             await settle()
-        under_way.append((len(chunk.bodies), pending))
-        while under_way and (under_way[0][1].is_done or len(under_way) >= UNDER_WAY_MAX):
-            await settle()
+        raise
 
 
 @asynccontextmanager
@@ -210,6 +216,16 @@ def _take(producer: "Producer", sending: _Sending, chunk: Chunk) -> "PendingMany
         )
     except Unavailable:
         return None
+    except Rejected as error:
+        if not chunk.first_line or error.reason is not Reason.TOO_LARGE:
+            raise
+        sizes = [len(body) for body in chunk.bodies]
+        line = chunk.first_line + sizes.index(max(sizes))
+        sent = f"nothing from line {chunk.first_line:,} on is sent"
+        raise Failure(
+            f"line {line:,} is too large: {error}; {sent}",
+            fix="send shorter lines, or raise limits.batch_bytes_max on every node",
+        ) from error
 
 
 def _source(

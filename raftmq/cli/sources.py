@@ -4,7 +4,7 @@ A source is an async iterator of chunks; what is in a chunk goes out together. L
 as they arrive, so a pipe is read in large pieces and what is typed is sent line by line.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -29,6 +29,8 @@ class Chunk:
     """What to send."""
     keys: list[bytes | None] | None = None
     """As long, if each line brought its key."""
+    first_line: int = 0
+    """The number of its first line, from 1; 0: these are no lines."""
 
 
 async def given(bodies: Sequence[bytes]) -> AsyncIterator[Chunk]:
@@ -60,10 +62,13 @@ async def lines(path: Path | None, separator: bytes | None) -> AsyncIterator[Chu
     """One message a line of a file, or of stdin; the line's end is not sent.
 
     With a separator, what stands before the first one in a line is the message's key.
+
+    Raises:
+        Failure: a line is too long, or has no separator; what was before it has been yielded.
     """
     import anyio
 
-    rest = b""
+    rest, number = b"", 1
     with _opened(path) as file:
         while True:
             # The thread is left behind on Ctrl-C, as a wait for the terminal cannot be ended. The
@@ -73,12 +78,15 @@ async def lines(path: Path | None, separator: bytes | None) -> AsyncIterator[Chu
                 break
             *whole, rest = (rest + data).split(b"\n")
             for start in range(0, len(whole), CHUNK_MESSAGES_MAX):
-                yield _chunk(whole[start : start + CHUNK_MESSAGES_MAX], separator)
+                part = whole[start : start + CHUNK_MESSAGES_MAX]
+                for chunk in _chunks(part, number, separator):
+                    yield chunk
+                number += len(part)
             if len(rest) > LINE_BYTES_MAX:
                 fix = "--whole sends a file as it is; split larger ones"
-                raise Failure(f"a line is longer than {LINE_BYTES_MAX} bytes", fix=fix)
-        if rest:
-            yield _chunk([rest], separator)
+                raise Failure(f"line {number:,} is longer than {LINE_BYTES_MAX} bytes", fix=fix)
+        for chunk in _chunks([rest] if rest else [], number, separator):
+            yield chunk
 
 
 def _opened(path: Path | None) -> FileIO:
@@ -86,10 +94,23 @@ def _opened(path: Path | None) -> FileIO:
     return open(0 if path is None else path, "rb", buffering=0, closefd=path is not None)
 
 
-def _chunk(found: list[bytes], separator: bytes | None) -> Chunk:
+def _chunks(found: list[bytes], number: int, separator: bytes | None) -> Iterator[Chunk]:
+    """Lines as a chunk; those before a line without the separator, then `Failure`."""
     bodies = [line.removesuffix(b"\r") for line in found]
     if separator is None:
-        return Chunk(bodies)
+        if bodies:
+            yield Chunk(bodies, first_line=number)
+        return
     parts = [body.partition(separator) for body in bodies]
-    keys = [key if middle else None for key, middle, _ in parts]
-    return Chunk([value if middle else key for key, middle, value in parts], keys)
+    # Without its key a message would go to any queue, beside the others of that key.
+    good = next((n for n, (_, middle, _) in enumerate(parts) if not middle), len(parts))
+    if good:
+        keys: list[bytes | None] = [key for key, _, _ in parts[:good]]
+        yield Chunk([value for _, _, value in parts[:good]], keys, first_line=number)
+    if good < len(parts):
+        shown = separator.decode("latin-1")
+        text = bodies[good][:40].decode(errors="replace")
+        raise Failure(
+            f"line {number + good:,} has no separator {shown!r}, so no key: {text!r}",
+            fix=f"write KEY{shown}BODY in each line; leave -K out for messages without keys",
+        )

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -50,6 +51,23 @@ def test_what_is_produced_is_consumed(raftmq: CommandLine, topic: str) -> None:
     table = raftmq.ok("consume", topic, "-e", "-o", "table").stdout.splitlines()
     assert table[0].split()[0] == "ID"
     assert len(table) == 3
+
+
+def test_line_that_cannot_be_sent_is_named_and_what_is_before_it_is_counted(
+    topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"short\n" * 50_000 + b"x" * (17 << 20) + b"\nshort\n")
+    ended = process(["produce", topic, "--file", str(path)])
+    assert ended.code == 1
+    (sent,) = re.findall(r"nothing from line ([\d,]+) on is sent", ended.stderr)
+    assert "line 50,001 is too large" in ended.stderr
+    stored = int(sent.replace(",", "")) - 1
+    assert f"{stored:,} messages stored" in ended.stderr
+    assert "not known" not in ended.stderr
+    wrong = process(["produce", topic, "-K", ":"], data=b"a:1\nb:2\nc\n")
+    assert (wrong.code, "line 3 has no separator ':'" in wrong.stderr) == (1, True)
+    assert "2 messages stored" in wrong.stderr
 
 
 @pytest.mark.parametrize(

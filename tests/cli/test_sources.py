@@ -55,10 +55,29 @@ def test_lines_are_whole_however_the_file_is_cut_into_pieces(
 
 def test_line_brings_its_key_before_the_separator(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    path.write_bytes(b"k1\tv1\n\tv2\nv3\nk4\tv4\tw4\n")
+    path.write_bytes(b"k1\tv1\n\tv2\nk4\tv4\tw4\n")
     (chunk,) = collected(lines(path, b"\t"))
-    assert chunk.keys == [b"k1", b"", None, b"k4"]
-    assert chunk.bodies == [b"v1", b"v2", b"v3", b"v4\tw4"]
+    assert chunk.keys == [b"k1", b"", b"k4"]
+    assert chunk.bodies == [b"v1", b"v2", b"v4\tw4"]
+
+
+@pytest.mark.parametrize(("size", "line"), [(7, 4), (1000, 4)])
+def test_line_without_the_separator_is_refused_after_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, line: int
+) -> None:
+    monkeypatch.setattr(sources, "CHUNK_BYTES", size)
+    path = tmp_path / "lines"
+    path.write_bytes(b"k1:v1\nk2:v2\nk3:v3\nno key\nk5:v5\n")
+    found: list[Chunk] = []
+
+    async def collect() -> None:
+        async for chunk in lines(path, b":"):
+            found.append(chunk)  # noqa: PERF401  # what came before the error counts
+
+    with pytest.raises(Failure, match=f"line {line} has no separator ':'"):
+        anyio.run(collect, backend="trio")
+    assert bodies(found) == [b"v1", b"v2", b"v3"]
+    assert found[0].first_line == 1
 
 
 def test_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +85,7 @@ def test_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "lines"
     path.write_bytes(b"x" * 5000)
     monkeypatch.setattr(sources, "CHUNK_BYTES", 600)
-    with pytest.raises(Failure, match="longer than 1000 bytes"):
+    with pytest.raises(Failure, match="line 1 is longer than 1000 bytes"):
         collected(lines(path, None))
 
 
