@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         number=161,
         name="one-clock",
-        what="Retention by age believes the leader's clock (raftmq before `83efa15`).",
+        what="Retention by age believes the leader's clock (raftmq before `8c9c832`).",
         killers=("Q1",),
         plant=_one_clock,
         kinds=_CLOCKS,
