@@ -164,7 +164,7 @@ _NETWORK = (
              "try is far away.", _ONLY_SIM, Aim.ALL, (10, 30, 60), "s"),
     _lasting("lost-names", "N27", "No name can be looked up.", _ONLY_SIM, Aim.ALL),
     _lasting("strangers", "N28", "A stranger says Hello as anybody, leaves frames unfinished, says "
-             "nothing on many connections, and answers anything.", _ONLY_SIM),
+             "nothing on many connections, and answers anything.", _BROKERS),
     _once("old-address", "N25", "A node of another cluster answers at a node's address.",
           _ONLY_SIM, Aim.PAIR),
     _once("needless-snapshot", "N26", "A member is sent a snapshot that it does not need.",

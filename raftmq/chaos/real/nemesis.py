@@ -9,7 +9,7 @@ import trio
 
 from raftmq.chaos.faults import FAULTS, Event, Schedule
 
-from . import disk_faults, network_faults, other_faults, process_faults  # noqa: F401
+from . import disk_faults, hostile, network_faults, other_faults, process_faults  # noqa: F401
 from .handlers import LASTING, ONCE
 from .stage import Skipped, Stage
 from .watch import Watch

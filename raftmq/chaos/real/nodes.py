@@ -26,8 +26,14 @@ from .proxy import Proxy
 SETTINGS: Settings = {
     "raft": {"tick_ms": 50},
     "log": {"segment_bytes": 64 * 1024, "cache_bytes": 1024 * 1024, "reserve_bytes": 1024 * 1024},
+    "limits": {
+        "connections_max": 500,
+        "connection_bytes_max": 4 * 1024 * 1024,
+        "requests_bytes_max": 32 * 1024 * 1024,
+    },
 }
-"""Small segments, so that borders, snapshots and indexes come by often; a quick pace."""
+"""Small segments, so that borders, snapshots and indexes come by often; a quick pace; limits that
+strangers reach."""
 
 
 class Nodes(Cluster):

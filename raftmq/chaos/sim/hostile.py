@@ -15,22 +15,26 @@ That no node ends is checked wherever one breaks or gives up (`stage`).
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import cache
 
 import trio
 
-from raftmq.batch import encode
-from raftmq.batch.compression import Compression
 from raftmq.broker.settings import Limits
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.cluster import PORT
 from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.workloads.strangers import (
+    FRAME_BYTES,
+    MIB,
+    anything,
+    bombs,
+    client_hello,
+    endless_frame,
+)
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.network import Stream
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.errors import ProtocolError
-from raftmq.pop.delays import RESERVED
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import FrameParser, encode_frame
 from raftmq.wire.messages import (
@@ -46,13 +50,10 @@ from raftmq.wire.messages import (
 
 Undo = Callable[[], None]
 
-MIB = 1 << 20
 LIMITS = Limits(connection_bytes_max=2 * MIB, requests_bytes_max=8 * MIB)
 """Of nodes that strangers come to: small ones, which a few strangers reach."""
 DESCRIPTORS = 512
 """Likewise."""
-FRAME_BYTES = 3 * MIB
-"""Of a frame that never ends."""
 READ_BYTES = 512 * 1024
 """What a node may have read of a connection beyond its limits: one read, and what came before."""
 PAUSE_SECONDS = 0.15
@@ -126,34 +127,30 @@ class _Stranger:
             await stream.send_all(b"".join(parts))
         return stream
 
-    def _hello(self, *, is_client: bool) -> bytes:
+    def _hello(self) -> bytes:
         random = self._random
-        if is_client:
-            hello = Hello(PROTOCOL, "", 0, "", "stranger")
-        else:
-            hello = Hello(
-                PROTOCOL,
-                random.choice(("", "test", "test", "test", "other")),
-                random.choice((1, 2, 3, 77, 78, 2**31, random.randrange(1, 10_000), -1)),
-                f"{random.getrandbits(64):016x}",
-                "stranger",
-                random.choice((self._host, self._host, SOMEWHERE, *NO_HOSTS)),
-                random.choice((PORT, PORT, PORT, *NO_PORTS)),
-            )
+        hello = Hello(
+            PROTOCOL,
+            random.choice(("", "test", "test", "test", "other")),
+            random.choice((1, 2, 3, 77, 78, 2**31, random.randrange(1, 10_000), -1)),
+            f"{random.getrandbits(64):016x}",
+            "stranger",
+            random.choice((self._host, self._host, SOMEWHERE, *NO_HOSTS)),
+            random.choice((PORT, PORT, PORT, *NO_PORTS)),
+        )
         return b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello)))
 
     async def _greet(self) -> None:
         """Say Hello as any node at any address."""
-        await self._open(self._hello(is_client=False))
+        await self._open(self._hello())
 
     async def _leave_half(self) -> None:
         """Begin a large frame on some connections, and end none."""
-        frame = b"".join(encode_frame(FrameKind.PRODUCE, 1, b"", [bytes(FRAME_BYTES)]))
         for _ in range(self._random.randint(1, 4)):
-            stream = await self._open(self._hello(is_client=True))
+            stream = await self._open(client_hello())
             self._endless.append(stream)
             with trio.move_on_after(0.2):
-                await stream.send_all(frame[:-1])
+                await stream.send_all(endless_frame())
 
     async def _say_nothing(self) -> None:
         """Open many connections, and say nothing on them."""
@@ -163,21 +160,12 @@ class _Stranger:
     async def _inflate(self) -> None:
         """Send small frames that decompress to much, for queues that exist and that do not."""
         queue = self._random.choice((7, 1 << 16, 2 << 16))
-        frames = [
-            part
-            for correlation in range(1, 4)
-            for part in encode_frame(FrameKind.PRODUCE, correlation, b"", [_bomb(queue)])
-        ]
-        await self._open(self._hello(is_client=True), *frames)
+        await self._open(client_hello(), bombs(queue))
 
     async def _babble(self) -> None:
         """Send anything."""
         is_greeted = self._random.random() < 0.7
-        words = self._random.randbytes(self._random.randint(1, 300))
-        if self._random.random() < 0.5:
-            kind = self._random.randrange(128)
-            words = b"".join(encode_frame(kind, 1, self._random.randbytes(20)))
-        await self._open(self._hello(is_client=True) if is_greeted else b"", words)
+        await self._open(client_hello() if is_greeted else b"", anything(self._random))
 
     async def _mistype(self) -> None:
         """Ask for a node at an address that is none."""
@@ -185,7 +173,7 @@ class _Stranger:
         change = pack(ChangeMember("add", 60, host, port))
         parts = encode_frame(FrameKind.MEMBER, 1, change)
         parts += encode_frame(FrameKind.ADMIN, 2, pack(Admin(["put_node", [60, host, port]])))
-        await self._open(self._hello(is_client=True), *parts)
+        await self._open(client_hello(), *parts)
 
     async def _listen(self, nursery: trio.Nursery) -> None:
         """Answer those who connect back."""
@@ -232,10 +220,3 @@ class _Stranger:
     def _look_for_attempts(self) -> None:
         """From now on, nobody may look for this stranger."""
         self._stage.cluster.network.must_not_be_sought.add(self._host)
-
-
-@cache
-def _bomb(queue: int) -> bytes:
-    """A small batch with large bodies, of a producer that no client may be."""
-    sealed = encode([bytes(4 * MIB)], compression=Compression.ZSTD)
-    return sealed.to_bytes(queue=queue, producer=RESERVED, first_sequence=0)
