@@ -309,13 +309,15 @@ def _cells(part: Part, broken: int) -> str:
 
 
 def simulated(seconds: float) -> str:
-    """Time in the worlds, in hours, or in years if it is long.
+    """Time in the worlds, in a unit that suits it.
 
-    >>> simulated(5400), simulated(63_072_000)
-    ('1.5 h', '2.00 years')
+    >>> simulated(90), simulated(5400), simulated(63_072_000)
+    ('1.5 min', '1.5 h', '2.00 years')
     """
     years = seconds / (365 * 86_400)
-    return f"{years:.2f} years" if years >= 1 else f"{seconds / 3600:,.1f} h"
+    if years >= 1:
+        return f"{years:.2f} years"
+    return f"{seconds / 3600:,.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
 
 
 def _found(book: Book) -> list[str]:

@@ -14,7 +14,7 @@ from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.outcome import Outcome, Violation
-from raftmq.chaos.soak import FIRST_SEED, SHARES, Book, kind_of, page, plan_of, simulated
+from raftmq.chaos.soak import FIRST_SEED, SHARES, Book, kind_of, page, plan_of
 from raftmq.cli.exits import ExitCode
 from tests.cli.command_line import CommandLine
 
@@ -174,8 +174,6 @@ def test_page_shows_the_book() -> None:
     book = Book.read(path)
     assert path.with_suffix(".md").read_text() == page(book)
     assert book == msgspec.convert(json.loads(path.read_text()), Book)
-    total = sum(row.total.simulated_seconds for row in book.soaks)
-    assert simulated(total).endswith(("h", "years"))
     for row in book.soaks:
         for found in row.found:
             *_, schedule = shlex.split(found.replay)
