@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .lazy import HintedGroup
 from .output import note, output_option
 from .session import Session, with_session
 from .values import DURATION, SIZE
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def bench() -> None:
     """Measure a cluster.
 

@@ -22,6 +22,7 @@ from .chaos_list import list_
 from .chaos_run import replay, run, shrink
 from .chaos_soak import soak
 from .exits import ExitCode, Failure
+from .lazy import HintedGroup
 from .output import note, output_option, print_json, print_table
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 EXISTING = click.Path(exists=True, path_type=Path)
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def chaos() -> None:
     """Break a cluster on purpose, and judge what its clients saw.
 
@@ -87,7 +88,9 @@ def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, outp
             continue
         judged.append((file, reports, worst(report.verdict for report in reports)))
         if is_explained:
-            note("\n\n".join([str(file), *(explain(report, history) for report in reports)]))
+            text = "\n\n".join([str(file), *(explain(report, history) for report in reports)])
+            # Beside the table, so that a pager gets both; JSON has stdout to itself.
+            click.echo(text, err=output == "json")
         if folder is not None:
             note(_write_page(_of_history(history, file, reports), folder / page_name))
     if output == "json":

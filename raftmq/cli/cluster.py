@@ -12,6 +12,7 @@ import click
 from raftmq.errors import RaftmqError, Unavailable
 
 from .exits import ExitCode, Failure
+from .lazy import HintedGroup
 from .output import bytes_text, counted, note, output_option, print_json, print_table
 from .session import Session, with_session
 from .topic import confirm
@@ -34,7 +35,7 @@ REMOVE_SECONDS_MAX = 60.0
 """How long `remove` waits until a node's share has moved."""
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def cluster() -> None:
     """Show the nodes; move leaders; add and remove nodes."""
 

@@ -138,6 +138,11 @@ def consume(
     reading.is_assigned, reading.instance = is_assigned, instance
     source = click.get_current_context().get_parameter_source("start")
     reading.is_start_given = source is not click.core.ParameterSource.DEFAULT
+    if filter_ is not None and group is None:
+        message = (
+            "--filter is what a group subscribes to: name one with -g, of its own to look once"
+        )
+        raise click.UsageError(message)
     if queues and is_assigned:
         raise click.UsageError("--assigned says which queues: leave out --queue")
     if output == "table" and template is None:

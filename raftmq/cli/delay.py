@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .exits import ExitCode
+from .lazy import HintedGroup
 from .output import output_option, print_line
 from .session import Session, with_session
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from raftmq.client import Client
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def delay() -> None:
     """Take back delayed messages.
 

@@ -18,6 +18,7 @@ import click
 
 from .exits import Failure
 from .formats import as_json, body_text
+from .lazy import HintedGroup
 from .msg import print_touches, touch_json
 from .output import (
     Meter,
@@ -115,7 +116,7 @@ class _Choice:
         )
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def dlq() -> None:
     """Dead letters: list, show, hand out again, throw away, export.
 

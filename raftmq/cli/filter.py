@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from .exits import ExitCode, Failure
+from .lazy import HintedGroup
 from .output import note, output_option, print_json, print_line, print_table
 from .values import PROPERTY
 
@@ -23,7 +24,7 @@ _GUIDE = "docs/filters.md describes filters; a tag stands alone, a text in singl
 _INTEGER_BITS = 63
 
 
-@click.group("filter")
+@click.group("filter", cls=HintedGroup)
 def filter_() -> None:
     """Explain filters, and test them on a file."""
 

@@ -7,6 +7,7 @@ import click
 from .group_members import clone, members
 from .group_settings import COMMANDS, plain_settings, show_attachments, show_backlogs, show_settings
 from .lag import lag
+from .lazy import HintedGroup
 from .output import note, output_option, print_json, print_table, time_text
 from .session import Session, with_session
 from .values import START
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from raftmq.client.consumer import Start
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def group() -> None:
     """Create and change consumer groups; show what they want, and how far they have come."""
 

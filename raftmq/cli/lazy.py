@@ -1,4 +1,4 @@
-"""A group of commands whose modules are imported when one of them is called.
+"""Groups of commands: with hints, and with modules that are imported when a command is called.
 
 What the group's help shows of each command stands in a table, so that the list costs no import.
 
@@ -11,8 +11,51 @@ from typing import ClassVar
 
 import click
 
+SYNONYMS = {
+    "add": ("create",),
+    "groups": ("group list",),
+    "info": ("describe", "show"),
+    "lag": ("group lag",),
+    "ls": ("list",),
+    "nodes": ("cluster status",),
+    "publish": ("produce",),
+    "read": ("consume",),
+    "remove": ("delete",),
+    "rm": ("delete", "remove"),
+    "send": ("produce",),
+    "show": ("describe",),
+    "start": ("up",),
+    "status": ("cluster status",),
+    "stop": ("down",),
+    "subscribe": ("consume",),
+    "topics": ("topic list",),
+}
+"""What other systems' commands are called: → ours, where the group has it."""
 
-class LazyGroup(click.Group):
+
+class HintedGroup(click.Group):
+    """A group that names the commands which were perhaps meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command.
+
+        Raises:
+            click.UsageError: there is none of that name.
+        """
+        name, known = args[0], self.list_commands(ctx)
+        if not name.startswith("-") and name not in known and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            same = [each for each in SYNONYMS.get(name, ()) if each.split()[0] in known]
+            close = same or get_close_matches(name, known)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            raise click.UsageError(f"there is no command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(HintedGroup):
     """A group that imports a command's module when it is called."""
 
     TABLE: ClassVar[Mapping[str, tuple[str, str]]]
@@ -30,19 +73,6 @@ class LazyGroup(click.Group):
         module, attribute = entry[0].split(":")
         command: click.Command = getattr(import_module(f"raftmq.cli.{module}"), attribute)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or name those that were perhaps meant."""
-        name = args[0]
-        if not name.startswith("-") and name not in self.TABLE and not ctx.resilient_parsing:
-            from difflib import get_close_matches
-
-            close = get_close_matches(name, self.TABLE)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            raise click.UsageError(f"there is no command {name!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table without importing a command."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .formats import TABLE_HEADING, as_json, as_row, body_text
+from .lazy import HintedGroup
 from .output import duration_text, note, output_option, print_line, print_table, time_text
 from .session import Session, with_session
 from .values import START
@@ -18,7 +19,7 @@ CONSUMER_DIGITS = 6
 """Of a consumer's number in tables: enough to tell those of one message apart."""
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def msg() -> None:
     """Single messages: get, find by key, and what became of one.
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .lazy import HintedGroup
 from .output import note, output_option, print_json, print_table
 from .replay import replay
 from .session import Session, with_session
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from raftmq.client import Client, TopicDescription, TopicInfo
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def topic() -> None:
     """Create, list, describe, alter and delete topics; replay messages."""
 

@@ -5,11 +5,12 @@ from datetime import datetime
 import click
 
 from .exits import ExitCode
+from .lazy import HintedGroup
 from .output import counted, note, output_option, print_json, print_table
 from .session import Session, with_session
 
 
-@click.group()
+@click.group(cls=HintedGroup)
 def tx() -> None:
     """Show transactions that nobody has ended, and end them.
 

@@ -538,6 +538,9 @@ class Router:
             OutcomeUnknown: the time ran out, and a change was sent and not answered.
         """
         header = b"" if message is None else header_of(message)
+        what = f"{kind.name} to partition group {group} was not answered in time"
+        if timeout is not None and timeout <= 0:
+            raise Unavailable(f"{what}: there was none, timeout={timeout:g}; nothing was sent")
         call = LeaderCall(self, group, kind, header, refusal_in, queue_number, body)
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             try:
@@ -546,9 +549,8 @@ class Router:
                 if is_change and call.is_doubtful:
                     raise OutcomeUnknown(f"{error}; {kind.name} may have been done") from error
                 raise
-        what = f"{kind.name} to partition group {group} was not answered in time"
         if is_change and call.is_doubtful:
-            raise OutcomeUnknown(f"{what}; it may have been done: {call.why}")
+            raise OutcomeUnknown(f"{what}; it may have been done: {call.why or 'no answer came'}")
         raise Unavailable(f"{what}: {call.why or self.last_error}")
 
     async def within(self, timeout: float | None, work: Awaitable[T], what: str) -> T:

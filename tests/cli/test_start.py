@@ -12,6 +12,7 @@ import click
 import pytest
 
 from raftmq.cli.app import COMMANDS, SECTIONS, cli
+from raftmq.cli.lazy import SYNONYMS
 from tests.cli.command_line import CommandLine, process
 
 HEAVY = {"trio", "anyio", "asyncio", "numpy", "rich", "structlog", "msgspec", "cbor2"}
@@ -116,6 +117,30 @@ def test_unknown_command_exits_with_2_and_names_the_nearest(raftmq: CommandLine)
     ended = raftmq("prodcue")
     assert ended.code == 2
     assert "Did you mean produce?" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("status", "cluster status"),
+        ("topics", "topic list"),
+        ("topic rm x", "delete"),
+        ("topic ls", "list"),
+        ("group info g", "describe"),
+        ("topic descrbe x", "describe"),
+    ],
+)
+def test_command_of_another_system_is_answered_with_ours(
+    raftmq: CommandLine, words: str, meant: str
+) -> None:
+    ended = raftmq(*words.split())
+    assert ended.code == 2
+    assert f"Did you mean {meant}?" in ended.stderr
+
+
+def test_what_synonyms_stand_for_exists() -> None:
+    known = {words for path in ALL for words in (" ".join(path), path[-1])}
+    assert {word for words in SYNONYMS.values() for word in words} <= known
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

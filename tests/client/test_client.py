@@ -370,3 +370,10 @@ async def test_arguments_of_the_wrong_type_are_refused_at_the_call(cluster: Fake
                 await mq.end_transaction("t1-1", commit=commit)  # type: ignore[arg-type]
             assert caught.value.reason is Reason.BAD_ARGUMENT
         assert not any(FrameKind.END in node.requests for node in cluster.nodes.values())
+
+
+async def test_call_without_any_time_sends_nothing_and_says_so(cluster: FakeCluster) -> None:
+    async with connect(URL, world=cluster) as mq:
+        with pytest.raises(Unavailable, match="timeout=0; nothing was sent"):
+            await mq.admin.create_topic("orders", timeout=0)
+        assert not any(FrameKind.ADMIN in node.requests for node in cluster.nodes.values())

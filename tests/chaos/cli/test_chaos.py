@@ -252,12 +252,15 @@ def test_check_of_a_folder_judges_each_history_and_ends_with_5(
     assert verdicts == {"bad.parquet": "invalid", "good.parquet": "valid"}
 
 
-def test_check_of_a_good_history_ends_with_0_and_explains_on_stderr(
+def test_check_of_a_good_history_ends_with_0_and_explains_before_the_table(
     raftmq: CommandLine, recorded: Path
 ) -> None:
     ended = raftmq("chaos", "check", str(recorded / "good.parquet"), "--explain")
     assert ended.code == ExitCode.OK
-    assert "total-queue: valid" in ended.stderr
+    assert ended.stdout.index("total-queue: valid") < ended.stdout.index("HISTORY")
+    plain = raftmq("chaos", "check", str(recorded / "good.parquet"), "--explain", "-o", "json")
+    assert plain.json[0]["verdict"] == "valid"
+    assert "total-queue: valid" in plain.stderr
 
 
 def test_check_explains_and_writes_pages(raftmq: CommandLine, recorded: Path) -> None:
@@ -266,8 +269,8 @@ def test_check_explains_and_writes_pages(raftmq: CommandLine, recorded: Path) ->
         "chaos", "check", str(recorded / "bad.parquet"), "--explain", "--report", str(pages)
     )
     assert ended.code == ExitCode.VIOLATION
-    assert "lost-middle" in ended.stderr
-    assert ANOMALIES["lost-middle"] in ended.stderr
+    assert "lost-middle" in ended.stdout
+    assert ANOMALIES["lost-middle"] in ended.stdout
     assert "INVALID" in (pages / "bad.html").read_text()
 
 
