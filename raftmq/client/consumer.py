@@ -255,6 +255,9 @@ class Consumer:
             wanted = {cursor: cursor.handed for cursor in self._owned()}
         else:
             wanted = {self._cursor(queue): offset for queue, offset in offsets.items()}
+        for cursor, offset in wanted.items():
+            # Else the next automatic commit would set back what was handed and is committed here.
+            cursor.done = max(cursor.done, min(offset, cursor.handed))
         lost = {cursor.queue for cursor in await self._commit(wanted, timeout)}
         if self._assigned is not None:
             self._assigned.poke()

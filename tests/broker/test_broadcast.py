@@ -104,6 +104,27 @@ def test_process_that_died_is_followed_at_once_and_repeats_only_the_last_second(
     with_two(job)
 
 
+def test_what_the_application_has_committed_is_not_set_back_by_the_next_automatic_commit() -> None:
+    async def job(_: Cluster, mqs: list[Client]) -> None:
+        with trio.CancelScope() as scope:
+            async with opened(mqs[0], "a", start="earliest") as a:
+                await send(mqs[2], 24)
+                got = 0
+                while got < 24:
+                    got += len(await a.fetch(24, wait=3))
+                await a.commit()
+                committed = await a.committed()
+                await trio.sleep(2.5 * options.BROADCAST_COMMIT_SECONDS)
+                assert await a.committed() == committed
+                # Nobody leaves: as if the process had died.
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+        async with opened(mqs[1], "a") as a:
+            assert await take(a) == []
+
+    with_two(job)
+
+
 def test_second_process_of_an_instance_takes_the_place_of_the_first() -> None:
     async def job(_: Cluster, mqs: list[Client]) -> None:
         async with opened(mqs[0], "a") as first:
