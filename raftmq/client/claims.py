@@ -14,7 +14,8 @@ which never changes: so a key is always asked for at the same place.
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.claims import KEY_BYTES_MAX, TTL_MS_MAX
 from raftmq.wire.codec import unpack
-from raftmq.wire.messages import FrameKind
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.popping import Claim, Claimed
 
 from .router import Router
@@ -33,13 +34,34 @@ class HeldClaim:
         Safe to repeat. Cancelling leaves it held or not.
 
         Raises:
-            Unavailable, OutcomeUnknown: the time ran out.
+            Unavailable: the time ran out.
+            OutcomeUnknown: the time ran out, or the answer was lost and it is not ours by now.
         """
         message = self._message
         given_up = Claim(
             message.partition_group, message.number, message.key, message.claimant, ttl_ms=0
         )
-        return (await _ask(self._router, given_up, timeout)).is_ours
+        try:
+            await self._router.call_leader(
+                message.partition_group,
+                FrameKind.CLAIM,
+                given_up,
+                timeout=timeout,
+                is_change=True,
+                refusal_in=_no_more_ours,
+            )
+        except Rejected as error:
+            if error.reason is not Reason.FENCED:
+                raise
+            return False
+        return True
+
+
+def _no_more_ours(frame: Frame) -> ErrorReply | None:
+    """A claim that is not held is a refusal: after a lost answer it may have been given up."""
+    if unpack(Claimed, frame.header).is_ours:
+        return None
+    return ErrorReply(Reason.FENCED.value, "the claim was not ours any more")
 
 
 async def claim(

@@ -15,6 +15,17 @@ NOTHING_HAPPENED = frozenset({NOT_LEADER, "unavailable", "busy"})
 """Codes that say: not done, and worth another try."""
 RETRIED = NOTHING_HAPPENED | {OUTCOME_UNKNOWN}
 """Codes after which an idempotent request is sent again."""
+SURE = frozenset(
+    {
+        Reason.BAD_NAME,
+        Reason.BAD_FILTER,
+        Reason.CORRUPT_BATCH,
+        Reason.FELL_DUE,
+        Reason.TRANSACTION_ENDED,
+    }
+)
+"""Reasons that no earlier attempt of the same request can bring about by taking effect: what the
+request itself is, or an outcome that excludes its own."""
 
 
 def refusal_of(frame: Frame) -> ErrorReply | None:

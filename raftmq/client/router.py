@@ -51,7 +51,7 @@ from .address import Address
 from .calls import LeaderCall
 from .connection import Answer, Connection, Lost, open_connection
 from .message import QUEUE_BITS
-from .refusals import exception_of, header_of, is_refused, refusal_of
+from .refusals import SURE, exception_of, header_of, is_refused, refusal_of
 from .supervisor import Nest
 from .world import ClientWorld
 
@@ -535,7 +535,8 @@ class Router:
         Raises:
             Rejected: it was refused.
             Unavailable: the time ran out; nothing was changed.
-            OutcomeUnknown: the time ran out, and a change was sent and not answered.
+            OutcomeUnknown: a change was sent and not answered, and then the time ran out, or the
+                change was refused when it was sent again.
         """
         header = b"" if message is None else header_of(message)
         what = f"{kind.name} to partition group {group} was not answered in time"
@@ -548,6 +549,12 @@ class Router:
             except Unavailable as error:
                 if is_change and call.is_doubtful:
                     raise OutcomeUnknown(f"{error}; {kind.name} may have been done") from error
+                raise
+            except Rejected as error:
+                if is_change and call.is_doubtful and error.reason not in SURE:
+                    # An attempt without an answer may be the very reason: it took effect.
+                    text = f"{error}; an earlier attempt of {kind.name} may have been done"
+                    raise OutcomeUnknown(text) from error
                 raise
         if is_change and call.is_doubtful:
             raise OutcomeUnknown(f"{what}; it may have been done: {call.why or 'no answer came'}")

@@ -20,7 +20,17 @@ from raftmq.pop.results import Changed, Refused, Result
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Done, ErrorReply, FetchedQueue, FrameKind
-from raftmq.wire.popping import Lease, Leave, Pop, Popped, ResetGroup, Settle, Settled
+from raftmq.wire.popping import (
+    Claim,
+    Claimed,
+    Lease,
+    Leave,
+    Pop,
+    Popped,
+    ResetGroup,
+    Settle,
+    Settled,
+)
 
 if TYPE_CHECKING:
     from .fake_cluster import FakeNode, Log
@@ -47,6 +57,7 @@ class FakePopping:
             FrameKind.SETTLE: self._settle,
             FrameKind.LEAVE: self._leave,
             FrameKind.RESET: self._reset,
+            FrameKind.CLAIM: self._claim,
         }
 
     def now_ms(self) -> int:
@@ -162,6 +173,20 @@ class FakePopping:
             return opening
         self.run(log, *opening, calls.ResetGroup(request.number, request.queues, request.offsets))
         return pack(Done()), []
+
+    def _claim(self, frame: Frame) -> Answer | ErrorReply:
+        request = unpack(Claim, frame.header)
+        error = self._node.not_leader(request.partition_group)
+        if error is not None:
+            return error
+        log = self._cluster.logs[request.partition_group]
+        opening = self._opening(log, request.number)
+        if isinstance(opening, ErrorReply):
+            return opening
+        claim = calls.Claim(request.number, request.key, request.claimant, request.ttl_ms)
+        result = self.run(log, *opening, claim)
+        assert isinstance(result, Changed)
+        return pack(Claimed(*result.value)), []
 
     def _opening(self, log: "Log", number: int) -> list[calls.Call] | ErrorReply:
         groups = self._cluster.catalog.consumer_groups
