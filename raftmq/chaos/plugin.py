@@ -104,8 +104,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("chaos")
     if marker is None:
         return
-    if marker.args or set(marker.kwargs) - _KNOWN:
-        raise pytest.UsageError(f"{metafunc.definition.nodeid}: the marker is {MARKER}")
+    unknown = [*map(repr, marker.args), *sorted(set(marker.kwargs) - _KNOWN)]
+    if unknown:
+        where, what = metafunc.definition.nodeid, ", ".join(unknown)
+        # A UsageError raised here would be shown as a crash of pytest.
+        pytest.fail(f"{where}: the marker has no {what}; the marker is {MARKER}", pytrace=False)
     if "chaos_seed" not in metafunc.fixturenames:
         metafunc.fixturenames.append("chaos_seed")
     seeds = _seeds(metafunc.config, marker.kwargs)

@@ -183,10 +183,15 @@ def columns_of(
     """The columns of what a call was given: messages, or columns.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, both were given.
+        Rejected: `BAD_ARGUMENT`, both were given, or one text for a column.
     """
     if bodies is not None:
         require(messages == (), "give either messages or bodies=, not both")
+        for name, column in (("keys", keys), ("tags", tags)):
+            # A text is a sequence too: each message would get one letter of it.
+            is_one = isinstance(column, str | bytes)
+            fix = f"[{column!r}] * {len(bodies)} is one for all"
+            require(not is_one, f"{name}= has an entry for each body: {fix}")
         return Columns(bodies, keys, tags, props)
     is_alone = keys is None and tags is None and props is None
     require(is_alone, "keys=, tags= and props= go with bodies=")

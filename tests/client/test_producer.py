@@ -1,5 +1,7 @@
 """The producer when all goes well: receipts, batches, queues, bounds."""
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -184,6 +186,19 @@ async def test_send_many_cuts_into_batches_by_bytes_and_count(cluster: FakeClust
         sent = await p.send_many(bodies=bodies)
     assert [len(part.positions) for part in sent.ranges] == [64] * 15 + [40]
     assert [part.base_offset for part in sent.ranges] == list(range(0, 1000, 64))
+
+
+@pytest.mark.parametrize("column", ["keys", "tags"])
+@pytest.mark.parametrize("text", ["abc", b"abc"])
+async def test_one_text_for_a_column_of_send_many_is_refused(
+    cluster: FakeCluster, column: str, text: str | bytes
+) -> None:
+    cluster.create_topic()
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as producer:
+        given: dict[str, Any] = {column: text}
+        with pytest.raises(Rejected, match="an entry for each body") as caught:
+            await producer.send_many(bodies=[b"1", b"2", b"3"], **given)
+        assert f"[{text!r}] * 3 is one for all" in str(caught.value)
 
 
 async def test_send_many_without_messages_does_nothing(cluster: FakeCluster) -> None:
