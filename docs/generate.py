@@ -298,7 +298,7 @@ def errors_page() -> str:
 
 def messages_page() -> str:
     """The messages of the native protocol."""
-    names = ["messages", "popping", "consumer_groups", "assigning"]
+    names = ["messages", "fetching", "popping", "consumer_groups", "assigning"]
     names += ["delaying", "transacting", "sessions", "tracing"]
     paths = [f"raftmq/wire/{name}.py" for name in names]
     parts = [

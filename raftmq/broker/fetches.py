@@ -1,15 +1,18 @@
 """Reading queues: answers at once, from memory or from disk, or when the next batch commits.
 
-A fetch names queues and offsets. What is there is answered: recent batches from the cache, older
-ones by large reads on the reading thread. If nothing is there, the fetch is *parked* under its
-queues; the apply of a batch wakes the fetches of its queue, once per pump. Nothing polls.
+A fetch belongs to a session (`fetch_sessions`), which knows queues and offsets. What is there is
+answered: recent batches from the cache, older ones by large reads on the reading thread. A queue
+with nothing more *rests*: the session is registered under it, the apply of a batch marks the queue
+in the sessions that are, once per pump, and a look goes to marked queues alone. Nothing polls.
 
-A fetch may name a consumer group that has subscribed to the topic. Then batches that hold nothing
+A session may name a consumer group that has subscribed to the topic. Then batches that hold nothing
 for it are passed over without reading them (`matching`), the others come with a mask, and `next`
-says how far the answer goes. Such a fetch is parked under its queue *and group*, and woken by a
-batch of which the group wants something; when its wait ends, it is told what it has passed over.
+says how far the answer goes. Such a session is registered under its queue *and group*, and its
+queue is marked by a batch of which the group wants something; when the wait of a fetch ends, it is
+told what it has passed over.
 
 Invariants:
+- Each queue of a session is either marked or registered.
 - Only committed and applied batches are ever given, whole, byte for byte as they were produced.
 - Each fetch is answered once: with batches, with an error of a queue, or empty when its wait ends.
 - No message before `next` that was not sent matches the filter that holds for it.
@@ -32,21 +35,24 @@ from raftmq.pop.catalog import QUEUE_BITS
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.subscriptions import Subscriptions, Wanted
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
-from raftmq.wire.messages import (
-    ErrorReply,
+from raftmq.wire.fetching import (
+    NO_SESSION,
     Fetch,
     Fetched,
     FetchedQueue,
-    FetchFrom,
+)
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    ErrorReply,
     FrameKind,
 )
 
 from .connection import Connection
+from .fetch_sessions import FetchSession, FetchSessions
 from .group import Group
 from .matching import Matching
 from .settings import Limits
-from .timers import Timer, Timers
+from .timers import Timers
 from .turns import MaskBudget, Turn
 from .world import Worker
 
@@ -133,69 +139,87 @@ class Fetches:
         self._reader = reader
         self._limits = limits
         self._on_error = on_error
-        # In the order in which they came: a set's would change from run to run.
-        self._parked: dict[int, dict[_Pending, None]] = {}
-        # Those with a filter: queue → consumer group → fetches.
-        self._filtered: dict[int, dict[str, dict[_Pending, None]]] = {}
+        self.sessions = FetchSessions(queues_max=limits.fetch_session_queues_max)
+        """What each consumer reads, and how far it came."""
+        # Where sessions rest, in the order in which they came: a set's changes from run to run.
+        self._parked: dict[int, dict[FetchSession, None]] = {}
+        # Those with a filter: queue → consumer group → sessions.
+        self._filtered: dict[int, dict[str, dict[FetchSession, None]]] = {}
         # Queue → the offset from which on batches are to be matched for them.
         self._ahead: dict[int, int] = {}
         # Queue → those that cannot go on before batches of it are matched.
-        self._needing: dict[int, dict[_Pending, None]] = {}
+        self._needing: dict[int, dict[FetchSession, None]] = {}
         # Partition group → the last change of its subscriptions that was noted.
         self._noted: dict[int, int] = {}
-        # The same ones by who asked, and under which correlation.
-        self._waiting: dict[Connection, dict[int, _Pending]] = {}
 
     def start(self, connection: Connection, frame: Frame) -> None:
         """Answer a FETCH frame, now or later."""
         request = unpack(Fetch, frame.header)
-        # Each fetch starts with another queue, so that a busy one cannot starve the others.
+        if request.session and request.epoch == NO_SESSION:
+            self._end_session(connection, request.session)
+            connection.reply(FrameKind.FETCH, frame.correlation, pack(Fetched([])))
+            return
+        session = self.sessions.find(connection, request, frame.correlation)
+        if isinstance(session, ErrorReply):
+            self._end_session(connection, request.session)
+            connection.refuse(frame.correlation, session)
+            return
+        for queue in request.forgotten:
+            self._remove(session, queue)
+        # Another queue comes first each time, so that without a session too none starves.
         shift = frame.correlation % max(1, len(request.queues))
-        queues = request.queues[shift:] + request.queues[:shift]
-        request = msgspec.structs.replace(request, queues=queues)
-        pending = _Pending(connection, frame.correlation, request)
-        if self._try(pending):
-            self._unpark(pending)
+        for item in request.queues[shift:] + request.queues[:shift]:
+            self._unregister(session, item.queue)
+            session.put(item.queue, item.offset)
+        self.sessions.count(session)
+        if self._look(session):
             return
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         if wait_ms <= 0:
-            self._time_out(pending)
+            self._time_out(session)
             return
-        self._park(pending)
-        pending.timer = self._timers.call_after(wait_ms / 1000, partial(self._time_out, pending))
+        session.timer = self._timers.call_after(wait_ms / 1000, partial(self._time_out, session))
 
     def forget(self, connection: Connection, frame: Frame) -> None:
-        """Nobody waits for this fetch any more: it must not count until its wait ends."""
-        pending = self._waiting.get(connection, {}).get(frame.correlation)
-        if pending is not None:
-            self._unpark(pending)
-            pending.answer([], [])
+        """Answer a fetch that waits at once: the client wants something else."""
+        session = self.sessions.asked(connection, frame.correlation)
+        if session is not None and session.is_waiting:
+            self._reply(session, [], [])
 
     def wake(self, queues: set[int]) -> None:
         """New batches were applied to these queues."""
         if not self._parked and not self._filtered:
             return
+        woken: dict[FetchSession, None] = {}
         for queue in queues:
-            for pending in list(self._parked.get(queue, ())):
-                self._retry(pending)
+            for session in list(self._parked.get(queue, ())):
+                self._mark(session, queue)
+                woken[session] = None
             if queue in self._filtered:
-                self._look_ahead(queue)
+                woken.update(self._look_ahead(queue))
+        for session in woken:
+            self._retry(session)
 
     async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
         """Batches of a queue were matched; these consumer groups want something of them."""
         waiting = self._filtered.get(queue, {})
-        ready = list(self._needing.get(queue, ()))
-        ready += [pending for name, of in waiting.items() if name in names for pending in of]
-        for pending in ready:
-            self._retry(pending)
+        ready = dict.fromkeys(self._needing.get(queue, ()))
+        for name, sessions in waiting.items():
+            ready.update(sessions if name in names else {})
+        for session in ready:
+            if queue in session.offsets:
+                self._mark(session, queue)
+                self._retry(session)
             await turn.pause_if_over()
         self.when_matched(queue, None)
 
     def not_matched(self, queue: int, why: ErrorReply) -> None:
         """Batches of a queue could not be read: who needs them is told."""
-        for pending in list(self._needing.get(queue, ())):
-            self._unpark(pending)
-            pending.answer([_failed(queue, why)], [])
+        for session in list(self._needing.get(queue, ())):
+            self._mark(session, queue)
+            if session.is_waiting:
+                self._remove(session, queue)
+                self._reply(session, [_failed(queue, why)], [])
         self.when_matched(queue, why)
 
     def passed(self, queue: int, consumer_group: str) -> int:
@@ -207,222 +231,258 @@ class Fetches:
         await self.matching.run()
 
     def note_subscriptions(self, group: Group) -> None:
-        """Records were applied: if they changed filters, those who wait with them start anew."""
+        """Records were applied: if they changed filters, those who wait with them look again."""
         if not isinstance(group.machine, PartitionMachine):
             return
         changed = group.machine.subscriptions.changed
         if self._noted.get(group.number, 0) != changed:
             self._noted[group.number] = changed
-            self._start_anew(group.machine.subscriptions)
+            self._look_again(group.machine.subscriptions)
 
-    def _start_anew(self, subscriptions: Subscriptions) -> None:
+    def _look_again(self, subscriptions: Subscriptions) -> None:
         """Look again for those whose filter, as they were parked, is another one now."""
-        again: dict[_Pending, None] = {}
+        resting: dict[FetchSession, None] = {}
         for groups in self._filtered.values():
-            again.update((pending, None) for of in groups.values() for pending in of)
+            resting.update((session, None) for of in groups.values() for session in of)
         for plain in self._parked.values():
-            again.update((p, None) for p in plain if p.request.consumer_group)
-        for pending in again:
-            name = pending.request.consumer_group
-            if all(
-                number == _number(subscriptions, queue, name)
-                for queue, number in pending.numbers.items()
-            ):
-                continue
-            self._unpark(pending)
-            pending.reached.clear()
-            if not self._try(pending):
-                self._park(pending)
+            resting.update((session, None) for session in plain if session.consumer_group)
+        for session in resting:
+            changed = [
+                queue
+                for queue, number in session.numbers.items()
+                if number != _number(subscriptions, queue, session.consumer_group)
+            ]
+            for queue in changed:
+                self._mark(session, queue)
+                session.reached.pop(queue, None)
+            if changed and session.is_waiting:
+                self._look(session)
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone: forget its fetches."""
-        for pending in list(self._waiting.get(connection, {}).values()):
-            pending.end()
-            self._unpark(pending)
+        for session in self.sessions.of(connection):
+            if session.correlation is not None:
+                self.sessions.answered(session, session.correlation)
+                session.close_request()
+            self._end(session)
 
     def refuse(self, is_lost: Callable[[int], bool]) -> None:
         """Wake the fetches of the queues that this node leads no more, so that they are told."""
         self.wake({queue for queue in [*self._parked, *self._filtered] if is_lost(queue)})
 
-    def _retry(self, pending: "_Pending") -> None:
-        if pending.is_answered:
+    def _end_session(self, connection: Connection, number: int) -> None:
+        session = self.sessions.named(connection, number)
+        if session is not None:
+            self.sessions.release(session)
+            if session.correlation is None:
+                self._end(session)
+
+    def _end(self, session: FetchSession) -> None:
+        """Nothing is read for it any more."""
+        self.sessions.release(session)
+        for queue in session.offsets:
+            self._unregister(session, queue)
+        session.offsets.clear()
+
+    def _retry(self, session: FetchSession) -> None:
+        if not session.is_waiting:
             return
-        if pending.connection.is_clogged:
+        if session.connection.is_clogged:
             # It does not read: it is told that there is nothing, and its next fetch waits until
             # there is room.
-            self._unpark(pending)
-            pending.answer([], [])
-        elif self._try(pending):
-            self._unpark(pending)
+            self._reply(session, [], [])
+        else:
+            self._look(session)
 
-    def _look_ahead(self, queue: int) -> None:
-        """Have new batches of a queue matched, for those that wait for a match."""
+    def _look_ahead(self, queue: int) -> dict[FetchSession, None]:
+        """Have new batches of a queue matched, for those that wait for a match; or, if the queue
+        cannot be read here, return those that are to be told."""
         source = self._catalogue.source(queue)
         if isinstance(source, ErrorReply):
-            for pending in [p for of in self._filtered[queue].values() for p in of]:
-                self._retry(pending)
-            return
+            told = {session: None for of in self._filtered[queue].values() for session in of}
+            for session in told:
+                self._mark(session, queue)
+            return told
         index, offset = source.group.index, self._ahead[queue]
         while placements := index.lookup(queue, offset, PLACEMENTS_MAX):
             self.matching.want(source.group, placements)
             offset = placements[-1].base_offset + placements[-1].count
         self._ahead[queue] = offset
+        return {}
 
-    def _time_out(self, pending: "_Pending") -> None:
-        if pending.is_answered:
+    def _time_out(self, session: FetchSession) -> None:
+        if not session.is_waiting:
             return
         # What was matched meanwhile without a match for this group shows now.
-        is_answered = pending.request.consumer_group and self._try(pending)
-        if not is_answered:
-            pending.answer(self._passed_over(pending), [])
-        self._unpark(pending)
+        for queue in list(session.reached):
+            self._mark(session, queue)
+        if not self._look(session):
+            self._reply(session, self._passed_over(session), [])
 
-    def _passed_over(self, pending: "_Pending") -> list[FetchedQueue]:
+    def _passed_over(self, session: FetchSession) -> list[FetchedQueue]:
         """How far a fetch has come without finding anything for its group."""
-        moved = []
-        for item in pending.request.queues[:QUEUES_MAX]:
-            reached = pending.reached.get(item.queue, 0)
-            source = self._catalogue.source(item.queue) if reached > item.offset else None
-            if isinstance(source, Source):
-                found = _Found(item.queue, source, [], _Filtered(item.offset, [], reached))
-                moved.append(self._describe(pending, found, []))
+        moved: list[FetchedQueue] = []
+        for queue, reached in session.reached.items():
+            offset = session.offsets[queue]
+            source = self._catalogue.source(queue) if reached > offset else None
+            if isinstance(source, Source) and len(moved) < QUEUES_MAX:
+                found = _Found(queue, source, [], _Filtered(offset, [], reached))
+                moved.append(self._describe(session, found, []))
+                session.offsets[queue] = reached
         return moved
 
-    def _park(self, pending: "_Pending") -> None:
-        self._waiting.setdefault(pending.connection, {})[pending.correlation] = pending
-        name = pending.request.consumer_group
-        for item in pending.request.queues:
-            if item.queue not in pending.reached:
-                self._parked.setdefault(item.queue, {})[pending] = None
-                continue
-            groups = self._filtered.setdefault(item.queue, {})
-            groups.setdefault(name, {})[pending] = None
-            if item.queue not in self._ahead:
-                source = self._catalogue.source(item.queue)
-                self._ahead[item.queue] = source.end if isinstance(source, Source) else item.offset
+    def _mark(self, session: FetchSession, queue: int) -> None:
+        """Look at this queue of a session at the next opportunity."""
+        self._unregister(session, queue)
+        session.marked[queue] = None
 
-    def _unpark(self, pending: "_Pending") -> None:
-        waiting = self._waiting.get(pending.connection)
-        if waiting is not None and waiting.get(pending.correlation) is pending:
-            del waiting[pending.correlation]
-            if not waiting:
-                del self._waiting[pending.connection]
-        for item in pending.request.queues:
-            _leave(self._parked, item.queue, pending)
-            if item.queue not in pending.reached:
-                continue
-            _leave(self._needing, item.queue, pending)
-            groups = self._filtered.get(item.queue)
-            if groups is not None:
-                _leave(groups, pending.request.consumer_group, pending)
-                if not groups:
-                    del self._filtered[item.queue]
-                    del self._ahead[item.queue]
+    def _rest(self, session: FetchSession, queue: int) -> None:
+        """A session has all that there is of a queue: wait for news of it."""
+        del session.marked[queue]
+        if queue not in session.reached:
+            self._parked.setdefault(queue, {})[session] = None
+            return
+        groups = self._filtered.setdefault(queue, {})
+        groups.setdefault(session.consumer_group, {})[session] = None
+        if queue not in self._ahead:
+            source = self._catalogue.source(queue)
+            is_here = isinstance(source, Source)
+            self._ahead[queue] = source.end if is_here else session.offsets[queue]
 
-    def _try(self, pending: "_Pending") -> bool:
+    def _remove(self, session: FetchSession, queue: int) -> None:
+        self._unregister(session, queue)
+        session.remove(queue)
+
+    def _unregister(self, session: FetchSession, queue: int) -> None:
+        _leave(self._parked, queue, session)
+        _leave(self._needing, queue, session)
+        groups = self._filtered.get(queue)
+        if groups is not None:
+            _leave(groups, session.consumer_group, session)
+            if not groups:
+                del self._filtered[queue]
+                del self._ahead[queue]
+
+    def _look(self, session: FetchSession) -> bool:
         """Answer if there is anything to say; False if the fetch has to wait."""
         errors: list[FetchedQueue] = []
         found: list[_Found] = []
-        for item in pending.request.queues:
+        for queue in list(session.marked):
             if len(errors) + len(found) >= QUEUES_MAX:
                 break
-            source = self._catalogue.source(item.queue)
+            source = self._catalogue.source(queue)
             if isinstance(source, ErrorReply):
-                errors.append(_failed(item.queue, source))
-            elif pending.request.consumer_group and self._try_filtered(
-                pending, item, source, found, errors
-            ):
+                error: ErrorReply | None = source
+            else:
+                error = _out_of_range(session.offsets[queue], source.earliest(queue), source.end)
+            if error is not None:
+                errors.append(_failed(queue, error))
+                self._remove(session, queue)
                 continue
-            elif item.offset < source.end or item.offset > source.end:
-                self._look_up(item, source, found, errors)
+            assert isinstance(source, Source)
+            item = self._find(session, queue, source)
+            if item is None:
+                self._rest(session, queue)
+            else:
+                found.append(item)
         if not found and not errors:
             return False
-        pending.is_answered = True
-        self._read(pending, found, errors)
+        self._read(session, found, errors)
         return True
 
-    def _look_up(
-        self, item: FetchFrom, source: Source, found: list[_Found], errors: list[FetchedQueue]
-    ) -> None:
-        error = _out_of_range(item, source)
-        if error is not None:
-            errors.append(error)
-            return
-        placements = source.group.index.lookup(item.queue, item.offset, PLACEMENTS_MAX)
-        found.append(_Found(item.queue, source, placements))
+    def _find(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
+        """What a queue has for a session."""
+        if session.consumer_group and self._note_filter(session, queue, source):
+            return self._find_filtered(session, queue, source)
+        session.reached.pop(queue, None)
+        offset = session.offsets[queue]
+        if offset == source.end:
+            return None
+        return _Found(queue, source, source.group.index.lookup(queue, offset, PLACEMENTS_MAX))
 
-    def _try_filtered(
-        self,
-        pending: "_Pending",
-        item: FetchFrom,
-        source: Source,
-        found: list[_Found],
-        errors: list[FetchedQueue],
-    ) -> bool:
-        """Look a queue up for a consumer group; False: it has no filter and gets everything."""
+    def _note_filter(self, session: FetchSession, queue: int, source: Source) -> bool:
+        """Has the group a filter here, or will it have one? If not it gets everything."""
         assert isinstance(source.group.machine, PartitionMachine)
-        subscriptions, queue = source.group.machine.subscriptions, item.queue
-        kept = subscriptions.of(queue >> QUEUE_BITS, pending.request.consumer_group)
-        is_early = subscriptions.version < pending.request.subscribed
-        name = pending.request.consumer_group
-        pending.numbers[queue] = -1 if is_early else _number(subscriptions, queue, name)
-        if not kept and not is_early:
-            return False
-        error = _out_of_range(item, source)
-        if error is not None:
-            errors.append(error)
-            return True
-        reached = pending.reached.setdefault(queue, item.offset)
-        _leave(self._needing, queue, pending)
-        if is_early:
+        subscriptions = source.group.machine.subscriptions
+        number = _number(subscriptions, queue, session.consumer_group)
+        is_early = subscriptions.version < session.subscribed
+        session.numbers[queue] = -1 if is_early else number
+        return is_early or number != 0
+
+    def _find_filtered(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
+        """What a queue has for a consumer group with a filter."""
+        offset = session.offsets[queue]
+        reached = session.reached.setdefault(queue, offset)
+        if session.numbers[queue] == -1:
             # `note_subscriptions` comes back to it.
-            return True
+            return None
+        assert isinstance(source.group.machine, PartitionMachine)
+        subscriptions = source.group.machine.subscriptions
+        kept = subscriptions.of(queue >> QUEUE_BITS, session.consumer_group)
         scan = self.matching.scan(source.group, kept, queue, reached)
         if scan.found:
-            filtered = _Filtered(item.offset, scan.wanted, scan.reached)
-            found.append(_Found(queue, source, scan.found, filtered))
-            return True
-        pending.reached[queue] = scan.reached
+            filtered = _Filtered(offset, scan.wanted, scan.reached)
+            return _Found(queue, source, scan.found, filtered)
+        session.reached[queue] = scan.reached
         if scan.unknown:
-            self._needing.setdefault(queue, {})[pending] = None
+            self._needing.setdefault(queue, {})[session] = None
             self.matching.want(source.group, scan.unknown)
-        elif scan.reached > item.offset:
+        elif scan.reached > offset:
             # It goes on from there, and its lag is true.
-            filtered = _Filtered(item.offset, [], scan.reached)
-            found.append(_Found(queue, source, [], filtered))
-        return True
+            return _Found(queue, source, [], _Filtered(offset, [], scan.reached))
+        return None
 
-    def _read(self, pending: "_Pending", found: list[_Found], errors: list[FetchedQueue]) -> None:
-        budget = max(1, min(pending.request.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
+    def _read(self, session: FetchSession, found: list[_Found], errors: list[FetchedQueue]) -> None:
+        budget = max(1, min(session.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
         read, cold = _from_memory(found, budget)
         if read or errors or not cold:
-            self._answer(pending, errors, read)
+            self._answer(session, errors, read)
             return
-        pending.connection.expect(pending.correlation, budget)
+        assert session.correlation is not None
+        session.is_reading = True
+        session.connection.expect(session.correlation, budget)
         self._reader.submit(
-            partial(_from_disk, cold, budget), partial(self._read_done, pending, cold)
+            partial(_from_disk, cold, budget), partial(self._read_done, session, cold)
         )
 
     def _read_done(
         self,
-        pending: "_Pending",
+        session: FetchSession,
         cold: list[_Found],
         read: _Read | None,
         error: BaseException | None,
     ) -> None:
-        if read is not None:
-            self._answer(pending, [], read)
+        reply = self._on_error(error) if error is not None else None
+        if session.correlation is None:
+            return  # the connection is gone
+        if reply is None:
+            assert read is not None
+            self._answer(session, [], read)
             return
-        assert error is not None
-        reply = self._on_error(error)
-        pending.answer([_failed(found.queue, reply) for found in cold], [])
+        for found in cold:
+            self._remove(session, found.queue)
+        self._reply(session, [_failed(found.queue, reply) for found in cold], [])
 
-    def _answer(self, pending: "_Pending", errors: list[FetchedQueue], read: _Read) -> None:
-        queues = [self._describe(pending, item, records) for item, records in read]
+    def _answer(self, session: FetchSession, errors: list[FetchedQueue], read: _Read) -> None:
+        queues = [self._describe(session, item, records) for item, records in read]
         body = [record.encoded[HEADER_BYTES:] for _, records in read for record in records]
-        pending.answer(errors + queues, body)
+        for (item, records), described in zip(read, queues, strict=True):
+            if described.next >= 0:
+                session.put(item.queue, described.next)
+            elif records:
+                last = item.placements[len(records) - 1]
+                session.put(item.queue, last.base_offset + last.count)
+        self._reply(session, errors + queues, body)
 
-    def _describe(self, pending: "_Pending", item: _Found, records: list[Record]) -> FetchedQueue:
+    def _reply(self, session: FetchSession, queues: list[FetchedQueue], body: list[bytes]) -> None:
+        assert session.correlation is not None
+        self.sessions.answered(session, session.correlation)
+        self.sessions.count(session)
+        session.answer(queues, body)
+        if not session.number:
+            self._end(session)
+
+    def _describe(self, session: FetchSession, item: _Found, records: list[Record]) -> FetchedQueue:
         described = describe(
             item.queue,
             item.source,
@@ -444,45 +504,8 @@ class Fetches:
             matching += int(np.count_nonzero(mask))
             masks += np.packbits(mask, bitorder="little").tobytes()
         passed = following - offset - matching
-        self.matching.count_passed(item.queue, pending.request.consumer_group, passed)
+        self.matching.count_passed(item.queue, session.consumer_group, passed)
         return msgspec.structs.replace(described, next=following, masks=masks)
-
-
-class _Pending:
-    """One fetch and who waits for it."""
-
-    __slots__ = (
-        "connection",
-        "correlation",
-        "is_answered",
-        "numbers",
-        "reached",
-        "request",
-        "timer",
-    )
-
-    def __init__(self, connection: Connection, correlation: int, request: Fetch) -> None:
-        self.connection = connection
-        self.correlation = correlation
-        self.request = request
-        self.is_answered = False
-        self.timer: Timer | None = None
-        # Queue with a filter → the offset before which nothing matches.
-        self.reached: dict[int, int] = {}
-        # Queue → the number of the group's subscription as it was last looked at; 0: it has none,
-        # -1: the log does not know it yet.
-        self.numbers: dict[int, int] = {}
-
-    def end(self) -> None:
-        """Nothing waits for it: its timer must not hold request and connection until it is due."""
-        self.is_answered = True
-        if self.timer is not None:
-            self.timer.cancel()
-
-    def answer(self, queues: list[FetchedQueue], body: list[bytes]) -> None:
-        self.end()
-        header = pack(Fetched(queues))
-        self.connection.reply(FrameKind.FETCH, self.correlation, header, body)
 
 
 def _failed(queue: int, error: ErrorReply) -> FetchedQueue:
@@ -495,23 +518,21 @@ def _number(subscriptions: Subscriptions, queue: int, name: str) -> int:
     return kept[-1].number if kept else 0
 
 
-def _leave(waiting: "dict[K, dict[_Pending, None]]", key: K, pending: "_Pending") -> None:
-    """Take a fetch out of those that wait under a key."""
-    fetches = waiting.get(key)
-    if fetches is not None:
-        fetches.pop(pending, None)
-        if not fetches:
-            del waiting[key]
+def _leave(resting: dict[K, dict[FetchSession, None]], key: K, session: FetchSession) -> None:
+    """Take a session out of those that rest under a key."""
+    sessions = resting.get(key)
+    if sessions is not None:
+        sessions.pop(session, None)
+        if not sessions:
+            del resting[key]
 
 
-def _out_of_range(item: FetchFrom, source: Source) -> FetchedQueue | None:
+def _out_of_range(offset: int, earliest: int, end: int) -> ErrorReply | None:
     """The refusal of an offset that a queue does not have."""
-    earliest = source.earliest(item.queue)
-    if earliest <= item.offset <= source.end:
+    if earliest <= offset <= end:
         return None
-    message = f"offset {item.offset} is not within {earliest}..{source.end}"
-    error = ErrorReply("offset_out_of_range", message, earliest=earliest, end=source.end)
-    return _failed(item.queue, error)
+    message = f"offset {offset} is not within {earliest}..{end}"
+    return ErrorReply("offset_out_of_range", message, earliest=earliest, end=end)
 
 
 def _from_memory(found: list[_Found], budget: int) -> tuple[_Read, list[_Found]]:

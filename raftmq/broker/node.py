@@ -126,6 +126,7 @@ class Node:
         self._marked: dict[Group, None] = {}
         self._wake = trio.Event()
         self._touched: set[int] = set()
+        self._version_looked_at = 0
         self._stop = trio.Event()
         self.is_serving = False
         """True while clients are served."""
@@ -207,6 +208,7 @@ class Node:
         del self.groups[group.number]
         self._marked.pop(group, None)
         group.retire()
+        self._fetches.refuse(self._is_elsewhere)
         self._disk.forget(group)
         self._disk_worker.submit(lambda: self.snapshots.forget(group.number), lambda *_: None)
 
@@ -546,6 +548,13 @@ class Node:
         self.replicas.open_wanted()
         self.links.connect()
         self._duties.think()
+        if self.catalog.version != self._version_looked_at:
+            # Consumers may rest under queues of a topic that is gone.
+            self._version_looked_at = self.catalog.version
+            self._fetches.refuse(self._is_elsewhere)
+
+    def _is_elsewhere(self, queue: int) -> bool:
+        return isinstance(self.source(queue), ErrorReply)
 
     # The end
 

@@ -101,6 +101,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The longest a fetch may wait for messages."""
     fetch_bytes_max: Positive = 16 * MIB
     """The most one fetch returns, save that one batch is always given."""
+    fetch_session_queues_max: Positive = 262_144
+    """Queues in all fetch sessions of the node; beyond, a consumer sends all its queues with each
+    fetch."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

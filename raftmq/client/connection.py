@@ -166,10 +166,9 @@ class Connection:
         self._outbox.remove(request)
         return True
 
-    def withdraw(self, request: Request) -> None:
-        """As `forget`, and tell the node, which may be keeping it for a while: a fetch."""
-        is_open = request.correlation in self._open
-        if not self.forget(request) and is_open and self.is_open:
+    def recall(self, request: Request) -> None:
+        """Have the node answer now, with what is there: a fetch, which it may keep for a while."""
+        if request.correlation in self._open and self.is_open:
             parts = encode_frame(FrameKind.FORGET, request.correlation, b"")
             self._outbox.append(Request(request.correlation, parts, lambda _: None))
             self._wake.set()

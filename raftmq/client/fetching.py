@@ -2,9 +2,10 @@
 
 Each queue has a cursor: the next offset to fetch. An answer is checked (structure and CRC-32C of
 each batch, its queue, no gap, nothing twice), its batches are buffered, the cursors move, and the
-next request leaves at once, as long as the buffer is below its bound. When something else is wanted
-from a node than what it was asked (after a seek, or when a queue comes to it) its request is
-withdrawn and another is sent.
+next request leaves at once, as long as the buffer is below its bound. It says only what is
+different since the last one (`fetch_session`), so an answer costs what it brings, however many
+queues are read. When something else is wanted from a node than what it was asked (after a seek, or
+when a queue comes to it) its request is recalled: it is answered at once, and another is sent.
 
     answer, seek, leader found, room ──> kick(): for each leader that is not being asked, ask
 
@@ -19,7 +20,7 @@ Invariants:
 - The buffer holds `bytes_max` and one answer a node at most.
 - A queue with an error is not asked for until it is moved.
 
-Sources: Kafka's fetch sessions (one request a broker for all its partitions), without the session.
+Sources: Kafka's fetch sessions (KIP-227): one request a broker for all its partitions.
 """
 
 import struct
@@ -31,17 +32,21 @@ import anyio
 from raftmq.batch import Batch
 from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, UnreadableBatch
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.messages import (
-    REPLY,
-    ErrorReply,
+from raftmq.wire.fetching import (
+    UNKNOWN_SESSION,
     Fetch,
     Fetched,
     FetchedQueue,
-    FetchFrom,
+)
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    REPLY,
+    ErrorReply,
     FrameKind,
 )
 
-from .connection import Answer, Connection, Lost, Request
+from .connection import Answer, Connection, Lost
+from .fetch_session import ReadSession
 from .message import QUEUE_BITS, Slice, decode
 from .refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
 from .router import Router
@@ -140,22 +145,6 @@ class _Chunk:
         """The offset that comes next once all of it is handed out."""
 
 
-class _Flight:
-    """A request under way: which cursors, and their versions."""
-
-    __slots__ = ("asked", "request")
-
-    def __init__(self, asked: dict[int, tuple[Cursor, int]]) -> None:
-        self.asked = asked
-        self.request: Request | None = None
-
-    def covers(self, cursors: list[Cursor]) -> bool:
-        """Does it ask for just what is wanted now?"""
-        return len(cursors) == len(self.asked) and all(
-            self.asked.get(cursor.queue_number) == (cursor, cursor.version) for cursor in cursors
-        )
-
-
 class Fetcher:
     """Reads ahead for one consumer."""
 
@@ -179,7 +168,7 @@ class Fetcher:
         self._subscribed = subscribed
         self._buffer: deque[_Chunk] = deque()
         self._buffered_bytes = 0
-        self._flights: dict[Connection, _Flight] = {}
+        self._sessions: dict[Connection, ReadSession] = {}
         # Partition group → since when its leader is looked for.
         self._lost: dict[int, float] = {}
         self._failures: dict[int, int] = {}
@@ -264,10 +253,9 @@ class Fetcher:
 
     def close(self) -> None:
         """Forget all requests."""
-        for connection, flight in self._flights.items():
-            if flight.request is not None:
-                connection.withdraw(flight.request)
-        self._flights.clear()
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.end()
         self.tell()
 
     def tell(self) -> None:
@@ -281,32 +269,50 @@ class Fetcher:
         """Ask each leader that should be asked and is not."""
         if self._buffered_bytes >= self._bytes_max or self._nest.is_closed:
             return
-        wanted: dict[Connection, list[Cursor]] = {}
-        for cursor in self.cursors.values():
+        if self._is_changed or not all(connection.is_open for connection in self._sessions):
+            self._is_changed = False
+            self._share_out()
+        for session in self._sessions.values():
+            if session.request is None:
+                self._ask(session)
+
+    def _share_out(self) -> None:
+        """Find out which node is to be asked for which queue."""
+        wanted: dict[Connection, dict[int, Cursor]] = {}
+        for queue, cursor in self.cursors.items():
             if cursor.error is not None or cursor.group in self._lost:
                 continue
             connection = self._router.open_leader(cursor.group)
             if connection is None:
                 self._find_leader(cursor.group)
             else:
-                wanted.setdefault(connection, []).append(cursor)
-        for connection, cursors in wanted.items():
-            flight = self._flights.get(connection)
-            if flight is None:
-                self._ask(connection, cursors)
-            elif self._is_changed and not flight.covers(cursors):
-                assert flight.request is not None
-                connection.withdraw(flight.request)
-                self._ask(connection, cursors)
-        self._is_changed = False
+                wanted.setdefault(connection, {})[queue] = cursor
+        for connection in [*self._sessions]:
+            if not connection.is_open:
+                del self._sessions[connection]
+        for connection in wanted:
+            if connection not in self._sessions:
+                self._sessions[connection] = ReadSession(connection)
+        for connection, session in self._sessions.items():
+            session.want(wanted.get(connection, {}))
 
-    def _ask(self, connection: Connection, cursors: list[Cursor]) -> None:
-        flight = _Flight({c.queue_number: (c, c.version) for c in cursors})
-        queues = [FetchFrom(cursor.queue_number, cursor.fetched) for cursor in cursors]
-        header = pack(Fetch(queues, POLL_MS, FETCH_BYTES, self._consumer_group, self._subscribed))
-        self._flights[connection] = flight
-        flight.request = connection.post(
-            FrameKind.FETCH, header, (), lambda answer: self._answered(connection, flight, answer)
+    def _ask(self, session: ReadSession) -> None:
+        queues, forgotten = session.difference(self._lost)
+        if not session.known:
+            session.end()
+            return
+        fetch = Fetch(
+            queues,
+            POLL_MS,
+            FETCH_BYTES,
+            self._consumer_group,
+            self._subscribed,
+            session.number,
+            session.epoch,
+            forgotten,
+        )
+        session.request = session.connection.post(
+            FrameKind.FETCH, pack(fetch), (), lambda answer: self._answered(session, answer)
         )
 
     def _find_leader(self, group: int, retry_ms: int = 0) -> None:
@@ -330,45 +336,60 @@ class Fetcher:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def _answered(self, connection: Connection, flight: _Flight, answer: Answer) -> None:
-        if self._flights.get(connection) is not flight:
+    def _answered(self, session: ReadSession, answer: Answer) -> None:
+        session.request = None
+        session.is_recalled = False
+        connection = session.connection
+        if self._sessions.get(connection) is not session:
+            _end_late(session, answer)
             return
-        del self._flights[connection]
-        if not isinstance(answer, Lost):
+        if isinstance(answer, Lost):
+            del self._sessions[connection]
+            self._is_changed = True
+        else:
             try:
-                self._take_answer(connection, flight, answer)
+                self._take_answer(session, answer)
             except ProtocolError as error:
                 connection.close(f"node {connection.node} at {connection.address}: {error}")
         self.kick()
 
-    def _take_answer(self, connection: Connection, flight: _Flight, answer: Answer) -> None:
-        assert not isinstance(answer, Lost)
+    def _take_answer(self, session: ReadSession, answer: Frame) -> None:
+        connection = session.connection
         refusal = refusal_of(answer)
         if refusal is not None:
-            for cursor, version in flight.asked.values():
-                if refusal.group in {-1, cursor.group} and cursor.version == version:
-                    self._refused(connection, cursor, refusal)
+            self._is_changed = True
+            session.begin_again()
+            if refusal.code != UNKNOWN_SESSION:
+                for cursor, version in session.known.values():
+                    if refusal.group in {-1, cursor.group} and cursor.version == version:
+                        self._refused(connection, cursor, refusal)
             return
         if answer.kind != FrameKind.FETCH | REPLY:
             raise ProtocolError(f"a fetch was answered by a frame of kind {answer.kind}")
         fetched = unpack(Fetched, answer.header)
+        session.answered(fetched.session, [queue.queue for queue in fetched.queues])
         view = memoryview(answer.body)
         position = 0
         for queue in fetched.queues:
             sizes = vector(queue.sizes, "I")
             stop = position + sum(sizes)
-            asked = flight.asked.get(queue.queue)
+            asked = session.known.get(queue.queue)
+            if queue.error is not None:
+                session.known.pop(queue.queue, None)
             if asked is not None and asked[0].version == asked[1]:
                 if queue.error is not None:
                     self._refused(connection, asked[0], queue.error)
                 else:
                     self._read_queue(asked[0], queue, sizes, view[position:stop])
+                    self._failures.pop(asked[0].group, None)
             position = stop
-        for cursor, _ in flight.asked.values():
-            if cursor.group not in self._lost:
-                self._failures.pop(cursor.group, None)
         if position != len(view):
             raise ProtocolError(f"a fetch of {position} bytes came with {len(view)}")
+        if not fetched.queues:
+            # Now and then all queues are looked at: the router may know better who leads them.
+            self._is_changed = True
+            for cursor, _ in session.known.values():
+                self._failures.pop(cursor.group, None)
         self.tell()
 
     def _read_queue(
@@ -507,6 +528,13 @@ class Fetcher:
 
     def _name(self, cursor: Cursor) -> str:
         return f"queue {cursor.queue} of topic {self._topic!r}"
+
+
+def _end_late(session: ReadSession, answer: Answer) -> None:
+    """The consumer was closed while a request was open: its answer names the session."""
+    if isinstance(answer, Frame) and answer.kind == FrameKind.FETCH | REPLY:
+        session.number = unpack(Fetched, answer.header).session
+        session.end()
 
 
 def runs(mask: bytes, first: int) -> list[tuple[int, int]]:

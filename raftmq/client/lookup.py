@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 from raftmq.errors import ProtocolError, Reason, Rejected
 from raftmq.wire.codec import unpack
+from raftmq.wire.fetching import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ErrorReply,
-    Fetch,
-    Fetched,
-    FetchFrom,
     FindKey,
     FoundKey,
     FrameKind,

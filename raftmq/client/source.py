@@ -31,7 +31,12 @@ import anyio
 from raftmq.batch import Batch
 from raftmq.errors import ProtocolError, RaftmqError, UnreadableBatch
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.messages import REPLY, ErrorReply, FetchedQueue, FrameKind
+from raftmq.wire.fetching import FetchedQueue
+from raftmq.wire.messages import (
+    REPLY,
+    ErrorReply,
+    FrameKind,
+)
 from raftmq.wire.popping import Action, Lease, Leave, Pop, Popped
 
 from .calls import ATTEMPT_SECONDS_MAX

@@ -24,7 +24,10 @@ from enum import IntEnum
 
 import msgspec
 
-from .messages import FetchedQueue, _Wire
+from .fetching import FetchedQueue
+from .messages import (
+    _Wire,
+)
 
 
 class Pop(_Wire, frozen=True):

@@ -13,6 +13,7 @@ from raftmq.chaos import sim
 from raftmq.chaos.world import Machine, MemoryFiles, Process
 from raftmq.chaos.world.network import WINDOW_BYTES
 from raftmq.wire.codec import pack, unpack
+from raftmq.wire.fetching import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
     PROTOCOL,
@@ -23,9 +24,6 @@ from raftmq.wire.messages import (
     ClusterView,
     Done,
     ErrorReply,
-    Fetch,
-    Fetched,
-    FetchFrom,
     FrameKind,
     Hello,
     Metadata,

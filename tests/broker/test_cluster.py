@@ -11,6 +11,7 @@ from raftmq.broker.tickets import Callback
 from raftmq.log.record import Kind
 from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.codec import pack
+from raftmq.wire.fetching import Fetch, FetchFrom
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import (
     EARLIEST,
@@ -18,8 +19,6 @@ from raftmq.wire.messages import (
     Committed,
     CommittedOffsets,
     Done,
-    Fetch,
-    FetchFrom,
     FindKey,
     FindOffset,
     FindOffsets,
@@ -534,6 +533,6 @@ def test_fetches_that_are_forgotten_take_no_room() -> None:
                 await client._stream.send_all(b"".join(encode_frame(FrameKind.FORGET, 7, b"")))
                 await client.produce(QUEUE, [b"y"], 1)
         assert not cluster.nodes[leader]._fetches._parked
-        assert not cluster.nodes[leader]._fetches._waiting
+        assert not cluster.nodes[leader]._fetches.sessions._open
 
     in_cluster(scenario)

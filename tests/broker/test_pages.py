@@ -9,6 +9,7 @@ from raftmq.broker.pages import PAGE_BYTES, QUESTIONS_MAX, committed_page, topic
 from raftmq.pop.catalog import Catalog, Topic
 from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.codec import pack, unpack
+from raftmq.wire.fetching import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import HEADER_BYTES_MAX
 from raftmq.wire.messages import (
     MESSAGE_CHARACTERS_MAX,
@@ -17,9 +18,6 @@ from raftmq.wire.messages import (
     CommittedOffset,
     CommittedOffsets,
     ErrorReply,
-    Fetch,
-    Fetched,
-    FetchFrom,
     FindOffset,
     FindOffsets,
     FoundOffsets,
@@ -246,10 +244,10 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         "Assigned.giving_up": "the same",
         "FoundMembers.members": "members_page",
     }
-    from raftmq.wire import assigning, consumer_groups, messages
+    from raftmq.wire import assigning, consumer_groups, fetching, messages
 
     answers: list[type[msgspec.Struct]] = [
-        messages.Welcome, messages.Produced, messages.Fetched, messages.ClusterView,
+        messages.Welcome, messages.Produced, fetching.Fetched, messages.ClusterView,
         assigning.OffsetsCommitted, messages.CommittedOffsets, messages.FoundOffsets,
         messages.FoundKey, messages.AdminDone, messages.NodeStatus, messages.Done,
         messages.SnapshotProgress, messages.ProbeReply, messages.ErrorReply,

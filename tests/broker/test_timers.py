@@ -8,7 +8,10 @@ import trio
 from raftmq.broker.timers import SLACK, Timers
 from raftmq.chaos.world import run
 from raftmq.wire.codec import pack
-from raftmq.wire.messages import Fetch, FetchFrom, FrameKind
+from raftmq.wire.fetching import Fetch, FetchFrom
+from raftmq.wire.messages import (
+    FrameKind,
+)
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import QUEUE, in_cluster
 

@@ -44,6 +44,7 @@ from raftmq.pop.results import Appended, Changed, Refused, Result
 from raftmq.wire.assigning import CommitOffsets, FindMembers, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
+from raftmq.wire.fetching import FetchedQueue
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
     EARLIEST,
@@ -58,9 +59,6 @@ from raftmq.wire.messages import (
     CommittedOffsets,
     Done,
     ErrorReply,
-    Fetch,
-    Fetched,
-    FetchedQueue,
     FindKey,
     FindOffsets,
     FindSubscriptions,
@@ -82,6 +80,7 @@ from raftmq.wire.messages import (
 )
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
+from .fake_fetching import FakeFetching
 from .fake_popping import FakePopping
 from .pipe import Pipe
 
@@ -285,6 +284,7 @@ class FakeNode:
             FrameKind.MEMBERS: self._members,
             FrameKind.FORGET_GROUP: self._forget_group,
         }
+        self.fetching = FakeFetching(self)
         self.popping = FakePopping(self)
         self._handlers |= self.popping.handlers
 
@@ -324,6 +324,7 @@ class FakeNode:
     async def _handle(self, pipe: Pipe, frame: Frame) -> None:
         self.requests.append(FrameKind(frame.kind))
         if frame.kind == FrameKind.FORGET:
+            self.fetching.recall(pipe, frame.correlation)
             return
         fate = self.cluster.fate(self, frame)
         if fate in _REFUSED:
@@ -331,7 +332,7 @@ class FakeNode:
             await _send(pipe, FrameKind.ERROR, frame, pack(error), [])
             return
         if frame.kind == FrameKind.FETCH and fate is Fate.DONE:
-            self._tasks.start_soon(self._fetch, pipe, frame)
+            self._tasks.start_soon(self.fetching.fetch, pipe, frame)
             return
         if frame.kind == FrameKind.POP and fate is Fate.DONE:
             self._tasks.start_soon(self.popping.pop, pipe, frame)
@@ -378,7 +379,7 @@ class FakeNode:
         hint = leader if self.cluster.hints else 0
         return ErrorReply("not_leader", f"node {leader} leads", group=group, leader=hint)
 
-    def _wrong_place(self, queue: int) -> ErrorReply | None:
+    def wrong_place(self, queue: int) -> ErrorReply | None:
         group = self.cluster.catalog.group_of(queue)
         if group is None:
             return ErrorReply(Reason.UNKNOWN_TOPIC.value, f"queue {queue} belongs to no topic")
@@ -386,7 +387,7 @@ class FakeNode:
 
     def _produce(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         queue = peek(frame.body).queue
-        error = self._wrong_place(queue)
+        error = self.wrong_place(queue)
         if error is not None:
             return error
         result = self.cluster.log_of(queue).add(Kind.BATCH, frame.body, self.cluster.clock_ms)
@@ -418,7 +419,7 @@ class FakeNode:
     def _commit(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(CommitOffsets, frame.header)
         queues = [item.queue for item in request.offsets]
-        error = self._wrong_place(queues[0])
+        error = self.wrong_place(queues[0])
         if error is not None:
             return error
         command = CommitCommand(
@@ -439,7 +440,7 @@ class FakeNode:
 
     def _sessions(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         request = unpack(ClaimSessions, frame.header)
-        error = self._wrong_place(request.queues[0])
+        error = self.wrong_place(request.queues[0])
         if error is not None:
             return error
         command = ClaimCommand(
@@ -471,7 +472,7 @@ class FakeNode:
     def _offsets(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
         found = []
         for item in unpack(FindOffsets, frame.header).queues:
-            error = self._wrong_place(item.queue)
+            error = self.wrong_place(item.queue)
             if error is not None:
                 return error
             log = self.cluster.log_of(item.queue)
@@ -538,52 +539,6 @@ class FakeNode:
             return error
         self.cluster.move(request.partition_group, request.to)
         return pack(Done()), []
-
-    # -- fetching ---------------------------------------------------------------------------------
-
-    async def _fetch(self, pipe: Pipe, frame: Frame) -> None:
-        request = unpack(Fetch, frame.header)
-        queues: list[FetchedQueue] = []
-        body: list[bytes] = []
-        with anyio.move_on_after(request.wait_ms / 1000):
-            while not queues:
-                changed = self.cluster.changed
-                queues, body = self._read(request)
-                if not queues and request.wait_ms:
-                    await changed.wait()
-                elif not queues:
-                    break
-        await self.send(pipe, frame, (pack(Fetched(queues)), body))
-
-    def _read(self, request: Fetch) -> tuple[list[FetchedQueue], list[bytes]]:
-        queues: list[FetchedQueue] = []
-        body: list[bytes] = []
-        for item in request.queues:
-            error = self._wrong_place(item.queue) or self._range_error(item.queue, item.offset)
-            if error is not None:
-                queues.append(FetchedQueue(item.queue, -1, -1, b"", b"", b"", error))
-                continue
-            log = self.cluster.log_of(item.queue)
-            found = [
-                (base, record)
-                for base, record in log.batches.get(item.queue, [])
-                if base + peek(record.payload).count > item.offset
-            ]
-            taken: list[tuple[int, Record]] = []
-            while found and sum(map(len, body)) < request.bytes_max:
-                taken.append(found.pop(0))
-                body.append(bytes(taken[-1][1].payload))
-            if taken:
-                queues.append(log.describe(item.queue, taken))
-        return queues, body
-
-    def _range_error(self, queue: int, offset: int) -> ErrorReply | None:
-        log = self.cluster.log_of(queue)
-        earliest, end = log.earliest.get(queue, 0), log.machine.ends.get(queue, 0)
-        if earliest <= offset <= end:
-            return None
-        code = Reason.OFFSET_OUT_OF_RANGE.value
-        return ErrorReply(code, f"not within {earliest}..{end}", earliest=earliest, end=end)
 
 
 async def _send(pipe: Pipe, kind: int, frame: Frame, header: bytes, body: list[bytes]) -> None:

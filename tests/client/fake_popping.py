@@ -18,8 +18,9 @@ from raftmq.pop.commands import encode_commands
 from raftmq.pop.policy import Order
 from raftmq.pop.results import Changed, Refused, Result
 from raftmq.wire.codec import pack, unpack
+from raftmq.wire.fetching import FetchedQueue
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import Done, ErrorReply, FetchedQueue, FrameKind
+from raftmq.wire.messages import Done, ErrorReply, FrameKind
 from raftmq.wire.popping import (
     Claim,
     Claimed,

@@ -14,6 +14,7 @@ from raftmq.wire import (
     assigning,
     consumer_groups,
     delaying,
+    fetching,
     messages,
     popping,
     raft,
@@ -29,6 +30,7 @@ STRUCTS = {
     type_.__name__: type_
     for module in (
         messages,
+        fetching,
         popping,
         consumer_groups,
         assigning,

@@ -25,13 +25,15 @@ from raftmq.wire import (
     transacting,
 )
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.messages import (
-    AdminDone,
-    ErrorReply,
+from raftmq.wire.fetching import (
     Fetch,
     Fetched,
     FetchedQueue,
     FetchFrom,
+)
+from raftmq.wire.messages import (
+    AdminDone,
+    ErrorReply,
     Hello,
     Produced,
 )
@@ -104,8 +106,8 @@ def test_fields_that_the_sender_did_not_know_take_their_defaults() -> None:
 
 
 def test_evolution_holds_inside_of_messages_too() -> None:
-    fetch = unpack(Fetch, cbor2.dumps([[[7, 8, "new"]], 1, 2, "group", 3, "new"]))
-    assert fetch == Fetch([FetchFrom(7, 8)], 1, 2, "group", 3)
+    fetch = unpack(Fetch, cbor2.dumps([[[7, 8, "new"]], 1, 2, "group", 3, 4, 5, [6], "new"]))
+    assert fetch == Fetch([FetchFrom(7, 8)], 1, 2, "group", 3, 4, 5, [6])
 
 
 @pytest.mark.parametrize(
