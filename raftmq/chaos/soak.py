@@ -6,7 +6,7 @@ and its faults. Seeds go on where the last soak of the book ended, so that no ru
 | part of a run | drawn from |
 |---|---|
 | world and workload | `SHARES`, which give each world about as much processor time |
-| founding nodes | 1 to 9, mostly three and five |
+| founding nodes | 1 to 9, mostly three and five; 5 at most in the real world |
 | length | 6 to 120 seconds, with `pop` up to 40, each doubling as often as the next |
 | liveness mode | one run in eight |
 
@@ -50,6 +50,8 @@ POP_SECONDS_MAX = 40
 """The longest run of brokers whose consumers pop: it costs as much as four runs of the others."""
 REAL_SECONDS = (30, 90)
 """The same of real processes, which take longer to start than a short run lasts."""
+REAL_NODES_MAX = 5
+"""More processes than that do not start in time on a small machine."""
 LIVENESS_SHARE = 1 / 8
 """Share of the runs in which only a quorum comes back at the heal."""
 
@@ -68,6 +70,8 @@ def plan_of(seed: int, worlds: Collection[World]) -> Plan:
     }
     ((world, workload),) = random.choices(list(kinds), list(kinds.values()))
     (nodes,) = random.choices(range(1, len(NODES_SHARES) + 1), NODES_SHARES)
+    if world is World.REAL:
+        nodes = min(nodes, REAL_NODES_MAX)
     shortest, longest = REAL_SECONDS if world is World.REAL else SECONDS
     if workload == "pop":
         longest = min(longest, POP_SECONDS_MAX)

@@ -233,8 +233,13 @@ def _leave_dead(stage: Stage) -> None:
 
 
 def _can_lose(stage: Stage, dead: set[int]) -> bool:
-    """True if each group keeps a majority of every half of every membership that may count."""
+    """True if each group keeps a majority of every half of every membership that may count, and of
+    the one that the catalog wants: a change to that may be in the logs already."""
     down = dead | stage.damaged
+    catalog = stage.newest_catalog()
+    for wanted in catalog.groups.values() if catalog is not None else ():
+        if 2 * len(set(wanted.members) - down) <= len(wanted.members):
+            return False
     for node in stage.cluster.nodes.values():
         for group in node.groups.values():
             conf = group.conf_state

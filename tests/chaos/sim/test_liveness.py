@@ -1,0 +1,39 @@
+"""Whom liveness mode leaves dead: never a majority of what a group is about to consist of."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from raftmq.chaos.sim.drain import _can_lose
+from raftmq.chaos.sim.stage import Stage
+
+
+def stage(*, voters: tuple[int, ...], wanted: tuple[int, ...]) -> Stage:
+    conf = SimpleNamespace(voters=voters, voters_outgoing=())
+    node = SimpleNamespace(groups={0: SimpleNamespace(conf_state=conf)})
+    catalog = SimpleNamespace(groups={0: SimpleNamespace(members=list(wanted))})
+    made: Stage = SimpleNamespace(  # type: ignore[assignment]
+        damaged=set(),
+        newest_catalog=lambda: catalog,
+        cluster=SimpleNamespace(nodes={1: node}),
+    )
+    return made
+
+
+NINE, ELEVEN = tuple(range(1, 10)), tuple(range(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("voters", "wanted", "dead", "can_lose"),
+    [
+        (NINE, NINE, {6, 7, 8, 9}, True),
+        (NINE, NINE, {5, 6, 7, 8, 9}, False),
+        # Two who joined are about to vote: seed 1000221 left five of eleven.
+        (NINE, ELEVEN, {3, 6, 7, 9, 10, 11}, False),
+        (NINE, ELEVEN, {3, 6, 7, 9, 10}, True),
+    ],
+)
+def test_group_that_is_about_to_grow_keeps_a_majority_of_what_it_becomes(
+    voters: tuple[int, ...], wanted: tuple[int, ...], dead: set[int], can_lose: bool
+) -> None:
+    assert _can_lose(stage(voters=voters, wanted=wanted), dead) is can_lose
