@@ -20,6 +20,7 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar, Protocol
@@ -269,12 +270,13 @@ class RealFiles:
         os.unlink(path)
 
     def sync_folder(self, folder: str) -> None:
-        """`fsync` of the folder itself."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        """`fsync` of the folder itself, also where the process has no descriptor left."""
+        descriptor = _SPARE.open_folder(folder)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+            _SPARE.hold()
 
     def lock(self, folder: str) -> "RealLock":
         """`flock` on the folder's lock file, with the holder's process id inside for people."""
@@ -284,6 +286,45 @@ class RealFiles:
         """Space that an ordinary user may still take."""
         figures = os.statvfs(folder)
         return figures.f_bavail * figures.f_frsize
+
+
+class _Spare:
+    """A descriptor held back for folders: a name that is changed and cannot be synced is final."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: int | None = None
+
+    def hold(self) -> None:
+        """Hold a descriptor back, if there is one."""
+        with self._lock:
+            self._take()
+
+    def open_folder(self, folder: str) -> int:
+        """Open a folder, with the spare descriptor if no other is left."""
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        try:
+            return os.open(folder, flags)
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+        with self._lock:
+            held, self._held = self._held, None
+            if held is not None:
+                os.close(held)
+            try:
+                return os.open(folder, flags)
+            except OSError:
+                self._take()
+                raise
+
+    def _take(self) -> None:
+        if self._held is None:
+            with suppress(OSError):
+                self._held = os.open(os.devnull, os.O_RDONLY)
+
+
+_SPARE = _Spare()
 
 
 class RealLock:
