@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 NODES = 3
 """Of a cluster."""
 
-WORKLOADS = ("log", "queue", "register", "pop", "members")
+WORKLOADS = ("log", "queue", "register", "pop", "members", "flows")
 """What clients do in the worlds that have clients."""
 
 

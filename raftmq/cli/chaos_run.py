@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 WORLDS = ("sim", "core", "real")
-WORKLOADS = ("log", "queue", "register", "pop", "members")
+WORKLOADS = ("log", "queue", "register", "pop", "members", "flows")
 
 SEEDS_DRAWN = 10
 """So many are run if none is named."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.chaos.core import test_campaign as core
 from tests.chaos.sim import test_campaign as sim
+from tests.chaos.sim import test_flows as flows
 from tests.chaos.sim import test_members as members
 from tests.chaos.sim import test_pop_campaign as pop
 
@@ -15,6 +16,7 @@ PLAYED = {
     "pop": (len(pop.SEEDS), pop.SECONDS),
     "pop-short": (len(pop.SHORT_SEEDS), pop.SHORT_SECONDS),
     "members": (len(members.SEEDS), members.SECONDS),
+    "flows": (len(flows.SEEDS), flows.SECONDS),
 }
 """By campaign: how many seeds, and the simulated seconds of each."""
 

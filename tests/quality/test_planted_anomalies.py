@@ -22,7 +22,11 @@ from raftmq.chaos import (
 )
 from raftmq.chaos.checkers import Entry, NodeLog
 from tests.chaos.checkers.writing import Script
-from tests.quality import planted_pop_anomalies, planted_withheld_anomalies
+from tests.quality import (
+    planted_flow_anomalies,
+    planted_pop_anomalies,
+    planted_withheld_anomalies,
+)
 
 Plant = Callable[[Script], None]
 Check = Callable[[History], Report]
@@ -243,6 +247,7 @@ PLANTS: list[tuple[str, Plant, Check]] = [
 def test_every_anomaly_of_the_dictionary_is_planted() -> None:
     planted = {name for name, _, _ in (*PLANTS, *planted_pop_anomalies.PLANTS)}
     planted |= {name for name, _ in planted_withheld_anomalies.PLANTS}
+    planted |= {name for name, _, _ in planted_flow_anomalies.PLANTS}
     # One is tolerated, one is of groups in queue order: they have tests of their own.
     assert planted | {"stale-delivery", "rest-delivered"} == set(ANOMALIES)
     assert all(meaning.endswith(".") for meaning in ANOMALIES.values())

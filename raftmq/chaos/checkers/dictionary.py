@@ -112,6 +112,30 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "undecided-unlisted": "A transaction that nobody ended is not in the list of those that "
         "are open: nobody would ever decide it.",
         "ended-listed": "A transaction that has ended is listed as open.",
+        # Claims, hand-offs, groups that are moved or broadcast, topics that change.
+        "claims-overlap": "A claim was granted while another one of its key surely ran: two "
+        "consumers do what only one may do.",
+        "made-twice": "Of one input two outputs can be seen: a hand-off counted twice, or the "
+        "input came again although it was acknowledged with its output.",
+        "made-undone": "An output can be seen of a transaction that was rolled back, was never "
+        "committed, or that nobody began.",
+        "made-lost": "A hand-off was committed, and an output of it cannot be seen.",
+        "input-lost": "An input was acknowledged to its producer, all inputs are done with, and "
+        "no output of it can be seen.",
+        "reset-lost": "A group was moved back, and a message behind the place was never "
+        "acknowledged after that.",
+        "reset-unfenced": "A group was moved, and a token that had been handed out before settled "
+        "a message after it.",
+        "clone-early": "A group was made as a clone of another one, and was handed a message "
+        "before the place where that one stood.",
+        "instance-skipped": "An instance of a broadcast group passed over a message, without being "
+        "moved.",
+        "instance-went-back": "An instance of a broadcast group went back behind what it had "
+        "committed, without being moved.",
+        "instance-lost": "A message was acknowledged, and an instance of a broadcast group that "
+        "read to the end never got it.",
+        "topic-ghost": "A topic was deleted and made again, and a message of its former life came, "
+        "or one that was sent to the topic while it was deleted.",
         # Registers.
         "nonlinearizable": "No order of the operations explains the answers, if each took effect "
         "at one moment between its call and its answer.",

@@ -2,7 +2,7 @@
 
 Start reading at `mutant` (what one is), then `campaign` (how it is hunted); the lists stand in
 `election`, `replication`, `membership`, `storage`, `popping`, `handing`, `withholding`,
-`clients`, `connections`, `returning` and `duties`.
+`clients`, `connections`, `returning`, `flows` and `duties`.
 `python -m raftmq.chaos.mutants` hunts all of them and writes docs/chaos/mutants.md.
 
 Nothing of this is in the path of production code: a mutant patches functions from outside.
@@ -13,6 +13,7 @@ from raftmq.chaos.mutants import (
     connections,
     duties,
     election,
+    flows,
     handing,
     membership,
     popping,
@@ -38,6 +39,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *clients.MUTANTS,
             *connections.MUTANTS,
             *returning.MUTANTS,
+            *flows.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

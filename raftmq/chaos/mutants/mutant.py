@@ -82,7 +82,7 @@ class Mutant:
     """Why it cannot be planted."""
     is_popping: bool = False
     """It is hunted on random logs of consumer groups, not on clusters."""
-    workload: Literal["", "log", "pop", "members"] = ""
+    workload: Literal["", "log", "pop", "members", "flows"] = ""
     """What clients do on the whole brokers that it is hunted on; empty: it is hunted elsewhere."""
     seconds: float = 0.0
     """Length of a run with whole brokers; 0: a minute, with pauses between the faults."""

@@ -101,6 +101,10 @@ class Clients:
         """The clients that run now."""
         return list(self._processes)
 
+    def new_number(self) -> int:
+        """A process's number in the history, never used again."""
+        return next(self._numbers)
+
     def process(self, name: str) -> Process:
         """A client's process."""
         return self._processes[name]

@@ -52,11 +52,12 @@ from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.drain import Workload, drain
 from raftmq.chaos.sim.effects import TOLD
 from raftmq.chaos.sim.evidence import gather, judge_servers, vacuous_everywhere
+from raftmq.chaos.sim.flows_workload import FlowsWorkload
 from raftmq.chaos.sim.hostile import DESCRIPTORS, LIMITS
 from raftmq.chaos.sim.log_workload import LogWorkload
 from raftmq.chaos.sim.members_workload import MembersWorkload
 from raftmq.chaos.sim.nemesis import Nemesis
-from raftmq.chaos.sim.observed import MEMBER_POINTS, POP_POINTS
+from raftmq.chaos.sim.observed import FLOW_POINTS, MEMBER_POINTS, POP_POINTS
 from raftmq.chaos.sim.pop_evidence import PopEvidence
 from raftmq.chaos.sim.pop_workload import CALM_CLOCK_MS, CALM_LATE_MS, PopWorkload
 from raftmq.chaos.sim.register_workload import RegisterWorkload
@@ -70,16 +71,23 @@ from raftmq.chaos.world.agenda import Agenda, TimeStandsStill
 from raftmq.chaos.world.agenda import run as run_world
 from raftmq.chaos.world.process import Process
 
-WorkloadName = Literal["log", "queue", "register", "pop", "members"]
+WorkloadName = Literal["log", "queue", "register", "pop", "members", "flows"]
 WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
     "log": LogWorkload,
     "queue": LogWorkload,
     "register": RegisterWorkload,
     "pop": PopWorkload,
     "members": MembersWorkload,
+    "flows": FlowsWorkload,
 }
 """What clients can do in a run; `queue` does as `log` does and is judged as one bag of messages."""
-OWN_POINTS: Mapping[WorkloadName, tuple[str, ...]] = {"pop": POP_POINTS, "members": MEMBER_POINTS}
+POPPING: frozenset[WorkloadName] = frozenset({"pop", "flows"})
+"""Workloads whose clients pop: the committed log is read along."""
+OWN_POINTS: Mapping[WorkloadName, tuple[str, ...]] = {
+    "pop": POP_POINTS,
+    "members": MEMBER_POINTS,
+    "flows": (*POP_POINTS, *MEMBER_POINTS, *FLOW_POINTS),
+}
 """Crash points of requests that only these clients make."""
 
 PACES = (Raft(tick_ms=50), Raft())
@@ -153,7 +161,7 @@ class _Run:
             )
             faults = {event.fault for event in schedule.events}
             taps = Taps(cluster.network, faults)
-            self._popped = PopEvidence(cluster) if self._workload_name == "pop" else None
+            self._popped = PopEvidence(cluster) if self._workload_name in POPPING else None
             if any(event.fault == "strangers" for event in schedule.events):
                 cluster.limits, cluster.descriptors_max = LIMITS, DESCRIPTORS
             await cluster.found()
@@ -265,11 +273,13 @@ class _Run:
         registers = history.is_function("read", "write")
         # A queue that was not drained was reported as such; what is missing then may be there.
         is_drained = self._workload.is_drained
+        # No clock of the world told a wrong time: what leases promise by the clock is judged,
+        # whatever else befell it. Answers that the network held up make the rules weaker.
+        is_right = not self._agenda.effects[TOLD]
+        clock_ms_max = CALM_CLOCK_MS if is_right else None
+        if isinstance(self._workload, FlowsWorkload):
+            return self._workload.judge(history, clock_ms_max=clock_ms_max)
         if isinstance(self._workload, PopWorkload):
-            # No clock of the world told a wrong time: what leases promise by the clock is judged,
-            # whatever else befell it. Answers that the network held up make the rules weaker.
-            is_right = not self._agenda.effects[TOLD]
-            clock_ms_max = CALM_CLOCK_MS if is_right else None
             reports += judge_pop(
                 history,
                 clock_ms_max=CALM_CLOCK_MS + self._workload.late_ms if is_right else None,

@@ -1,0 +1,105 @@
+"""Mutants of claims, hand-offs, groups that are moved, and broadcast groups: from 221 on.
+
+They are hunted with whole brokers in the made-up world, by `--workload flows`. Modules of the
+client are loaded when a mutant is planted, so that hunts on cores need no event loop.
+
+Sources: our own; the first of them survived all campaigns once.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.pop.claims import Claims
+from raftmq.pop.results import Result
+from raftmq.pop.transactions import Transactions
+
+
+def believes_who_gives_a_claim_up(patch: Patch) -> None:
+    """221"""
+    release = Claims.release
+
+    def anybody(self: Claims, number: int, key: bytes, claimant: int) -> Result:
+        known = self._claims.get((number, key))
+        return release(self, number, key, claimant if known is None else known.claimant)
+
+    patch.set(Claims, "release", anybody)
+
+
+def commits_inputs_that_are_not_in_hand(patch: Patch) -> None:
+    """222"""
+    end = Transactions.end
+
+    def unlooked(self: Transactions, command: Any, now: int, index: int) -> Any:
+        transaction = self.open.get(command.transaction)
+        inputs = transaction.inputs if transaction is not None else []
+        if transaction is not None and inputs and self._held_until(inputs, now) is None:
+            # Its outputs are committed all the same.
+            transaction.inputs = []
+        return end(self, command, now, index)
+
+    patch.set(Transactions, "end", unlooked)
+    patch.set(Transactions, "pass_time", lambda self, now: None)
+
+
+def commits_what_it_has_read_ahead(patch: Patch) -> None:
+    """223"""
+    consumer = import_module("raftmq.client.consumer").Consumer
+    commit = consumer._commit
+
+    async def ahead(self: Any, wanted: Mapping[Any, int], timeout: float | None) -> Any:
+        return await commit(self, {cursor: cursor.fetched for cursor in wanted}, timeout)
+
+    patch.set(consumer, "_commit", ahead)
+
+
+def tells_one_leader_of_a_reset(patch: Patch) -> None:
+    """224"""
+    resetting = import_module("raftmq.client.resetting")
+    by_partition = resetting.by_partition
+
+    def first_alone(groups: Mapping[int, int]) -> Any:
+        return dict(list(by_partition(groups).items())[:1])
+
+    patch.set(resetting, "by_partition", first_alone)
+
+
+MUTANTS = (
+    Mutant(
+        number=221,
+        name="claim-given-up-by-any",
+        what="A claim is given up by whoever asks, not by its claimant alone.",
+        killers=("claims-overlap",),
+        plant=believes_who_gives_a_claim_up,
+        workload="flows",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=222,
+        name="late-hand-off",
+        what="A hand-off is committed although its inputs are not in hand any more.",
+        killers=("made-twice", "made-undone", "Q22", "Q23", "assert"),
+        plant=commits_inputs_that_are_not_in_hand,
+        workload="flows",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=223,
+        name="commits-what-is-read-ahead",
+        what="A consumer commits what it has fetched, not what its application was handed.",
+        killers=("instance-skipped", "instance-lost"),
+        plant=commits_what_it_has_read_ahead,
+        workload="flows",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=224,
+        name="reset-of-one-leader",
+        what="A reset moves the queues of the first leader only.",
+        killers=("reset-lost", "clone-early", "instance-lost"),
+        plant=tells_one_leader_of_a_reset,
+        workload="flows",
+        seconds=6.0,
+    ),
+)

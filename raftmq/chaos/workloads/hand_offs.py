@@ -1,0 +1,233 @@
+"""Consumers that hand off: they pop inputs, and send an output of each in the transaction that
+acknowledges them.
+
+Some roll back, some leave the transaction open, some take longer than their leases run, some commit
+twice. What came of it a reader finds in the end. How it is written down:
+`raftmq.chaos.checkers.hand_off`.
+
+Invariants:
+- An output stands in the queue of the output topic that has the number of its input's queue: both
+  lie in one partition group, as the topics were created beside each other.
+
+Sources: read-process-write loops of Kafka's transactions, and the bugs that Jepsen found in them.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+import trio
+
+from raftmq.chaos.checkers.hand_off import HAND_OFF, MADE
+from raftmq.chaos.checkers.pop_calls import Got, begin_pop, end_pop
+from raftmq.chaos.history import Recorder
+from raftmq.client import Client, PopConsumer, PoppedMessages, Producer
+from raftmq.client.transactions import Transaction
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+
+GROUP = "h"
+"""The consumer group that takes the inputs."""
+OUTPUTS = "out"
+"""The topic of what is made."""
+INVISIBLE_SECONDS = (1.0, 3.0)
+"""How long inputs are a consumer's alone."""
+SCHEDULE_SECONDS = (0.2,)
+ATTEMPTS_MAX = 1000
+"""No input becomes a dead letter."""
+CALL_SECONDS = 2.0
+"""Timeout of each call of a transaction."""
+COMMITS_MAX = 2
+"""A commit without an answer is said again, to find out."""
+ROLLED_BACK = frozenset({Reason.FENCED, Reason.TRANSACTION_ENDED})
+"""Answers to a commit that say that nothing of it is ever seen."""
+
+
+class HandOffs:
+    """What all clients of a run share."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        topic: str,
+        queues: int,
+        number_of: Callable[[bytes], int],
+        counts: Counter[str],
+    ) -> None:
+        self._recorder = recorder
+        self._topic = topic
+        self._queues = queues
+        self._number_of = number_of
+        self._counts = counts
+        self.is_draining = False
+        """True: all is committed."""
+        self.is_read = False
+        """True: the outputs were read, and all clients end."""
+
+    async def prepare(self, mq: Client) -> None:
+        """Create the topic of the outputs, and the group."""
+        await mq.admin.create_topic(OUTPUTS, queues=self._queues, beside=self._topic)
+        await mq.admin.create_consumer_group(
+            GROUP, schedule=SCHEDULE_SECONDS, attempts_max=ATTEMPTS_MAX
+        )
+
+    async def work(self, mq: Client, process: int, random: Random) -> None:
+        """Be one consumer, until all is done.
+
+        Args:
+            mq: its connection.
+            process: its number in the history, never used before.
+            random: for all that it chooses.
+
+        Raises:
+            Unavailable, OutcomeUnknown: nobody could be reached.
+        """
+        invisible = random.choice(INVISIBLE_SECONDS)
+        async with (
+            mq.consumer(self._topic, group=GROUP, mode="pop", invisible=invisible) as consumer,
+            mq.producer(OUTPUTS) as producer,
+        ):
+            while not self.is_read:
+                messages = await self._pop(consumer, process, random)
+                if messages is None:
+                    continue
+                for part in messages.by_partition_group():
+                    await self._hand_off(mq, producer, part, process, random, invisible)
+
+    async def _pop(
+        self, consumer: PopConsumer, process: int, random: Random
+    ) -> PoppedMessages | None:
+        operation = begin_pop(self._recorder, process, GROUP)
+        try:
+            messages = await consumer.pop(random.choice([1, 5, 20]), wait=0.5)
+        except Unavailable:
+            self._recorder.fail(operation)
+            return None
+        got = [
+            Got(
+                f"{self._topic}/{each.queue}",
+                each.offset,
+                self._number_of(each.body),
+                each.token,
+                each.attempt,
+                round(1000 * each.remaining),
+            )
+            for each in messages
+        ]
+        end_pop(self._recorder, operation, GROUP, got)
+        self._counts["inputs"] += len(got)
+        return messages if got else None
+
+    async def _hand_off(
+        self,
+        mq: Client,
+        producer: Producer,
+        part: PoppedMessages,
+        process: int,
+        random: Random,
+        invisible: float,
+    ) -> None:
+        name = self._recorder.unique_value()
+        named: list[tuple[str | None, tuple[int, int]]] = [
+            (f"{self._topic}/{each.queue}", (self._number_of(each.body), name)) for each in part
+        ]
+        transaction = producer.transaction(acks=part, note=str(name), timeout=CALL_SECONDS)
+        operation = self._recorder.invoke_many(process, HAND_OFF, named)
+        if not await self._send(transaction, part, name, random):
+            # It can only be rolled back: by the call below, or by itself when the leases end.
+            await self._roll_back(transaction)
+            self._recorder.fail(operation)
+            return
+        luck = 1.0 if self.is_draining else random.random()
+        if luck < 0.08:
+            await self._roll_back(transaction)
+            self._recorder.fail(operation)
+        elif luck < 0.16:
+            # Left open: nobody will ever commit it.
+            self._counts["hand-offs left"] += 1
+            self._recorder.fail(operation)
+        else:
+            if luck < 0.22:
+                await trio.sleep(random.uniform(0.5, 1.3) * invisible)
+            await self._commit(mq, transaction, operation, again=random.random() < 0.1)
+
+    async def _send(
+        self, transaction: Transaction, part: PoppedMessages, name: int, random: Random
+    ) -> bool:
+        """Whether all outputs are stored."""
+        bodies: dict[int, list[bytes]] = {}
+        for each in part:
+            bodies.setdefault(each.queue, []).append(b"%d %d" % (self._number_of(each.body), name))
+        try:
+            for queue, some in bodies.items():
+                await transaction.send_many(some, queue=queue)
+                await trio.sleep(random.expovariate(1 / 0.02))
+        except Rejected as error:
+            if error.reason not in ROLLED_BACK:
+                raise
+            self._counts["hand-offs fenced"] += 1
+            return False
+        except (Unavailable, OutcomeUnknown):
+            self._counts["hand-offs in doubt"] += 1
+            return False
+        return True
+
+    async def _roll_back(self, transaction: Transaction) -> None:
+        try:
+            await transaction.rollback()
+        except Rejected as error:
+            if error.reason not in {*ROLLED_BACK, Reason.UNKNOWN_TRANSACTION}:
+                raise
+        except RaftmqError:
+            self._counts["hand-offs in doubt"] += 1
+        else:
+            self._counts["hand-offs rolled back"] += 1
+
+    async def _commit(
+        self, mq: Client, transaction: Transaction, operation: int, *, again: bool
+    ) -> None:
+        for tried in range(COMMITS_MAX):
+            try:
+                await transaction.commit()
+            except Rejected as error:
+                if error.reason not in ROLLED_BACK:
+                    raise
+                self._counts["hand-offs fenced"] += 1
+                self._recorder.fail(operation)
+            except Unavailable:
+                # Of this call nothing happened; of the one before it may have.
+                end = self._recorder.unknown if tried else self._recorder.fail
+                end(operation)
+            except OutcomeUnknown:
+                self._counts["hand-offs in doubt"] += 1
+                continue
+            else:
+                self._counts["handed off"] += 1
+                self._recorder.ok(operation)
+                if again and transaction.id is not None:
+                    with suppress(Unavailable, OutcomeUnknown):
+                        await mq.end_transaction(transaction.id, commit=True, timeout=CALL_SECONDS)
+            return
+        self._recorder.unknown(operation)
+
+    async def read_all(self, mq: Client, process: int) -> None:
+        """When no input is left: read all outputs.
+
+        Raises:
+            Unavailable, OutcomeUnknown: nobody could be reached.
+        """
+        ends = await mq.admin.find_offsets(OUTPUTS, "latest")
+        rows: list[tuple[str | None, tuple[int, int], int | None]] = []
+        async with mq.consumer(OUTPUTS) as consumer:
+            while any(consumer.position[queue] < end for queue, end in ends.items()):
+                messages = await consumer.fetch(1000, wait=0.5)
+                for queue, body, offset in zip(
+                    messages.queues, messages.bodies, messages.offsets, strict=True
+                ):
+                    value, _, name = body.partition(b" ")
+                    rows.append((f"{OUTPUTS}/{queue}", (int(value), int(name)), offset))
+        operation = self._recorder.invoke(process, MADE)
+        self._recorder.ok_many(operation, rows)
+        self._counts["outputs"] = len(rows)
+        self.is_read = True
