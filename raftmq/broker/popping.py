@@ -52,6 +52,7 @@ from raftmq.wire.popping import (
 
 from .answers import answering, elsewhere, refusal
 from .connection import Connection
+from .credit import has_credit, is_idle
 from .fetches import BYTES_MAX
 from .group import Group
 from .handing import Outgoing, Part, answer, from_disk, from_memory, plan, wanted
@@ -65,9 +66,6 @@ COMMANDS_MAX = 1024
 SLACK_MS = 20
 """A wish ends in the machine so much before its request is answered here: the clocks are one, but
 what was handed out at the last moment still gets its answer."""
-CREDIT_MS = 100
-"""A wish that ends so much earlier than its request is as good: a request does not always take the
-same time on its way."""
 TICK_SECONDS_MIN = 0.005
 """Timers that are due together pass together."""
 TICK_RETRY_SECONDS = 0.05
@@ -192,7 +190,7 @@ class Popping:
                 self._answer(consumer)
                 if consumer.correlation is None or consumer.is_reading:
                     return
-            if request.is_kept and _has_credit(group, request):
+            if request.is_kept and has_credit(group, request):
                 return
         ask = calls.Ask(
             request.number,
@@ -233,6 +231,11 @@ class Popping:
             return
         key = _Key(request.partition_group, request.number, request.consumer)
         consumer = self._consumers.get(key)
+        if request.is_idle:
+            if consumer and consumer.connection is connection and consumer.correlation is None:
+                self._forget(key)
+            connection.reply(frame.kind, frame.correlation, pack(Done()))
+            return
         if consumer is not None and consumer.correlation is not None:
             self._reply(consumer, Popped([], []))
         self._forget(key)
@@ -360,7 +363,7 @@ class Popping:
             group = self._service.group(key.partition_group)
             if consumer.correlation is not None or consumer.outbox or consumer.is_reading:
                 continue
-            if group is None or _is_idle(group, key):
+            if group is None or is_idle(group, key.number, key.consumer):
                 self._forget(key)
 
     def _forget(self, key: _Key) -> None:
@@ -569,31 +572,3 @@ class Popping:
         # A new leader arms its own timer; one that was elected again may have done so meanwhile.
         if group.is_leader and not group.is_retired:
             self._arm(group)
-
-
-def _is_idle(group: Group, key: _Key) -> bool:
-    """True if a consumer has nothing in hand, and no wish that runs."""
-    assert isinstance(group.machine, PartitionMachine)
-    attached = group.machine.serving.attached.get(key.number)
-    if attached is None:
-        return True
-    now = group.now_ms()
-    wish = attached.group.wish_of(key.consumer)
-    holds = next(attached.group.held_by(key.consumer, now), None) is not None
-    return not holds and (wish is None or wish.until <= now)
-
-
-def _has_credit(group: Group, request: Pop) -> bool:
-    """True if a wish stands already that will do: no more than asked for, not less than half of
-    it, and for as long."""
-    assert isinstance(group.machine, PartitionMachine)
-    attached = group.machine.serving.attached.get(request.number)
-    wish = None if attached is None else attached.group.wish_of(request.consumer)
-    if attached is None or wish is None or not wish.is_kept:
-        return False
-    invisible_ms = request.invisible_ms or attached.group.policy.invisible_ms
-    return (
-        wish.size <= request.count <= 2 * wish.size
-        and wish.invisible_ms == invisible_ms
-        and wish.until + CREDIT_MS >= group.now_ms() + request.wait_ms
-    )

@@ -309,6 +309,8 @@ class Intake:
         for source in self.sources.values():
             source.settler.join_all(waiter)
         await waiter.wait()
+        for source in self.sources.values():
+            source.depart()
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -239,6 +239,15 @@ class Source:
             message = Leave(self.group, holder.number, holder.consumer)
             connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
 
+    def depart(self) -> None:
+        """The consumer ends, and nothing of it is under way: its place on the leader is free."""
+        connection = self._told_on
+        if self._wish is None and connection is not None and connection.is_open:
+            self._told_on = self._listed = None
+            holder = self._holder
+            message = Leave(self.group, holder.number, holder.consumer, is_idle=True)
+            connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
+
     def check_time(self, now: float) -> None:
         """Ask again if there was no answer for too long."""
         self.settler.check_time(now)

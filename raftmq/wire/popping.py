@@ -180,6 +180,9 @@ class Leave(_Wire, frozen=True):
     """The attachment's number."""
     consumer: int
     """Who leaves."""
+    is_idle: bool = False
+    """True: no wish of it stands, so the log need not hear of it; the leader forgets how the
+    consumer is reached, if that is by this connection."""
 
 
 class FindBacklogs(_Wire, frozen=True):

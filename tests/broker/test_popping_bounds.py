@@ -5,6 +5,7 @@ import trio
 
 from raftmq.broker import popping
 from raftmq.broker.group import Group
+from raftmq.client import Client
 from raftmq.pop import serving
 from raftmq.pop.calls import Deed, Settle, Tick
 from raftmq.pop.commands import encode_commands
@@ -12,7 +13,7 @@ from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.messages import ErrorReply
 from tests.broker.cluster import Cluster, RawClient
 from tests.broker.popping import Consumer, with_group
-from tests.broker.scenario import QUEUE
+from tests.broker.scenario import QUEUE, with_client
 from tests.pop.counter import GROUP, Counter, step
 
 
@@ -77,3 +78,24 @@ def test_results_of_settlements_are_remembered_up_to_a_bound(
         assert one._results == 8
     # A repeat of a remembered one gets its results.
     assert log.call(Settle(GROUP, 10, 1, [])) == [[1, 1, 1, 1]]
+
+
+def test_consumer_that_ends_frees_its_place_on_the_leader_without_a_record() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"x"] * 20)
+        kept = cluster.nodes[cluster.leader_of(QUEUE)]._popping._consumers
+        for _ in range(10):
+            async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+                (message,) = await consumer.pop(1, wait=5.0)
+                await message.ack()
+                assert len(kept) == 1
+            await cluster.wait_until(lambda: not kept)
+        # What a consumer leaves in hand stays its own.
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            (message,) = await consumer.pop(1, wait=5.0)
+        await cluster.wait_until(lambda: not kept)
+        (backlog,) = await mq.admin.backlogs(group="g")
+        assert (backlog.acked, backlog.leased) == (10, 1)
+
+    with_client(job)
