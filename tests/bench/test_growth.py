@@ -109,7 +109,7 @@ def test_each_scenario_of_growth_can_be_run_and_no_name_is_taken_twice() -> None
 def start(folder: Path, scenario: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "bench.growth", scenario, "--scale", "0.0005"]
     return subprocess.Popen(
-        [*command, "--seconds", "0.2", "--rounds", "1"],
+        [*command, "--seconds", "1.5", "--rounds", "1"],
         cwd=ROOT,
         env=os.environ | {"TMPDIR": str(folder)},
         stdout=subprocess.PIPE,

@@ -25,7 +25,7 @@ from tests.process.databases import Database, connected
 from tests.process.recipe import is_new, pay, ship, ship_once
 
 GROUP = "warehouse"
-LEASE_SECONDS = 0.5
+LEASE_SECONDS = 1.0
 
 
 async def _stand() -> None:

@@ -234,7 +234,7 @@ async def test_second_receiver_of_a_message_waits_for_the_first_and_ships_if_tha
         with connected(name) as database:
             found.append(ship_once(database, message_id, "a"))
 
-    async with receiving(mq, topic, 0.3) as slow, receiving(mq, topic) as other:
+    async with receiving(mq, topic, 1.0) as slow, receiving(mq, topic) as other:
         message = await next_of(slow)
         held = Held(name, lambda database: ship_if_new(database, message.id, "a"))
         async with anyio.create_task_group() as tasks:

@@ -39,7 +39,7 @@ MUTANTS = (
     _mutant(181, "old-id", "A replica whose log was deleted comes back under its member id.",
             "returns_under_the_old_id", ("member-id", "R4", "R6"), _RETURNS),
     _mutant(182, "lost-log", "A log that was lost is begun again, blank, under its member id.",
-            "takes_a_lost_log_for_a_blank_one", ("member-id", "R4", "R6"),
+            "takes_a_lost_log_for_a_blank_one", ("member-id", "R4", "R6", "V3"),
             ("lose-group", "kill", "isolate-leader", "crash-write")),
     _mutant(183, "outgoing-unseen", "A node is said to be unused though the outgoing half of a "
             "change needs it.", "forgets_outgoing_voters", ("V1", "V3"),
