@@ -122,6 +122,10 @@ class Duties:
         at, index, before = self._looks.get((group.number, group.raft.term), (now, last, last))
         return (now, last, index) if now - at >= PAUSE_SECONDS else (at, index, before)
 
+    def _held_before(self, group: Group) -> int:
+        """The last record that the leader held one to two looks ago."""
+        return self._looks[group.number, group.raft.term][2]
+
     def _do(self, group: Group) -> None:
         if group.number == SYSTEM_GROUP:
             self._found()
@@ -193,7 +197,7 @@ class Duties:
             members = members + self._staying(group)
         if not self._are_named(members, group):
             return False
-        step = next_step(group, members)
+        step = next_step(group, members, self._held_before(group))
         if isinstance(step, int):
             # The first wanted member may be one that must not lead: the others are asked as well.
             voters = group.conf_state.voters
@@ -282,7 +286,7 @@ class Duties:
             and progress.state is ProgressState.REPLICATE
             and progress.match + HAND_OVER_LAG_MAX >= status.last_index
             # A member without space stands still, however little it lacks.
-            and progress.match >= self._looks[group.number, group.raft.term][2]
+            and progress.match >= self._held_before(group)
         ):
             self._hand_over(group, [preferred])
 

@@ -35,7 +35,7 @@ from .group import Group
 from .placement import with_node, with_replacement, without_node
 
 CAUGHT_UP_LAG_MAX = 256
-"""Records that a learner may lack when it is made a voter."""
+"""Records that a learner may lack when it is made a voter, of those of the last seconds."""
 
 
 def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
@@ -79,12 +79,13 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
     return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
 
 
-def next_step(group: Group, wanted: list[int]) -> list[Change] | int:
+def next_step(group: Group, wanted: list[int], held: int) -> list[Change] | int:
     """What the leader of a group does next to get to the wanted members.
 
     Args:
         group: led here.
         wanted: member ids.
+        held: the last record that the leader held a moment ago, one to two seconds as a rule.
     Returns:
         Changes to propose; a member to hand over to first; or an empty list: nothing to do now.
     """
@@ -96,7 +97,7 @@ def next_step(group: Group, wanted: list[int]) -> list[Change] | int:
     if missing:
         return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
     learners = [member for member in wanted if member in conf.learners]
-    if not all(_is_caught_up(group, member) for member in learners):
+    if not all(_is_caught_up(group, member, held) for member in learners):
         return []
     surplus = [member for member in sorted(present) if member not in wanted]
     if group.raft.id in surplus:
@@ -107,13 +108,16 @@ def next_step(group: Group, wanted: list[int]) -> list[Change] | int:
     return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
 
 
-def _is_caught_up(group: Group, member: int) -> bool:
+def _is_caught_up(group: Group, member: int, held: int) -> bool:
+    """True if a member's last round of catching up was a short one (thesis §4.2.1)."""
     status = group.raft.status()
     progress = status.progress.get(member)
     return (
         progress is not None
         and progress.state is ProgressState.REPLICATE
         and progress.match + CAUGHT_UP_LAG_MAX >= status.last_index
+        # Few records may be megabytes, which a slow link needs longer for than an election takes.
+        and progress.match >= held
     )
 
 

@@ -1,6 +1,7 @@
 """Nodes come, go and are replaced while the cluster serves."""
 
 from functools import partial
+from os import urandom
 
 import pytest
 import trio
@@ -61,6 +62,28 @@ def test_node_that_joins_takes_over_its_share_and_has_every_message() -> None:
             there = cluster.nodes[cluster.leader(group)].groups[group].machine
             assert (here.applied, here.digest) == (there.applied, there.digest)
         await check_everywhere(cluster, 20)
+
+    in_cluster(scenario)
+
+
+def test_node_behind_a_slow_link_is_no_voter_before_it_holds_what_there_is() -> None:
+    """Sixty records of 50 kB: a few records, and 8 s at 400 kB/s."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        for number in range(60):
+            async with cluster.client(cluster.leader_of(QUEUE)) as client:
+                await client.produce(QUEUE, [urandom(50_000)], number)
+        group = next(g for g in DATA_GROUPS if cluster.nodes[1].groups[g].machine.applied > 60)
+        held = cluster.nodes[1].groups[group].cache.last_index()
+        old = cluster.nodes[cluster.leader(group)]
+        gone = next(n for n in (1, 2, 3) if n != old.id)
+        for number in (1, 2, 3):
+            cluster.network.link(f"node{number}", "node4").rate = 400_000
+        await cluster.change("replace", gone, new=4, host="node4", port=7400)
+        await cluster.start(4)
+        await cluster.wait_until(lambda: 4 in cluster.members(group))
+        assert cluster.nodes[4].groups[group].cache.last_index() >= held
 
     in_cluster(scenario)
 
