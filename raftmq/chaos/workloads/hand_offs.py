@@ -20,9 +20,11 @@ from random import Random
 import trio
 
 from raftmq.chaos.checkers.hand_off import HAND_OFF, MADE
-from raftmq.chaos.checkers.pop_calls import Got, begin_pop, end_pop
+from raftmq.chaos.checkers.pop_calls import Got
 from raftmq.chaos.history import Recorder
+from raftmq.chaos.workloads.popping import got_of, pop_written
 from raftmq.client import Client, PopConsumer, PoppedMessages, Producer
+from raftmq.client.popped import PoppedMessage
 from raftmq.client.transactions import Transaction
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
@@ -98,26 +100,14 @@ class HandOffs:
     async def _pop(
         self, consumer: PopConsumer, process: int, random: Random
     ) -> PoppedMessages | None:
-        operation = begin_pop(self._recorder, process, GROUP)
-        try:
-            messages = await consumer.pop(random.choice([1, 5, 20]), wait=0.5)
-        except Unavailable:
-            self._recorder.fail(operation)
-            return None
-        got = [
-            Got(
-                f"{self._topic}/{each.queue}",
-                each.offset,
-                self._number_of(each.body),
-                each.token,
-                each.attempt,
-                round(1000 * each.remaining),
-            )
-            for each in messages
-        ]
-        end_pop(self._recorder, operation, GROUP, got)
-        self._counts["inputs"] += len(got)
-        return messages if got else None
+        def got(message: PoppedMessage) -> Got:
+            queue = f"{self._topic}/{message.queue}"
+            return got_of(message, queue, self._number_of(message.body))
+
+        count = random.choice([1, 5, 20])
+        messages = await pop_written(consumer, count, self._recorder, process, GROUP, got)
+        self._counts["inputs"] += len(messages or ())
+        return messages
 
     async def _hand_off(
         self,

@@ -267,17 +267,13 @@ class _Consuming:
                 await self._work(messages)
 
     async def _pop(self) -> PoppedMessages | None:
-        operation = begin_pop(self._recorder, self._process, self._group)
-        try:
-            messages = await self._consumer.pop(self._random.choice([1, 5, 30]), wait=0.5)
-        except Unavailable:
-            self._recorder.fail(operation)
-            return None
-        got = [self._got(each) for each in messages]
-        end_pop(self._recorder, operation, self._group, got)
-        self._counts["delivered"] += len(got)
-        self._counts["again"] += sum(each.attempt > 1 for each in got)
-        return messages if got else None
+        count = self._random.choice([1, 5, 30])
+        messages = await pop_written(
+            self._consumer, count, self._recorder, self._process, self._group, self._got
+        )
+        self._counts["delivered"] += len(messages or ())
+        self._counts["again"] += sum(each.attempt > 1 for each in messages or ())
+        return messages
 
     async def _work(self, messages: PoppedMessages) -> None:
         """Whatever an application may do."""
@@ -392,22 +388,41 @@ class _Consuming:
                 raise error
 
     def _got(self, message: PoppedMessage) -> Got:
-        shared, remaining_ms = self._shared, message.remaining * 1000
+        shared = self._shared
         if shared.now_ms is not None:
             # A client counts a lease from when the answer came, its leader from when it was made.
-            late_ms = round(shared.now_ms() + remaining_ms) - message.deadline
+            late_ms = round(shared.now_ms() + 1000 * message.remaining) - message.deadline
             shared.late_ms = max(shared.late_ms, late_ms)
-        return Got(
-            shared.queue_name(message.queue),
-            message.offset,
-            written(shared.number_of(message.body), message.key),
-            message.token,
-            message.attempt,
-            round(remaining_ms),
-        )
+        value = written(shared.number_of(message.body), message.key)
+        return got_of(message, shared.queue_name(message.queue), value)
 
     def _named(self, message: PoppedMessage) -> Named:
         return Named(self._shared.queue_name(message.queue), message.offset, message.token)
+
+
+async def pop_written(
+    consumer: PopConsumer,
+    count: int,
+    recorder: Recorder,
+    process: int,
+    group: str,
+    got: Callable[[PoppedMessage], Got],
+) -> PoppedMessages | None:
+    """Pop up to `count` messages, and write it down; None: nothing came."""
+    operation = begin_pop(recorder, process, group)
+    try:
+        messages = await consumer.pop(count, wait=0.5)
+    except Unavailable:
+        recorder.fail(operation)
+        return None
+    end_pop(recorder, operation, group, [got(each) for each in messages])
+    return messages if len(messages) else None
+
+
+def got_of(message: PoppedMessage, queue: str, value: Value) -> Got:
+    """What the history says of a message that a pop gave."""
+    remaining_ms = round(1000 * message.remaining)
+    return Got(queue, message.offset, value, message.token, message.attempt, remaining_ms)
 
 
 def written(number: int, key: str | None) -> Value:

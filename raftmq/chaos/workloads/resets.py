@@ -26,14 +26,14 @@ from raftmq.chaos.checkers.pop_calls import (
     FENCED,
     Got,
     Named,
-    begin_pop,
     begin_settling,
-    end_pop,
     end_settling,
 )
 from raftmq.chaos.checkers.resets import RESET
 from raftmq.chaos.history import Recorder
+from raftmq.chaos.workloads.popping import got_of, pop_written
 from raftmq.client import Client, Consumer, PopConsumer, PoppedMessages
+from raftmq.client.popped import PoppedMessage
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 
 POPPED = "r"
@@ -143,28 +143,16 @@ class Resets:
     async def _pop(
         self, consumer: PopConsumer, group: str, process: int, random: Random
     ) -> PoppedMessages | None:
-        operation = begin_pop(self._recorder, process, group)
-        try:
-            messages = await consumer.pop(random.choice([1, 5, 30]), wait=0.5)
-        except Unavailable:
-            self._recorder.fail(operation)
-            return None
-        got = [
-            Got(
-                f"{self._topic}/{each.queue}",
-                each.offset,
-                self._number_of(each.body),
-                each.token,
-                each.attempt,
-                round(1000 * each.remaining),
-            )
-            for each in messages
-        ]
-        end_pop(self._recorder, operation, group, got)
-        self._counts["delivered"] += len(got)
+        def got(message: PoppedMessage) -> Got:
+            queue = f"{self._topic}/{message.queue}"
+            return got_of(message, queue, self._number_of(message.body))
+
+        count = random.choice([1, 5, 30])
+        messages = await pop_written(consumer, count, self._recorder, process, group, got)
+        self._counts["delivered"] += len(messages or ())
         if group == POPPED:
-            self._note_reached(group, [(each.queue, each.offset) for each in messages])
-        return messages if got else None
+            self._note_reached(group, [(each.queue, each.offset) for each in messages or ()])
+        return messages
 
     def _note_reached(self, name: str, places: list[tuple[int, int]]) -> None:
         reached = self._reached[name]
