@@ -178,7 +178,7 @@ class Popping:
         if consumer is None or consumer.connection is not connection or request.is_resumed:
             consumer = self._meet(key, connection)
         elif consumer.correlation is not None:
-            self._reply(consumer, Popped([], []))
+            self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
         correlation = frame.correlation
         consumer.correlation = (correlation, request)
         consumer.is_hurried = False
@@ -237,7 +237,7 @@ class Popping:
             connection.reply(frame.kind, frame.correlation, pack(Done()))
             return
         if consumer is not None and consumer.correlation is not None:
-            self._reply(consumer, Popped([], []))
+            self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
         self._forget(key)
         command = calls.Leave(request.number, request.consumer)
         self._say_and_answer(group, command, connection, frame, lambda _: Done())
@@ -419,9 +419,10 @@ class Popping:
             return
         if consumer.connection.is_clogged:
             # It does not read what it was sent: what it is handed waits in the outbox for its next
-            # request, which is taken when there is room.
+            # request, which is taken when there is room. Whoever resumes must not take the answer
+            # for the end of the list of what it has.
             if consumer.is_hurried or consumer.outbox:
-                self._reply(consumer, Popped([], []))
+                self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
             return
         group = self._service.group(consumer.key.partition_group)
         if group is None:

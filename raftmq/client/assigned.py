@@ -233,7 +233,8 @@ class AssignedQueues:
     def _be_out(self) -> None:
         """The lease ran out unheard: all queues are lost. Next comes a new membership."""
         self._is_out = True
-        self._lease_until = 0.0
+        # Silent from now on, at the latest: a longer silence would end a fetch.
+        self._lease_until = min(self._lease_until, anyio.current_time())
         self._wanted = None
         self._gone.clear()
         self.lose(list(self._held().values()))

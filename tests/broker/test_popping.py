@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from raftmq.batch import Batch, Compression, encode
+from raftmq.broker.connection import Connection
 from raftmq.broker.settings import Log
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.pop.machine import PartitionMachine
@@ -451,6 +452,26 @@ def test_batch_that_is_applied_together_with_a_resumed_wish_is_not_lost() -> Non
         (lease,) = unpack(Popped, popped.header).leases
         assert offsets(lease) == [0]
         assert Batch.decode(popped.body, base_offset=0, timestamp=0).bodies == [b"x"]
+
+    with_group(job)
+
+
+def test_full_connection_does_not_end_the_list_of_what_a_consumer_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who resumes would take an answer without messages for the whole list, and lose all."""
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"x"], 0)
+        assert (await alice.pop(1))[1] == [b"x"]
+        async with cluster.client(cluster.leader_of(QUEUE)) as other:
+            resumed = Consumer(other, alice.number)
+            with monkeypatch.context() as patch:
+                patch.setattr(Connection, "is_clogged", property(lambda connection: True))
+                popped, bodies = await resumed.pop(0)
+            assert (popped.leases, bodies, popped.is_more) == ([], [], True)
+            popped, bodies = await resumed.pop(0)
+            assert (bodies, popped.is_more) == ([b"x"], False)
 
     with_group(job)
 

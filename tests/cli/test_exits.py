@@ -171,7 +171,7 @@ def test_nobody_there_exits_with_3_and_names_the_url(
         (["produce", "t", "--file", "/absent"], "does not exist"),
         (["produce", "t", "a", "-K", ""], "must not be empty"),
         (["consume", "t", "-n", "0"], "x>=1"),
-        (["consume", "t", "--filter", "paid"], "name the group with -g"),
+        (["consume", "t", "--filter", "paid"], "name one with -g"),
         (["consume", "t", "-f", "%z"], "is none of"),
         (["consume", "t", "-o", "yaml"], "'yaml' is not one of"),
         (["topic", "list", "--url", "http://h"], "raftmq://host:port"),
