@@ -61,8 +61,15 @@ POP_POINTS = tuple(
 MEMBER_POINTS = (_name("receive", FrameKind.HEARTBEAT),)
 """Of what is asked for by members that share out queues."""
 
-FLOW_POINTS = tuple(_name("receive", kind) for kind in (FrameKind.CLAIM, FrameKind.RESET))
-"""Of what is asked for by consumers that claim, and by whoever moves a group."""
+FLOW_POINTS = tuple(
+    _name("receive", kind)
+    for kind in (
+        FrameKind.POP, FrameKind.SETTLE, FrameKind.LEAVE, FrameKind.BEGIN, FrameKind.END,
+        FrameKind.HEARTBEAT, FrameKind.CLAIM, FrameKind.RESET,
+    )
+)  # fmt: skip
+"""Of what is asked for by hand-offs, broadcast instances, consumers that claim, and by whoever
+moves a group."""
 
 _SENDING = {kind: _name("send", kind) for kind in MessageKind}
 _APPLYING = {kind: _name("apply", kind) for kind in Kind}

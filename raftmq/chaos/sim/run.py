@@ -86,7 +86,7 @@ POPPING: frozenset[WorkloadName] = frozenset({"pop", "flows"})
 OWN_POINTS: Mapping[WorkloadName, tuple[str, ...]] = {
     "pop": POP_POINTS,
     "members": MEMBER_POINTS,
-    "flows": (*POP_POINTS, *MEMBER_POINTS, *FLOW_POINTS),
+    "flows": FLOW_POINTS,
 }
 """Crash points of requests that only these clients make."""
 
@@ -275,7 +275,8 @@ class _Run:
         is_drained = self._workload.is_drained
         # No clock of the world told a wrong time: what leases promise by the clock is judged,
         # whatever else befell it. Answers that the network held up make the rules weaker.
-        is_right = not self._agenda.effects[TOLD]
+        # What retention by size takes from a consumer is fenced before its time.
+        is_right = not (self._agenda.effects[TOLD] or self._stage.cluster.log.retention_bytes)
         clock_ms_max = CALM_CLOCK_MS if is_right else None
         if isinstance(self._workload, FlowsWorkload):
             return self._workload.judge(history, clock_ms_max=clock_ms_max)

@@ -157,7 +157,8 @@ class Watch:
         if self._cluster.machines[number].clock.ahead_ms_max > AHEAD_MS_MAX:
             self._ahead.add(number)
         # Two wrong clocks are a majority of a group of three, which retention may believe.
-        if machine.log_start > 1 and len(self._ahead) < 2:
+        is_by_age = not self._cluster.log.retention_bytes
+        if machine.log_start > 1 and is_by_age and len(self._ahead) < 2:
             self.trimmed.setdefault(group.number, self.now_ms)
         durable = self.durable[key] = group.cache.last_index()
         last = raft.last_index if is_leader else durable

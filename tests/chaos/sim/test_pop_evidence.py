@@ -33,7 +33,8 @@ def test_state_that_a_restored_replica_has_wrong_is_found_out(
             session.timestamp += 1
 
     monkeypatch.setattr(Producers, "load", wrong)
-    assert "R21" in names(run(Schedule(3, 5, RESTARTS), workload="pop"))
+    # The next batch of a producer hides what was wrong: with other seeds all of them send one.
+    assert "R21" in names(run(Schedule(4, 5, RESTARTS), workload="pop"))
 
 
 def test_token_that_is_in_no_record_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
