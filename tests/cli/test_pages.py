@@ -266,4 +266,6 @@ def test_table_of_the_page_on_members_runs(blank: CommandLine) -> None:
     for line in sorted(lines, key=lambda line: not line.startswith("consume")):
         # A reader ends it with Ctrl-C when a message has come; a new instance hears later ones.
         ends = ["-n", "1", "--from", "earliest"] if line.startswith("consume") else []
-        blank.ok(*shlex.split(line), *ends)
+        # On a terminal a deletion asks.
+        yes = ["--yes"] if "delete" in line else []
+        blank.ok(*shlex.split(line), *ends, *yes)
