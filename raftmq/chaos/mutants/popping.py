@@ -320,7 +320,7 @@ MUTANTS = (
     Mutant(
         number=64,
         name="old-group-serves",
-        what="A group that is made anew begins with the leases of the old one [#8479].",
+        what="A group that is created again begins with the leases of the old one [#8479].",
         killers=(
             "R21",
             "Q8",

@@ -191,7 +191,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         number=118,
         name="hand-off-unfenced",
-        what="A hand-off commits though an input is somebody else's meanwhile.",
+        what="A hand-off commits although another consumer holds an input by then.",
         killers=("Q22",),
         plant=commits_without_its_inputs,
         is_popping=True,
