@@ -7,7 +7,7 @@ and its faults. Seeds go on where the last soak of the book ended, so that no ru
 |---|---|
 | world and workload | `SHARES`, which give each world about as much processor time |
 | founding nodes | 1 to 9, mostly three and five; 5 at most in the real world |
-| length | 6 to 120 seconds, with `pop` up to 40, each doubling as often as the next |
+| length | 6 to 120 seconds, with `pop` and `flows` up to 40, each doubling as often as the next |
 | liveness mode | one run in eight |
 
 The book is a JSON file; the page beside it shows the same to people. A soak that is running writes
@@ -37,7 +37,7 @@ FIRST_SEED = 1_000_000
 
 SHARES: dict[World, dict[str, int]] = {
     World.CORE: {"log": 100},
-    World.SIM: {"log": 6, "queue": 3, "register": 4, "pop": 3, "members": 4},
+    World.SIM: {"log": 6, "queue": 3, "register": 4, "pop": 3, "members": 4, "flows": 3},
     World.REAL: {"log": 1, "queue": 1, "register": 1, "pop": 1},
 }
 """How often a run has a world and workload. The core world has no clients, and its runs are short.
@@ -46,8 +46,10 @@ NODES_SHARES = (5, 5, 30, 10, 25, 5, 10, 4, 6)
 """How often a cluster has one node, two, and so on."""
 SECONDS = (6, 120)
 """Shortest and longest run, in its own time."""
+POPPING = ("pop", "flows")
+"""Workloads whose consumers pop: a run costs as much as four of the others."""
 POP_SECONDS_MAX = 40
-"""The longest run of brokers whose consumers pop: it costs as much as four runs of the others."""
+"""The longest run of such a workload."""
 REAL_SECONDS = (30, 90)
 """The same of real processes, which take longer to start than a short run lasts."""
 REAL_NODES_MAX = 5
@@ -73,7 +75,7 @@ def plan_of(seed: int, worlds: Collection[World]) -> Plan:
     if world is World.REAL:
         nodes = min(nodes, REAL_NODES_MAX)
     shortest, longest = REAL_SECONDS if world is World.REAL else SECONDS
-    if workload == "pop":
+    if workload in POPPING:
         longest = min(longest, POP_SECONDS_MAX)
     seconds = round(math.exp(random.uniform(math.log(shortest), math.log(longest))))
     is_liveness = world is not World.CORE and random.random() < LIVENESS_SHARE

@@ -14,7 +14,7 @@ from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.outcome import Outcome, Violation
-from raftmq.chaos.soak import FIRST_SEED, SHARES, Book, kind_of, page, plan_of
+from raftmq.chaos.soak import FIRST_SEED, POPPING, SHARES, Book, kind_of, page, plan_of
 from raftmq.cli.exits import ExitCode
 from tests.cli.command_line import CommandLine
 
@@ -101,7 +101,7 @@ def test_seed_draws_every_kind_every_size_and_many_lengths() -> None:
     assert {plan.is_liveness for plan in plans if plan.world is World.SIM} == {False, True}
     assert len({plan.seconds for plan in plans}) > 80
     assert all(6 <= plan.seconds <= 120 for plan in plans)
-    assert all(plan.seconds <= 40 for plan in plans if plan.workload == "pop")
+    assert all(plan.seconds <= 40 for plan in plans if plan.workload in POPPING)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 9])
