@@ -7,6 +7,7 @@ The drift is that of the machine's oscillator, so that it changes the ticks as w
 
 from math import sin
 
+from raftmq.chaos.core.effects import TOLD
 from raftmq.chaos.core.loop import Loop
 
 START_MS = 1_800_000_000_000
@@ -38,11 +39,16 @@ class Clock:
             wrong += self.strobe_ms
         if self.swing_ms:
             wrong += self.swing_ms * sin(true / 1000 / SWING_SECONDS)
+        if wrong:
+            self._loop.effects[TOLD] += int(true + wrong) != int(true)
         return START_MS + int(true + wrong)
 
     def tick_us(self, tick_us: int) -> int:
         """How long a tick takes here."""
-        return tick_us if not self.drift else int(tick_us / (1.0 + self.drift))
+        if not self.drift:
+            return tick_us
+        self._loop.effects[TOLD] += 1
+        return int(tick_us / (1.0 + self.drift))
 
     def set_right(self) -> None:
         """No faults any more; the offset goes too."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from raftmq.chaos.core import atlas
+from raftmq.chaos.core.effects import DAMAGED
 from raftmq.chaos.core.stage import Skipped, Stage, Undo
 from raftmq.log.faults import LogFault, RotFound
 from raftmq.log.record import Record
@@ -113,6 +114,7 @@ def _victim(stage: Stage) -> "Node":
 
 def _damaged(stage: Stage, node: "Node") -> None:
     node.is_damaged = True
+    stage.cluster.loop.effects[DAMAGED] += 1
     stage.cluster.tell(node.id, f"is damaged: {stage.event.fault}")
 
 
@@ -168,6 +170,7 @@ def _flip_index(stage: Stage) -> bool:
         path = f"log/{name}"
         node.disk.flip(path, stage.random.randrange(len(node.disk.bytes_of(path)) * 8))
         node.flipped_indexes.add(name)
+        stage.cluster.loop.effects[DAMAGED] += 1
     return bool(names)
 
 

@@ -9,6 +9,7 @@ Invariants:
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from heapq import heappop, heappush
@@ -26,13 +27,15 @@ _BUFFER_INTEGERS = 4096
 class Loop:
     """The events to come."""
 
-    __slots__ = ("_heap", "count", "now_us")
+    __slots__ = ("_heap", "count", "effects", "now_us")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Call, tuple[object, ...]]] = []
         self.count = 0
         """Events asked for so far."""
         self.now_us = 0
+        self.effects: Counter[str] = Counter()
+        """What faults did to the parts of the simulation: see `effects`."""
 
     @property
     def now_ms(self) -> int:

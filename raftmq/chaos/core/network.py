@@ -20,6 +20,7 @@ from collections.abc import Callable
 from random import Random
 
 from raftmq.broker.group import node_of
+from raftmq.chaos.core.effects import DELAYED, DOUBLED, DROPPED, HELD, LOST, OVERTAKEN, SLOWED
 from raftmq.chaos.core.loop import Loop
 from raftmq.consensus import Message, MessageKind
 
@@ -58,7 +59,7 @@ class Network:
         self.old: deque[Message] = deque(maxlen=OLD_MESSAGES)
         """Messages of the past, if they are kept."""
         self.keeps_old = False
-        self.lost = self.doubled = 0
+        self.lost = 0
 
     def settle(self) -> None:
         """The fields were changed."""
@@ -95,34 +96,44 @@ class Network:
         call: Callable[..., None],
         args: tuple[object, ...],
     ) -> None:
-        random = self._random
-        if kind in self.lost_kinds or (self.loss and random() < self.loss):
+        random, effects = self._random, self._loop.effects
+        is_dropped = kind in self.lost_kinds
+        if is_dropped or (self.loss and random() < self.loss):
             self.lost += 1
+            effects[DROPPED if is_dropped else LOST] += 1
             return
         if self.delay_ms:
+            effects[DELAYED] += 1
             # Mostly around the mean, sometimes ten times as much.
             factor = 10.0 if random() < 0.03 else 2.0
             at += int(random() * factor * self.delay_ms * 1000)
-        at += self.lag_us.get(link[1], 0) + self.lag_us.get(link[0], 0)
+        lag_us = self.lag_us.get(link[1], 0) + self.lag_us.get(link[0], 0)
+        if lag_us:
+            effects[SLOWED] += 1
+            at += lag_us
         if self.reordering and random() < self.reordering:
+            effects[OVERTAKEN] += 1
             at += int(random() * 50_000)
         else:
             at = max(at, self._last_us.get(link, 0) + 1)
             self._last_us[link] = at
         self._loop.at(at, call, *args)
         if self.duplication and random() < self.duplication:
-            self.doubled += 1
+            effects[DOUBLED] += 1
             self._loop.at(at + int(random() * 200_000), call, *args)
 
     def _arrive(self, message: Message) -> None:
-        if self.cuts and self.is_cut(node_of(message.sender), node_of(message.to)):
+        if self.holds(node_of(message.sender), node_of(message.to)):
             self.lost += 1
         else:
             self._deliver(message)
 
-    def is_cut(self, sender: int, to: int) -> bool:
-        """Whether nothing gets through in that direction."""
-        return self.cuts[sender, to] > 0
+    def holds(self, sender: int, to: int) -> bool:
+        """Whether what arrives now in that direction is lost to a cut."""
+        if not self.cuts or self.cuts[sender, to] <= 0:
+            return False
+        self._loop.effects[HELD] += 1
+        return True
 
     def cut(self, pairs: list[tuple[int, int]]) -> None:
         """Cut these directions."""

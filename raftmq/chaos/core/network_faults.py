@@ -9,6 +9,7 @@ from functools import partial
 from itertools import permutations
 
 from raftmq.broker.hosting import consensus_meta
+from raftmq.chaos.core.effects import AGAIN
 from raftmq.chaos.core.network import CHUNK
 from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
 from raftmq.consensus import Message, MessageKind, Snapshot
@@ -229,6 +230,7 @@ def stale_replay(stage: Stage) -> None:
         raise Skipped("there are no messages of long ago")
     for message in stage.random.sample(old, min(len(old), REPLAYS)):
         network.send(message)
+        stage.cluster.loop.effects[AGAIN] += 1
 
 
 def needless_snapshot(stage: Stage) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from raftmq.broker.group import node_of
 from raftmq.chaos.core.clock import Clock
 from raftmq.chaos.core.disk import CoreDisk
+from raftmq.chaos.core.effects import DARK, ENDED, STOOD
 from raftmq.chaos.core.replica import Replica
 from raftmq.chaos.core.views import Durable
 from raftmq.chaos.world.disk import PowerLoss
@@ -41,6 +42,7 @@ class Node:
         self.cluster = cluster
         self.random = Random(f"node {number} {cluster.seed}")
         self.disk = CoreDisk(Random(f"disk {number} {cluster.seed}"))
+        self.disk.on_effect = self._felt
         self.durable = Durable()
         self.clock = Clock(cluster.loop)
         self.replica: Replica | None = None
@@ -125,6 +127,7 @@ class Node:
         if replica is not None:
             replica.is_gone = True
             self.replica = None
+            self._felt(ENDED)
             self.cluster.counts["crashes"] += 1
             self.cluster.tell(self.id, "loses power" if power else "is killed")
         self.is_paused = False
@@ -138,6 +141,7 @@ class Node:
         # (see *Left out* of `raftmq.log.store`).
         if power or self.disk.has_failed_sync:
             self.disk.power_loss()
+            self._felt(DARK)
         else:
             self.disk.kill()
 
@@ -159,6 +163,9 @@ class Node:
         self.cluster.counts["refused to start"] += 1
         self.cluster.tell(self.id, f"refuses: {why}")
 
+    def _felt(self, effect: str) -> None:
+        self.cluster.loop.effects[effect] += 1
+
     # What happens to it
 
     def tick(self, replica: Replica) -> None:
@@ -166,7 +173,7 @@ class Node:
         if replica.is_gone:
             return
         if self.is_paused:
-            self.stash.append((self.tick, (replica,)))
+            self.keep(self.tick, replica)
             return
         cluster = self.cluster
         cluster.loop.after(self.clock.tick_us(cluster.tick_us), self.tick, replica)
@@ -185,6 +192,11 @@ class Node:
         if self.is_up:
             self.is_paused = True
             self.cluster.tell(self.id, "stands still")
+
+    def keep(self, call: Callable[..., None], *args: object) -> None:
+        """Something happens to it while it stands still."""
+        self.stash.append((call, args))
+        self._felt(STOOD)
 
     def resume(self) -> None:
         """Go on, with all that has happened meanwhile."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raftmq.chaos.core import atlas
+from raftmq.chaos.core.effects import ASKED
 from raftmq.consensus import (
     Change,
     ChangeKind,
@@ -75,6 +76,7 @@ class Operator:
         try:
             leader.raft.propose_membership(change, now=leader.node.now_ms())
             counts["changes proposed"] += 1
+            self._cluster.loop.effects[ASKED] += 1
         except ProposalDropped:
             counts["changes refused"] += 1
             self._again(wish, tries)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from raftmq.broker.hosting import consensus_meta, log_meta, oldest_snapshot
 from raftmq.broker.storage import GroupStorage
 from raftmq.chaos.core.broken import Broken
+from raftmq.chaos.core.effects import NEEDLESS, STOPPED
 from raftmq.chaos.core.machine import Machine, restore
 from raftmq.chaos.core.views import View
 from raftmq.chaos.core.writing import Writing
@@ -147,7 +148,7 @@ class Replica:
         if self.is_gone:
             return
         if node.is_paused:
-            node.stash.append((call, args))
+            node.keep(call, *args)
             return
         look = self.cluster.safety.look
         try:
@@ -188,6 +189,8 @@ class Replica:
                 self.raft.step(message)
                 safety.disturbed(self, message, before)
                 return
+        if message.snapshot is not None and core.log.last_index >= message.snapshot.meta.index:
+            self.cluster.loop.effects[NEEDLESS] += 1
         now = self.node.now_ms() if kind is MessageKind.PROPOSE else 0
         is_newer = message.term > core.term
         self.raft.step(message, now=now)
@@ -281,6 +284,7 @@ class Replica:
     def point(self, name: str) -> None:
         """A named point of the code; a fault may end the process here."""
         if self.node.crash_point == name:
+            self.cluster.loop.effects[STOPPED] += 1
             raise PowerLoss(name)
 
     # Storage

@@ -94,7 +94,7 @@ class Transfers:
     def _arrived(self, transfer: Transfer, link: tuple[int, int], offset: int, data: bytes) -> None:
         node = self._cluster.nodes[transfer.message.to]
         replica = node.replica
-        if replica is None or self._cluster.network.is_cut(*link) or replica.is_full:
+        if replica is None or self._cluster.network.holds(*link) or replica.is_full:
             return
         replica.turn(self._receive, transfer, node, replica, offset, data)
 
@@ -136,7 +136,7 @@ class Transfers:
 
     def _answered(self, transfer: Transfer, link: tuple[int, int], received: object) -> None:
         sender = transfer.sender
-        if transfer.is_over or sender.is_gone or self._cluster.network.is_cut(*link):
+        if transfer.is_over or sender.is_gone or self._cluster.network.holds(*link):
             return
         if not isinstance(received, int):
             self._over(transfer, ok=False)

@@ -25,7 +25,7 @@ from raftmq.chaos.checkers.verdict import Verdict
 from raftmq.chaos.core import atlas, last_checks
 from raftmq.chaos.core.broken import Broken
 from raftmq.chaos.core.cluster import Cluster
-from raftmq.chaos.core.nemesis import HANDLERS, Nemesis
+from raftmq.chaos.core.nemesis import Nemesis
 from raftmq.chaos.core.node import Node
 from raftmq.chaos.core.settings import Settings, draw_settings
 from raftmq.chaos.faults import Fault, Schedule, World, draw, of_world
@@ -186,7 +186,9 @@ class Run:
 
     def _outcome(self, violations: tuple[Violation, ...]) -> Outcome:
         cluster = self.cluster
+        self.nemesis.conclude()
         counts = cluster.counts
+        counts.update(self.nemesis.struck)
         counts["committed"] = cluster.safety.top
         counts["reads"] = cluster.safety.reads_granted
         counts["events"] = cluster.loop.count
@@ -205,7 +207,7 @@ class Run:
             simulated_seconds=seconds,
             vacuous=vacuous,
             timeline=tuple(cluster.timeline),
-            struck={name: counts[name] for name in HANDLERS if counts[name]},
+            struck=dict(sorted(self.nemesis.struck.items())),
         )
 
 

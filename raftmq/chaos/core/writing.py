@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.effects import SLOW_JOBS
 from raftmq.consensus import Message
 from raftmq.log.faults import DiskFull
 from raftmq.log.record import Kind
@@ -96,6 +97,8 @@ class Writing:
         replica = self._replica
         cluster, node = replica.cluster, replica.node
         spent = PASS_US + int(cluster.random.random() * PASS_SPREAD_US)
+        if node.disk_factor > 1.0:
+            cluster.loop.effects[SLOW_JOBS] += 1
         cluster.loop.after(int(spent * node.disk_factor), replica.turn, call, *args)
 
     def _begin(self, messages: list[Message]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from raftmq.chaos import Verdict
 from raftmq.chaos.core import STEADY, Run, Settings, draw_schedule, draw_settings, run
+from raftmq.chaos.core.effects import EFFECTS
 from raftmq.chaos.core.nemesis import HANDLERS
 from raftmq.chaos.faults import FAULTS, Aim, Event, Schedule, World, of_world
 
@@ -72,23 +73,41 @@ def every_few_seconds(name: str) -> Schedule:
 FOUR = Settings(nodes=4, proposals_per_second=10.0, segment_bytes=4096, cache_bytes=4096)
 
 NEEDS_MORE = {
-    "rejoin": "remove-voter",
-    "return": "remove-voter",
+    "rejoin": Event(1_200, "remove-voter", (4,)),
+    "return": Event(1_200, "remove-voter", (4,)),
+    # Who is level reads nothing: the leader of that moment does for a new member.
+    "read-error": Event(3_600, "add-voter", (4,)),
 }
-"""What has to happen before a fault can."""
+"""What has to happen for a fault to find something."""
 
 
 @pytest.mark.parametrize("name", sorted(HANDLERS))
 def test_fault_strikes_and_no_promise_breaks(name: str) -> None:
     schedule = every_few_seconds(name)
     if name in NEEDS_MORE:
-        first = Event(1_200, NEEDS_MORE[name], (4,))
-        schedule = schedule._replace(events=(first, *schedule.events))
+        events = sorted((NEEDS_MORE[name], *schedule.events))
+        schedule = schedule._replace(events=tuple(events))
     outcome = run(schedule, FOUR)
     assert outcome.is_good, str(outcome)
-    struck = outcome.counts.get(name, 0)
-    assert struck >= 1, [str(one) for one in outcome.timeline]
+    assert outcome.struck.get(name, 0) >= 1, [str(one) for one in outcome.timeline]
     assert {situation.fault for situation in outcome.coverage} >= {name}
+
+
+def test_fault_has_a_known_effect() -> None:
+    assert set(EFFECTS) == set(HANDLERS)
+
+
+def test_handler_that_does_nothing_is_not_counted_as_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing = dict.fromkeys(HANDLERS, lambda stage: None)
+    monkeypatch.setattr("raftmq.chaos.core.nemesis.HANDLERS", nothing)
+    events = [event for name in sorted(HANDLERS) for event in every_few_seconds(name).events]
+    outcome = run(Schedule(5, 12.0, tuple(sorted(events))), FOUR)
+    assert outcome.is_good, str(outcome)
+    assert not outcome.struck
+    assert not outcome.coverage
+    assert {f"without effect: {name}" for name in HANDLERS} <= set(outcome.counts)
 
 
 def test_liveness_mode_progresses_with_a_quorum_only() -> None:

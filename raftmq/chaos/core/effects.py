@@ -1,0 +1,104 @@
+"""What each fault does to the simulated cluster if it strikes: only that is counted as a fault.
+
+The parts of the simulation count what befalls them (`Loop.effects`): messages that were held, calls
+that were refused, processes that ended. A fault has struck if the count of its effect rose between
+its begin and its end, or the heal for one that happens once. A fault that found nothing to strike,
+or whose handler does nothing, is not counted.
+
+Left out: whose effect it was, if two faults of one effect overlap.
+"""
+
+from collections.abc import Mapping
+
+HELD = "messages held"
+LOST = "messages lost"
+DROPPED = "messages dropped"
+DELAYED = "messages delayed"
+OVERTAKEN = "messages overtaken"
+DOUBLED = "messages doubled"
+SLOWED = "messages slowed"
+AGAIN = "messages sent again"
+NEEDLESS = "snapshots that were not needed"
+ENDED = "processes ended"
+DARK = "machines that went dark"
+STOOD = "events that waited"
+STOPPED = "crash points reached"
+SLOW_JOBS = "disk jobs slowed"
+SCARCE = "space told as scarce"
+DAMAGED = "disks damaged"
+TOLD = "wrong times told"
+ASKED = "changes asked for"
+
+EFFECTS: Mapping[str, str] = {
+    "isolate-node": HELD,
+    "split-majority": HELD,
+    "split-minority-third": HELD,
+    "split-halves": HELD,
+    "isolate-leader": HELD,
+    "bridge": HELD,
+    "majorities-ring": HELD,
+    "mute": HELD,
+    "deaf": HELD,
+    "quorum-loss": HELD,
+    "constrained-election": HELD,
+    "chain": HELD,
+    "flap": HELD,
+    "swizzle": HELD,
+    "delay": DELAYED,
+    "reorder": OVERTAKEN,
+    "duplicate": DOUBLED,
+    "loss": LOST,
+    "burst-loss": LOST,
+    "stale-replay": AGAIN,
+    "needless-snapshot": NEEDLESS,
+    "drop-kind": DROPPED,
+    "kill": ENDED,
+    "kill-minority": ENDED,
+    "kill-majority": ENDED,
+    "kill-all": ENDED,
+    "kill-leader": ENDED,
+    "restart-storm": ENDED,
+    "rolling-restart": ENDED,
+    "pause": STOOD,
+    "pause-leader": STOOD,
+    "pause-kill": ENDED,
+    "slow-node": SLOWED,
+    "crash-point": STOPPED,
+    "kill-then-power": DARK,
+    "power-loss": DARK,
+    "power-loss-majority": DARK,
+    "power-loss-all": DARK,
+    "torn-write": STOPPED,
+    "sync-error": "datasync refused",
+    "sync-lies": "datasync refused",
+    "write-error": "append refused",
+    "read-error": "pread refused",
+    "full-disk": SCARCE,
+    "slow-disk": SLOW_JOBS,
+    "bit-flip": DAMAGED,
+    "bad-sector": DAMAGED,
+    "unreadable-sector": DAMAGED,
+    "misdirected-write": DAMAGED,
+    "lost-write": DAMAGED,
+    "cut-tail": DAMAGED,
+    "lost-hard-state": DAMAGED,
+    "wipe": DAMAGED,
+    "skew": TOLD,
+    "step-clock": TOLD,
+    "drift": TOLD,
+    "strobe-clock": TOLD,
+    "periodic-clock": TOLD,
+    "leap-second": TOLD,
+    "stall-monotonic": STOOD,
+    "add-voter": ASKED,
+    "remove-voter": ASKED,
+    "promote-learner": ASKED,
+    "replace-node": ASKED,
+    "remove-leader": ASKED,
+    "two-changes": ASKED,
+    "change-when-cut": ASKED,
+    "rejoin": ASKED,
+    "slow-change": SLOW_JOBS,
+    "return": ASKED,
+}
+"""By fault: what it does if it strikes. A test holds this to the handlers."""
