@@ -130,10 +130,14 @@ class Network:
 
     def holds(self, sender: int, to: int) -> bool:
         """Whether what arrives now in that direction is lost to a cut."""
-        if not self.cuts or self.cuts[sender, to] <= 0:
+        if not self.cuts or not self.is_cut(sender, to):
             return False
         self._loop.effects[HELD] += 1
         return True
+
+    def is_cut(self, sender: int, to: int) -> bool:
+        """Whether nothing gets through in that direction."""
+        return self.cuts[sender, to] > 0
 
     def cut(self, pairs: list[tuple[int, int]]) -> None:
         """Cut these directions."""
