@@ -270,6 +270,8 @@ class Node:
                 self.read_failed(error)
             if records or isinstance(error, Dropped):
                 group.fetched(peer, records or [])
+            elif isinstance(error, RotFound):
+                self.start_soon(self.repairs.lend, group, peer, low, high)
             else:
                 # Consensus asks again at once, and the answer would be the same.
                 self.repairs.read_again(group, peer)

@@ -12,6 +12,10 @@ from any peer that has applied them and whose own checks they pass. If no peer c
 segment stays as it is: its sound records are served, the others are not, and the node's status says
 which and why, until one can.
 
+A record that is not applied yet keeps its segment from being sealed, and so from being mended.
+Consensus is lent it from a peer instead; index, term and CRC must be those that the store has in
+memory.
+
 A replica whose log was cut before rot (`raftmq.log.cutting`) abstains; here its note is removed
 when consensus says that it holds all again. One that lost synced records without a trace, so that
 its log looked torn, learns of it from a leader that counts on them; the node notes it and stops.
@@ -30,6 +34,7 @@ Left out: mending a snapshot's file; retention takes it in the end.
 Sources: Protocol-Aware Recovery (FAST '18) §3; the scrubbers of ZFS and TigerBeetle.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
@@ -242,6 +247,30 @@ class Repairs:
         whom = "; ".join(told) or "there is no other node"
         raise NobodyHas(f"nobody has sound records {low} to {high - 1} ({whom})")
 
+    async def lend(self, group: Group, peer: int, low: int, high: int) -> None:
+        """Give consensus records [low, high) that it asked for and that are damaged here.
+
+        What is sound comes from here, the rest from peers. A segment is sealed, and so mended,
+        once its records are applied: without this a record that is damaged before it is applied
+        would keep both from happening.
+        """
+        records: list[Record] = []
+        try:
+            records = await run_on(self._reader, partial(_sound, group, low, high))
+        except RotFound:
+            with suppress(NobodyHas):
+                found = await self._ask(group.number, low, high, start=0)
+                records = found if group.store.holds(found) else []
+        except (Dropped, OSError):
+            pass
+        except LogFault as error:
+            if not group.is_retired:
+                self._node.fail(error)
+        if records:
+            group.fetched(peer, records)
+        else:
+            self.read_again(group, peer)
+
     # Asked by a peer
 
     def answer(self, connection: Connection, frame: Frame) -> None:
@@ -312,11 +341,14 @@ class Repairs:
 
 def _sound(group: Group, low: int, high: int) -> list[Record]:
     """On the reading thread: what is sound of a range from its start on, a piece at the most."""
-    try:
-        return group.store.read(low, high, PIECE_BYTES)
-    except RotFound:
-        # Another record of the range may be the rotten one.
-        return group.store.read(low, low + 1, 1)
+    while True:
+        try:
+            return group.store.read(low, high, PIECE_BYTES)
+        except RotFound:
+            if high == low + 1:
+                raise
+            # Another record of the range may be the rotten one.
+            high = (low + high) // 2
 
 
 async def _ask_peer(link: PeerLink, number: int, low: int, high: int) -> list[Record]:

@@ -207,6 +207,21 @@ class LogWriter:
             return term, segment.column("timestamps")[index - segment.base]
         raise Dropped(index, first_index=view.first)
 
+    def holds(self, records: Sequence[Record]) -> bool:
+        """Are these, by what is in memory, records of segments that are not sealed? Any thread.
+
+        It compares index, term and CRC, so it knows a record whose bytes the disk has lost.
+        """
+        unsealed = [each for each in self._view.segments if isinstance(each, Unsealed)]
+        return all(
+            any(
+                segment.base <= record.index <= segment.last
+                and segment.link(record.index)[:3] == (record.index, record.term, record.crc)
+                for segment in unsealed
+            )
+            for record in records
+        )
+
     @property
     def _active(self) -> Unsealed:
         active = self._view.segments[-1]

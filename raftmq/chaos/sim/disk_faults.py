@@ -141,6 +141,17 @@ def harm(how: damage.Damage, *, power: bool = False) -> Callable[[Stage, Event],
     return begin
 
 
+def unreadable_sector(stage: Stage, event: Event) -> None:
+    """Sectors cannot be read any more: when a node starts, or just after it has read its log. Then
+    the records there may be unapplied, and the node knows their CRCs alone."""
+    if stage.random.random() < 0.5:
+        harm(damage.spoil_sectors)(stage, event)
+        return
+    for node in stage.nodes_of(event):
+        stage.kill(node)
+        stage.once_serving(node, partial(try_damage, stage, node, damage.spoil_end))
+
+
 def _damage(stage: Stage, node: int, how: damage.Damage) -> None:
     if not stage.is_healing:
         try_damage(stage, node, how)

@@ -87,7 +87,7 @@ HANDLERS: Mapping[str, Handler] = {
     "interrupted-write": disks.short_write,
     "bit-flip": disks.harm(damage.flip_bit),
     "bad-sector": disks.harm(damage.zero_sector),
-    "unreadable-sector": disks.harm(damage.spoil_sectors),
+    "unreadable-sector": disks.unreadable_sector,
     "misdirected-write": disks.harm(damage.misdirect),
     "lost-write": disks.harm(damage.lose_write, power=True),
     "time-travel": disks.harm(damage.travel),

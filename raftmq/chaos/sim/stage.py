@@ -132,6 +132,7 @@ class Stage:
         self._applied = 0
         self._held: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
+        self._on_serving: dict[int, Callable[[], object]] = {}
         self._power_on_crash: set[int] = set()
         self._looked_at = 0.0
         cluster.listeners.append(self._changed)
@@ -250,6 +251,10 @@ class Stage:
         self._held[node] -= 1
         self.restart_soon(node)
 
+    def once_serving(self, node: int, task: Callable[[], object]) -> None:
+        """Do something when the node has opened its logs the next time, unless the heal is on."""
+        self._on_serving[node] = task
+
     def restart_soon(self, node: int, seconds: float | None = None) -> None:
         """Start it after a while, if it is still down then and may be up."""
         pause = self.random.uniform(*RESTART_SECONDS) if seconds is None else seconds
@@ -264,6 +269,9 @@ class Stage:
         self.cluster.machines[node].disk.drop_caches()
         self.counts["restarts"] += 1
         self._try_recovery(node)
+        for group in self.watch.moments if node in self.damaged else ():
+            # Rot that came while it ran is found now, and the log is cut before it.
+            self.watch.rename(node, group)
         self.cluster.start_soon(node)
 
     def _try_recovery(self, node: int) -> None:
@@ -309,6 +317,9 @@ class Stage:
             return
         if what == "serves":
             self._failures[node] = 0
+            task = self._on_serving.pop(node, None)
+            if task is not None and not self.is_healing:
+                task()
         elif what.startswith("breaks"):
             text = self.cluster.broken[node]
             self.violations.append(Violation("bug", self.watch.now_ms, f"node {node}: {text}"))

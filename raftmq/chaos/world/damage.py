@@ -75,6 +75,17 @@ def spoil_sectors(disk: MemoryFiles, random: Random) -> bool:
     return True
 
 
+def spoil_end(disk: MemoryFiles, random: Random) -> bool:
+    """Some sectors at the end of a log cannot be read any more: not all is applied there."""
+    logs = _active_logs(disk)
+    if not logs:
+        return False
+    inode = random.choice(logs)
+    stop = len(inode.data)
+    inode.spoil(max(0, stop - SECTOR_BYTES * random.choice((1, 8, 64))), stop)
+    return True
+
+
 def misdirect(disk: MemoryFiles, random: Random) -> bool:
     """A piece of some file is found where another belongs."""
     source, target = _choose(disk, random), _choose(disk, random)

@@ -25,3 +25,15 @@ def test_damaged_nodes_mend_themselves_one_after_the_other(kind: str) -> None:
     assert outcome.is_good, str(outcome)
     assert outcome.counts.get("damage done", 0) >= 2, outcome.counts
     assert not outcome.counts.get("replaced")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", [2, 5])
+def test_seed_that_had_rot_in_records_before_they_were_applied_is_whole_after_the_heal(
+    seed: int,
+) -> None:
+    at = range(4000, 30_000, 4000)
+    strokes = tuple(Event(ms, "unreadable-sector", (ms // 4000 % 3 + 1,)) for ms in at)
+    outcome = run(Schedule(seed, 44, strokes))
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts.get("damage done", 0) >= 2, outcome.counts
