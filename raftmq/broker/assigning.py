@@ -59,9 +59,6 @@ class Service(Protocol):
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
 
-    def now_ms(self) -> int:
-        """Wall-clock time in milliseconds."""
-
 
 class _Waiting(NamedTuple):
     """A heartbeat that waits for news."""
@@ -167,7 +164,8 @@ class Assigning:
             reply = ErrorReply(Reason.FENCED.value, message)
             asked.connection.refuse(asked.correlation, reply)
             return
-        remaining = _remaining_ms(member, self._service.now_ms())
+        group = self._service.group(SYSTEM_GROUP)
+        remaining = 0 if group is None else _remaining_ms(member, group.now_ms())
         header = pack(Assigned(*holding, remaining))
         asked.connection.reply(FrameKind.HEARTBEAT, asked.correlation, header)
 
@@ -185,7 +183,8 @@ class Assigning:
         self._timers.call_after(BEAT_SECONDS, partial(self._beat, office))
         if self._is_under_way or not group.is_current or group.stopping:
             return
-        command = self._renewal(self._service.now_ms())
+        # Leases run by the log's time: it may be ahead of this node's clock for days.
+        command = self._renewal(group.now_ms())
         self._heard.clear()
         if not command.heard and not command.lapsed:
             return
@@ -233,7 +232,7 @@ class Assigning:
             if error is not None:
                 connection.refuse(frame.correlation, error)
                 return
-            page = members_page(self._service.catalog, request, now=self._service.now_ms())
+            page = members_page(self._service.catalog, request, now=group.now_ms())
             connection.reply(frame.kind, frame.correlation, pack(page))
 
         group.read(ready)

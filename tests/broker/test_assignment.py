@@ -280,6 +280,36 @@ def test_members_outlive_a_jump_of_the_leaders_clock(jump_ms: int) -> None:
     with_clients(job)
 
 
+def test_dead_members_queues_are_shared_out_after_a_day_that_was_not() -> None:
+    """The log stays a day ahead when the clock is right again; leases run by the log's time."""
+
+    async def job(cluster: Cluster, mqs: list[Client], processes: Clients) -> None:
+        hung: list[Consumer] = []
+
+        async def hang(mq: Client, _: object) -> None:
+            async with opened(mq) as c:
+                hung.append(c)
+                await trio.sleep_forever()
+
+        async with opened(mqs[0]) as b:
+            processes.start("hung", hang)
+            while not hung:
+                await trio.sleep(0.1)
+            await settled(hung[0], b)
+            clock = cluster.machines[cluster.leader(0)].clock
+            clock.skew_ms += 86_400_000
+            await trio.sleep(2 * SESSION)
+            clock.skew_ms -= 86_400_000
+            processes.process("hung").freeze()
+            # The log's time goes on at half the pace.
+            await trio.sleep(3 * SESSION)
+            found = b.assignment
+            processes.process("hung").thaw()
+        assert sorted(found) == list(range(QUEUES))
+
+    with_processes(job, clients=1)
+
+
 def test_heartbeats_cost_one_entry_a_second_at_most() -> None:
     async def job(cluster: Cluster, mqs: list[Client]) -> int:
         async with AsyncExitStack() as stack:
