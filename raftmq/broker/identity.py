@@ -63,13 +63,15 @@ def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity
     """The folder's identity; None if the folder is blank.
 
     Raises:
-        WrongFolder: the folder is another node's or cluster's, or of a newer format.
+        WrongFolder: the folder is another node's or cluster's, of a newer format, or it re-entered
+            under software whose member ids had another form.
     """
     if FILE not in files.list(folder):
         return None
     path = _path(folder)
+    text = _read(files, path)
     try:
-        identity = msgspec.json.decode(_read(files, path), type=Identity)
+        identity = msgspec.json.decode(text, type=Identity)
     except ValueError as error:
         raise WrongFolder(f"{path} cannot be read: {error}") from error
     if identity.format > FORMAT:
@@ -78,6 +80,14 @@ def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity
         raise WrongFolder(
             f"{folder} belongs to node {identity.node} of cluster {identity.cluster!r}, not to "
             f"node {node} of {cluster!r}: give this node a folder of its own"
+        )
+    # Before there were replica generations, a member's id had the node's generation in their bits:
+    # opened under today's id, this node is in no group's membership and would only look alive.
+    if identity.generation and "replicas" not in msgspec.json.decode(text):
+        raise WrongFolder(
+            f"node {node} has re-entered under older software, and its member ids have another "
+            f"form since: {folder} cannot be taken over as it is. What to do: docs/operations.md, "
+            "'Data of older software'"
         )
     return identity
 

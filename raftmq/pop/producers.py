@@ -278,7 +278,8 @@ class Producers:
         """The reverse of `dump`."""
         self._sessions = {}
         for producer, queue, epoch, next_sequence, timestamp, firsts, bases, *claimed in rows:
-            label, origin, part, parts = claimed or (0, -1, 0, 0)
+            # State version 8 had claims without parts: what a row lacks at its end is as at first.
+            label, origin, part, parts = claimed + [0, -1, 0, 0][len(claimed) :]
             session = _Session(epoch, next_sequence, timestamp, label)
             session.firsts, session.bases, session.origin = list(firsts), list(bases), origin
             session.part, session.parts = part, parts

@@ -10,12 +10,13 @@ import trio
 from raftmq.broker.acquaintances import Acquaintances
 from raftmq.broker.connection import Refusal
 from raftmq.broker.group import generation_of, member_id, node_of
-from raftmq.broker.identity import WrongFolder
+from raftmq.broker.identity import Identity, WrongFolder, load
 from raftmq.broker.settings import Settings
 from raftmq.broker.tickets import Callback
 from raftmq.chaos.world import MemoryFiles
 from raftmq.consensus import ConfState
 from raftmq.log.record import Kind
+from raftmq.pop import replicas
 from raftmq.pop.catalog import Catalog, NameNode, Node
 from raftmq.pop.commands import encode_commands
 from raftmq.wire.messages import PROTOCOL, Hello
@@ -482,3 +483,48 @@ def test_folder_that_took_part_unnamed_is_not_mistaken_for_the_one_that_was_name
         await wait_voters(cluster, 1, member_id(2, 1), 3)
 
     in_cluster(scenario)
+
+
+def test_folder_that_re_entered_under_old_member_ids_is_refused_with_what_to_do() -> None:
+    files = MemoryFiles()
+    files.make_folder("/data")
+    # Before replica generations, `node.json` had no `replicas`.
+    old = msgspec.to_builtins(Identity(1, "c", 2, "aa", generation=1))
+    del old["replicas"]
+    file = files.create("/data/node.json")
+    file.append([msgspec.json.encode(old)])
+    file.close()
+    with pytest.raises(WrongFolder, match=r"re-entered under older software.*docs/operations\.md"):
+        load(files, "/data", cluster="c", node=2)
+
+
+def test_node_of_old_member_ids_re_enters_with_a_blank_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        # As older software did: the generation stands where the replica generation is now.
+        monkeypatch.setattr(replicas, "REPLICA_BITS", 0)
+        monkeypatch.setattr(replicas, "REPLICA_MAX", 0)
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        wipe(cluster, 3)
+        await cluster.start(3)
+        await wait_voters(cluster, 1, 2, 1 << 32 | 3)
+        for node in (1, 2, 3):
+            cluster.kill(node)
+        monkeypatch.undo()
+        wipe(cluster, 3)
+        await cluster.start(1, 2, 3)
+        await wait_voters(cluster, 1, 2, member_id(3, 2))
+        await check_everywhere(cluster, 5)
+
+    in_cluster(scenario)
+
+
+def test_folder_of_before_replica_generations_that_never_re_entered_is_taken() -> None:
+    files = MemoryFiles()
+    files.make_folder("/data")
+    file = files.create("/data/node.json")
+    file.append([b'{"format": 1, "cluster": "c", "node": 2, "incarnation": "aa"}'])
+    file.close()
+    assert load(files, "/data", cluster="c", node=2) == Identity(1, "c", 2, "aa")

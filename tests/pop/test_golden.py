@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import cbor2
 import pytest
 
 from raftmq.log.record import decode_many
 from raftmq.pop.machine import PartitionMachine
 
 from .make_golden import play
+from .test_machine import Log
+from .test_producers import claimed
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.stem for path in GOLDEN.glob("*.json"))
@@ -35,3 +38,11 @@ def test_golden_snapshot_goes_on_as_the_log_does(version: str) -> None:
     found = play(machine, rest)[-1]
     # What was told before the snapshot is not in its digest.
     assert [found[0], *found[2:]] == [expected[-1][0], *expected[-1][2:]]
+
+
+def test_claimed_session_of_state_8_knows_what_is_stored() -> None:
+    # Written by the software of state version 8: 3 messages of another producer, a claim, 5 of its.
+    state = (GOLDEN / "state-8.snapshot").read_bytes()
+    assert cbor2.loads(state)[0] == 8
+    session = claimed(Log(PartitionMachine.restore(state)), 4)
+    assert (session.next_sequence, session.origin, session.part) == (5, 3, 0)
