@@ -20,10 +20,17 @@ Invariants:
   agree about the offsets after each answer.
 - A queue that is answered with an error has left the session.
 - A session ends with its connection. Those kept are bounded: for each connection, and over the
-  node. Beyond, a session lasts for one request, and the client sends all its queues again.
+  node. At the node's bound, sessions that were idle for `IDLE_SECONDS` are forgotten, the oldest
+  first; their clients are told so and begin others. Beyond, a session lasts for one request, and
+  the client sends all its queues again.
+- What a session that is not kept takes counts among the bytes of its request.
 
 Sources: Kafka's incremental fetch sessions (KIP-227).
 """
+
+from collections.abc import Callable
+
+import trio
 
 from raftmq.errors import ProtocolError
 from raftmq.wire.codec import pack
@@ -46,6 +53,13 @@ SESSIONS_MAX = 1024
 """Sessions of one connection: consumers of one client, each with one at each leader."""
 CONNECTION_QUEUES_MAX = 64 * 1024
 """Queues in all sessions of one connection."""
+QUEUES_LEAST = 2
+"""A session counts as this many queues at least: by itself it takes about 550 bytes."""
+QUEUE_BYTES = 768
+"""What a queue of a session takes, at the most: measured, see decision 0030."""
+IDLE_SECONDS = 120.0
+"""A session without an open request for this long gives way to another: Kafka's
+`MinIncrementalFetchSessionEvictionMs`. A consumer that reads has a request open nearly always."""
 
 
 class FetchSession:
@@ -140,12 +154,15 @@ class FetchSession:
 class FetchSessions:
     """All sessions of a node, and their bounds."""
 
-    def __init__(self, *, queues_max: int) -> None:
+    def __init__(self, *, queues_max: int, end: Callable[[FetchSession], None]) -> None:
         self._queues_max = queues_max
+        self._end = end
         self._kept: dict[Connection, dict[int, FetchSession]] = {}
         self._open: dict[Connection, dict[int, FetchSession]] = {}
+        # Those that are kept and have no open request → since when; the oldest comes first.
+        self._idle: dict[FetchSession, float] = {}
         self.queues = 0
-        """Queues in all sessions that are kept."""
+        """Queues in all sessions that are kept, `QUEUES_LEAST` for each of them at the least."""
 
     def __len__(self) -> int:
         """Sessions that are kept."""
@@ -170,6 +187,7 @@ class FetchSessions:
             session = FetchSession(connection, request, 0)
             if request.epoch != NO_SESSION:
                 self._keep(session, correlation)
+        self._idle.pop(session, None)
         session.correlation = correlation
         session.bytes_max = request.bytes_max
         self._open.setdefault(connection, {})[correlation] = session
@@ -191,8 +209,13 @@ class FetchSessions:
 
     def count(self, session: FetchSession) -> None:
         """Its queues changed: beyond the bounds the session is not kept."""
-        if session.number and session.counted != len(session.offsets):
-            self._count(session, len(session.offsets))
+        queues = max(QUEUES_LEAST, len(session.offsets))
+        if not session.number:
+            _charge(session)
+        elif session.counted != queues:
+            self._count(session, queues)
+            while self.queues > self._queues_max and (idle := self._idle_for_long()) is not None:
+                self._end(idle)
             mine = sum([other.counted for other in self._kept[session.connection].values()])
             if self.queues > self._queues_max or mine > CONNECTION_QUEUES_MAX:
                 self.release(session)
@@ -200,13 +223,23 @@ class FetchSessions:
     def answered(self, session: FetchSession, correlation: int) -> None:
         """The request is not open any more."""
         _remove(self._open, session.connection, correlation)
+        if session.number:
+            self._idle[session] = trio.current_time()
 
     def release(self, session: FetchSession) -> None:
         """It ends with the request that is open, if one is."""
         if session.number:
             self._count(session, 0)
             _remove(self._kept, session.connection, session.number)
+            self._idle.pop(session, None)
             session.number = 0
+            _charge(session)
+
+    def _idle_for_long(self) -> FetchSession | None:
+        """The session that was idle for longest, if that is long enough to forget it."""
+        oldest = next(iter(self._idle), None)
+        is_long = oldest is not None and self._idle[oldest] <= trio.current_time() - IDLE_SECONDS
+        return oldest if is_long else None
 
     def _keep(self, session: FetchSession, number: int) -> None:
         kept = self._kept.get(session.connection, {})
@@ -217,6 +250,12 @@ class FetchSessions:
     def _count(self, session: FetchSession, queues: int) -> None:
         self.queues += queues - session.counted
         session.counted = queues
+
+
+def _charge(session: FetchSession) -> None:
+    """Count the queues of a session that is not kept among the bytes of its open request."""
+    if session.correlation is not None:
+        session.connection.expect(session.correlation, QUEUE_BYTES * len(session.offsets))
 
 
 def _remove(

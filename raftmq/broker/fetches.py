@@ -35,12 +35,7 @@ from raftmq.pop.catalog import QUEUE_BITS
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.subscriptions import Subscriptions, Wanted
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.fetching import (
-    NO_SESSION,
-    Fetch,
-    Fetched,
-    FetchedQueue,
-)
+from raftmq.wire.fetching import NO_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ErrorReply,
@@ -139,7 +134,8 @@ class Fetches:
         self._reader = reader
         self._limits = limits
         self._on_error = on_error
-        self.sessions = FetchSessions(queues_max=limits.fetch_session_queues_max)
+        queues_max = limits.fetch_session_queues_max
+        self.sessions = FetchSessions(queues_max=queues_max, end=self._end)
         """What each consumer reads, and how far it came."""
         # Where sessions rest, in the order in which they came: a set's changes from run to run.
         self._parked: dict[int, dict[FetchSession, None]] = {}

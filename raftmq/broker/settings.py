@@ -102,8 +102,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fetch_bytes_max: Positive = 16 * MIB
     """The most one fetch returns, save that one batch is always given."""
     fetch_session_queues_max: Positive = 262_144
-    """Queues in all fetch sessions of the node; beyond, a consumer sends all its queues with each
-    fetch."""
+    """Queues in all fetch sessions of the node, each at most 768 bytes; a session counts as two at
+    least. Beyond, those idle for two minutes are forgotten, and if none is, a consumer sends all
+    its queues with each fetch."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
