@@ -105,6 +105,7 @@ class Duties:
             self._node.repairs.scrub()
             self._node.links.prune()
             self._node.retire_replicas()
+            await self._look_at_letters()
             led = [group for group in self._node.groups.values() if group.is_leader]
             self._clocks.look(is_asking=bool(led))
             self._node.retaining.forget(group.number for group in led)
@@ -116,6 +117,11 @@ class Duties:
             for group in led:
                 if not group.stopping:
                     self._do(group)
+
+    async def _look_at_letters(self) -> None:
+        for group in list(self._node.groups.values()):
+            if group.is_leader and group.number != SYSTEM_GROUP:
+                await self._node.retaining.look(group, now=self._clocks.agreed_ms(group))
 
     def _look(self, group: Group, now: float) -> tuple[float, int, int]:
         last = group.raft.last_index

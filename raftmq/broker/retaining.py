@@ -24,14 +24,19 @@ from typing import NamedTuple
 
 from raftmq.log.index import LogIndex
 from raftmq.log.store import SegmentSize
+from raftmq.pop.letters import DeadLetter
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.serving import Serving
 
 from .group import Group
 from .settings import Log
+from .turns import Turn
 
 LOOK_MS = 10_000
-"""How often all dead letters of a group are gone through: 100,000 of them take about 30 ms."""
+"""How often all dead letters of a partition group are gone through: 100,000 of them take about
+30 ms, in turns."""
+
+LETTERS_IN_PIECE = 1000
+"""Dead letters that are looked at between two looks at the clock."""
 
 
 class DeadNeeds(NamedTuple):
@@ -54,6 +59,8 @@ class _Look(NamedTuple):
     """When, milliseconds."""
     needs: DeadNeeds
     """What."""
+    seen: dict[int, int]
+    """Consumer group → how many of its messages had been buried."""
 
 
 class Held(NamedTuple):
@@ -82,8 +89,12 @@ class Retaining:
     def keep_from(self, group: Group, *, now: int) -> int:
         """The first index of a group's log to keep; 0: all of it."""
         segments = group.store.segments()
-        wanted = kept = retention_start(segments, self._settings, now=now)
-        floor = self._look(group, wanted, now).floor
+        look = self._looks.get(group.number)
+        if look is None:
+            return 0
+        # Beyond, letters were not looked for.
+        wanted = kept = min(look.wanted, retention_start(segments, self._settings, now=now))
+        floor = _with_newer(group, look)
         if floor is not None and wanted > group.machine.log_start and not group.full:
             furthest = dead_start(segments, self._settings, wanted=wanted, now=now)
             needed = next((each.base for each in segments if each.last >= floor), wanted)
@@ -101,41 +112,77 @@ class Retaining:
             self.held.pop(number, None)
             self.gone.pop(number, None)
 
-    def _look(self, group: Group, wanted: int, now: int) -> DeadNeeds:
-        assert isinstance(group.machine, PartitionMachine)
+    async def look(self, group: Group, *, now: int) -> None:
+        """Go through a data group's dead letters, if that is due; others have their turn meanwhile.
+
+        Cancelling leaves what was found the last time.
+        """
+        wanted = retention_start(group.store.segments(), self._settings, now=now)
         look, drops = self._looks.get(group.number), group.index.drops
-        if look is None or (look.wanted, look.drops) != (wanted, drops) or look.at < now - LOOK_MS:
-            needs = dead_needs(group.machine.serving, group.index)
-            look = self._looks[group.number] = _Look(wanted, drops, now, needs)
-            self.gone.pop(group.number, None)
-            if needs.gone:
-                self.gone[group.number] = needs.gone
-        return look.needs
+        if look and (look.wanted, look.drops) == (wanted, drops) and look.at >= now - LOOK_MS:
+            return
+        survey, seen, turn = Survey(group.index), dict[int, int](), Turn()
+        assert isinstance(group.machine, PartitionMachine)
+        for number, attached in list(group.machine.serving.attached.items()):
+            seen[number] = attached.group.buried
+            letters = list(attached.group.dead.values())
+            for at in range(0, len(letters), LETTERS_IN_PIECE):
+                survey.add(letters[at : at + LETTERS_IN_PIECE])
+                await turn.pause_if_over()
+        needs = survey.needs()
+        self._looks[group.number] = _Look(wanted, drops, now, needs, seen)
+        self.gone.pop(group.number, None)
+        if needs.gone:
+            self.gone[group.number] = needs.gone
 
 
-def dead_needs(serving: Serving, index: LogIndex) -> DeadNeeds:
-    """What the dead letters of a data group need of its log, and how much of it is gone."""
-    earliest: dict[int, int | None] = {}
-    lowest: dict[int, int] = {}
-    gone = 0
-    for attached in serving.attached.values():
-        for letter in attached.group.dead.values():
+def _with_newer(group: Group, look: _Look) -> int | None:
+    """The first record that a dead letter needs, those that came after the look included."""
+    assert isinstance(group.machine, PartitionMachine)
+    survey = Survey(group.index)
+    for number, attached in group.machine.serving.attached.items():
+        seen = look.seen.get(number, 0)
+        newer = range(seen + 1, attached.group.buried + 1)
+        dead = attached.group.dead
+        survey.add(dead[letter] for letter in newer if letter in dead)
+    floors = [look.needs.floor, survey.needs().floor]
+    return min((floor for floor in floors if floor is not None), default=None)
+
+
+class Survey:
+    """What dead letters need of a data group's log, gathered piece by piece."""
+
+    def __init__(self, index: LogIndex) -> None:
+        self._index = index
+        self._earliest: dict[int, int | None] = {}
+        # Queue → the lowest offset that is needed of it.
+        self._lowest: dict[int, int] = {}
+        self._gone = 0
+
+    def add(self, letters: Iterable[DeadLetter]) -> None:
+        """Look at these, too."""
+        earliest, lowest = self._earliest, self._lowest
+        for letter in letters:
             queue, messages = letter.queue, letter.messages
             if queue not in earliest:
-                earliest[queue] = index.earliest(queue)
+                earliest[queue] = self._index.earliest(queue)
             first = earliest[queue]
             if first is None or messages.stop <= first:
-                gone += messages.size
+                self._gone += messages.size
                 continue
             base = messages.base
             if base < first:
                 lacking, _ = messages.before(first)
-                gone, base = gone + (0 if lacking is None else lacking.size), first
+                self._gone += 0 if lacking is None else lacking.size
+                base = first
             if base < lowest.get(queue, base + 1):
                 lowest[queue] = base
-    found = [index.lookup(queue, base, 1) for queue, base in lowest.items()]
-    floor = min((placements[0].index for placements in found if placements), default=None)
-    return DeadNeeds(floor, gone)
+
+    def needs(self) -> DeadNeeds:
+        """What all of them need, and how much of it is gone."""
+        found = [self._index.lookup(queue, base, 1) for queue, base in self._lowest.items()]
+        floor = min((placements[0].index for placements in found if placements), default=None)
+        return DeadNeeds(floor, self._gone)
 
 
 def retention_start(segments: list[SegmentSize], settings: Log, *, now: int) -> int:

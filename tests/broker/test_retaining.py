@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 import trio
 
-from raftmq.broker.retaining import dead_needs, dead_start, retention_start
+from raftmq.broker import turns
+from raftmq.broker.retaining import Retaining, Survey, dead_start, retention_start
 from raftmq.broker.settings import Log
 from raftmq.client import Client
 from raftmq.errors import Rejected
 from raftmq.log.store import SegmentSize
+from raftmq.pop.groups import PopGroup
 from raftmq.pop.letters import DeadLetter
+from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.policy import Policy
+from raftmq.pop.serving import Attached
 from raftmq.pop.spans import Span, run
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import QUEUE, with_client
@@ -145,11 +150,10 @@ class Index:
 
 
 def needs_of(*dead: tuple[int, Span]) -> tuple[int | None, int]:
-    letters = {n: DeadLetter(queue, which, "failed", 0) for n, (queue, which) in enumerate(dead)}
-    attached = SimpleNamespace(group=SimpleNamespace(dead=letters))
-    serving: Any = SimpleNamespace(attached={1: attached})
     index: Any = Index()
-    return dead_needs(serving, index)
+    survey = Survey(index)
+    survey.add(DeadLetter(queue, which, "failed", 0) for queue, which in dead)
+    return survey.needs()
 
 
 def test_what_dead_letters_need_and_what_they_lost_is_counted_by_message() -> None:
@@ -159,6 +163,65 @@ def test_what_dead_letters_need_and_what_they_lost_is_counted_by_message() -> No
     assert needs_of((7, run(20, 3)), (8, run(6, 1))) == (720, 0)
     # All before, and a queue of which nothing is left.
     assert needs_of((7, run(2, 10)), (9, run(50, 3))) == (None, 13)
+
+
+def replica(letters: int, groups: int = 1) -> Any:
+    """A replica of which retention wants to drop 400 records, with dead letters in each of its
+    consumer groups; its batches have one message each and begin with record 200."""
+    machine = PartitionMachine()
+    for number in range(1, groups + 1):
+        group = PopGroup(Policy())
+        group.dead = {n: DeadLetter(7, run(500 + n, 1), "", 0) for n in range(1, letters + 1)}
+        group.buried = letters
+        machine.serving.attached[number] = Attached(1, f"g{number}", 1, group)
+    store = SimpleNamespace(segments=lambda: SEGMENTS)
+    index = SimpleNamespace(
+        drops=0,
+        earliest=lambda queue: 0,
+        lookup=lambda queue, offset, limit: [SimpleNamespace(index=200 + offset)],
+    )
+    return SimpleNamespace(number=1, machine=machine, index=index, store=store, full=False)
+
+
+def test_dead_letters_of_many_groups_are_looked_at_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
+    passes = 0
+
+    async def others() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        retaining = Retaining(Log(retention_ms=2000))
+        group = replica(5000, groups=4)
+        assert retaining.keep_from(group, now=6000) == 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            await retaining.look(group, now=6000)
+            nursery.cancel_scope.cancel()
+        assert passes >= 20
+
+    trio.run(main)
+
+
+def test_letter_that_is_buried_while_others_are_looked_at_is_kept_too() -> None:
+    async def main() -> None:
+        retaining = Retaining(Log(retention_ms=2000, dead_ms=10**6))
+        group = replica(0)
+        await retaining.look(group, now=6000)
+        assert retaining.keep_from(group, now=6000) == 401
+        attached = group.machine.serving.attached[1].group
+        attached.buried = 1
+        attached.dead[1] = DeadLetter(8, run(50, 1), "", 0)
+        assert retaining.keep_from(group, now=6000) == 201
+        # What retention wants since then stays until letters were looked for.
+        assert retaining.keep_from(replica(0), now=10**9) == 401
+
+    trio.run(main)
 
 
 def test_bound_of_bytes_alone_has_no_age() -> None:
