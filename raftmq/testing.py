@@ -38,7 +38,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,15 @@ class Cluster:
 
     def address(self, node: int) -> str:
         """`host:port` of a node."""
-        return f"{HOST}:{self.public_port(node)}"
+        return f"{self.host(node)}:{self.public_port(node)}"
+
+    def host(self, node: int) -> str:
+        """Where a node listens."""
+        return HOST
+
+    def place(self, node: int) -> AbstractContextManager[None]:
+        """Around what starts a node's process, in the thread that does."""
+        return nullcontext()
 
     def public_port(self, node: int) -> int:
         """Where others reach a node: its own port, unless something stands in between."""
@@ -273,7 +281,7 @@ class Cluster:
     # -- inside ----------------------------------------------------------------------------------
 
     def _popen(self, node: int) -> "subprocess.Popen[bytes]":
-        with self._log_path(node).open("ab") as log:
+        with self._log_path(node).open("ab") as log, self.place(node):
             return subprocess.Popen(
                 [
                     *(sys.executable, "-m", "raftmq", "serve"),
@@ -306,7 +314,8 @@ class Cluster:
     def _configure(self, node: int) -> None:
         """Write a node's settings file."""
         count = len(self._founders)
-        own: dict[str, int | str] = {"id": node, "cluster": self._name, "host": HOST}
+        own: dict[str, int | str] = {"id": node, "cluster": self._name}
+        own["host"] = self.host(node)
         own |= {"data": str(self.data(node)), "port": self._nodes[node].port}
         own |= {"groups": count, "replicas": min(count, 3)}
         tables = {**self._settings, "node": {**own, **self._settings.get("node", {})}}
@@ -321,7 +330,8 @@ class Cluster:
             lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
             if table == "node":
                 peers = (
-                    f'    {{ id = {node}, host = "{HOST}", port = {self.public_port(node)} }},'
+                    f'    {{ id = {node}, host = "{self.host(node)}", '
+                    f"port = {self.public_port(node)} }},"
                     for node in self._founders
                 )
                 lines += [f"{others} = [", *peers, "]"]

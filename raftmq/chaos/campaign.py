@@ -23,6 +23,7 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import (
@@ -69,6 +70,8 @@ class Plan:
     """At the heal only a quorum comes back, and progress is due."""
     nodes: int = 0
     """Founding nodes, 1 to 9; 0: three, and in the core world as many as each seed says."""
+    network: str = ""
+    """Between real processes: `proxy` or `namespaces`; empty: the first."""
 
     def kinds(self) -> list[Fault]:
         """The faults to draw from.
@@ -107,14 +110,9 @@ class Plan:
         Raises:
             CannotPlay: this world has no such workload, or there is no such mutant, or not here.
         """
-        if self.mutant and self.world is World.REAL:
-            raise CannotPlay(
-                f"mutant {self.mutant} cannot be planted in the real world, whose nodes are other "
-                "processes; worlds that can: core, sim"
-            )
         mutant = _mutant(self.mutant)
         run = _player(self, mutant)
-        with _planted(mutant):
+        with _planted(mutant, self.world):
             outcome = run(schedule)
         return replace(outcome, replay_options=self.replay_options)
 
@@ -126,6 +124,7 @@ class Plan:
         options += ["--liveness"] if has_clients and self.is_liveness else []
         options += ["--mutant", self.mutant] if self.mutant else []
         options += ["--nodes", str(self.nodes)] if self.nodes else []
+        options += ["--network", self.network] if self.network else []
         return tuple(options)
 
 
@@ -178,9 +177,19 @@ _PLAYERS = {
 """Where each world's `run` is; a world is loaded when it is played."""
 
 
-def _planted(mutant: "Mutant | None") -> AbstractContextManager[object]:
+def _planted(mutant: "Mutant | None", world: World) -> AbstractContextManager[object]:
     if mutant is None:
         return nullcontext()
+    if world is World.REAL:
+        if not mutant.workload or mutant.is_of_the_simulator:
+            raise CannotPlay(
+                f"mutant {mutant.name} is not one of whole brokers, and cannot be planted in real "
+                "processes; worlds that can: core, sim"
+            )
+        from raftmq.chaos.real.armed import MUTANT_VARIABLE
+
+        # Nodes are other processes, and inherit this.
+        return mock.patch.dict(os.environ, {MUTANT_VARIABLE: mutant.name})
     from raftmq.chaos.mutants import planted
 
     return planted(mutant)
@@ -213,12 +222,19 @@ def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
             f"there is no workload {plan.workload!r} in the {plan.world.value} world, "
             f"only {', '.join(module.WORKLOADS)}"
         )
-    return partial(
+    run = partial(
         module.run,
         workload=plan.workload,
         is_liveness=plan.is_liveness,
         nodes=plan.nodes or NODES,
     )
+    if not plan.network:
+        return run
+    if plan.world is not World.REAL:
+        raise CannotPlay("only real processes have a network to choose")
+    if plan.network == "namespaces" and (why := module.why_no_namespaces()):
+        raise CannotPlay(why)
+    return partial(run, network=plan.network)
 
 
 def fails_alike(one: Outcome, other: Outcome) -> bool:

@@ -26,6 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 WORLDS = ("sim", "core", "real")
 WORKLOADS = ("log", "queue", "register", "pop", "members", "flows")
+NETWORKS = ("proxy", "namespaces")
 
 SEEDS_DRAWN = 10
 """So many are run if none is named."""
@@ -43,6 +44,9 @@ _OPTIONS = (
                  help="At the heal only a quorum comes back, and progress is due."),
     click.option("--nodes", type=click.IntRange(0, 9), default=0,
                  help="Founding nodes.  [default: 3, in the core world as the seed says]"),
+    click.option("--network", type=click.Choice(NETWORKS),
+                 help="Between real processes: a proxy that knows frames, or network namespaces, "
+                      "where TCP loses packets (Linux, root).  [default: proxy]"),
     click.option("--artifacts", type=click.Path(path_type=Path),
                  help="Keep runs that are not good in folders below it."),
 )  # fmt: skip
@@ -69,7 +73,7 @@ def _world_options(function: F) -> F:
 @click.option("--coverage", is_flag=True, help="Print the situations that faults struck in.")
 @output_option()
 def run(
-    world: str, workload: str, mutant: str | None, liveness: bool, nodes: int,
+    world: str, workload: str, mutant: str | None, liveness: bool, nodes: int, network: str | None,
     artifacts: Path | None, seed: int | None, seeds: str | None, seconds: float,
     budget: float | None, faults: str | None, jobs: int | None, is_shrunk: bool,
     coverage: bool, output: str,
@@ -89,7 +93,9 @@ def run(
 
     chosen, total = _seeds(seed, seeds, is_endless_allowed=budget is not None)
     names = tuple(name.strip() for name in faults.split(",") if name.strip()) if faults else ()
-    plan = Plan(World(world), names, workload, seconds, mutant or "", liveness, nodes)
+    plan = Plan(
+        World(world), names, workload, seconds, mutant or "", liveness, nodes, network or ""
+    )
     # Real processes need the machine for themselves.
     jobs = 1 if world == "real" else jobs or processors()
     with explained():
@@ -229,7 +235,7 @@ def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
 @output_option()
 def replay(
     schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
-    nodes: int, artifacts: Path | None, times: int, output: str,
+    nodes: int, network: str | None, artifacts: Path | None, times: int, output: str,
 ) -> int:  # fmt: skip
     """Play one schedule again.
 
@@ -240,7 +246,7 @@ def replay(
     \b
     raftmq chaos replay found/sim-log-seed-7
     """
-    plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes)
+    plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes, network)
     with explained():
         outcomes = [plan.play(read) for _ in range(times)]
         outcome = outcomes[0]
@@ -269,7 +275,7 @@ def replay(
 @output_option()
 def shrink(
     schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
-    nodes: int, artifacts: Path | None, trials: int, output: str,
+    nodes: int, network: str | None, artifacts: Path | None, trials: int, output: str,
 ) -> int:  # fmt: skip
     """Leave out the faults that do not matter to a failure, and make the others milder.
 
@@ -280,7 +286,7 @@ def shrink(
     \b
     raftmq chaos shrink found/sim-log-seed-7 --artifacts smaller/
     """
-    plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes)
+    plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes, network)
     with explained():
         outcome = plan.play(read)
         if outcome.is_good:
@@ -366,7 +372,13 @@ SCHEDULE_FIX = (
 
 
 def _to_play(
-    text: str, world: str, workload: str, mutant: str | None, is_liveness: bool, nodes: int
+    text: str,
+    world: str,
+    workload: str,
+    mutant: str | None,
+    is_liveness: bool,
+    nodes: int,
+    network: str | None,
 ) -> "tuple[Plan, Schedule]":
     """What to play, and how: a kept run as it was played, unless options say otherwise."""
     from raftmq.chaos.campaign import Plan
@@ -374,7 +386,7 @@ def _to_play(
 
     options: dict[str, Any] = {
         "world": world, "workload": workload, "mutant": mutant, "liveness": is_liveness,
-        "nodes": nodes,
+        "nodes": nodes, "network": network,
     }  # fmt: skip
     place = text[:60]
     try:
@@ -393,6 +405,7 @@ def _to_play(
     plan = Plan(
         World(options["world"]), (), options["workload"], mutant=options["mutant"] or "",
         is_liveness=options["liveness"], nodes=options["nodes"],
+        network=options["network"] or "",
     )  # fmt: skip
     return plan, schedule
 

@@ -7,7 +7,7 @@ D disk, C clock, M membership, K client.
 |---|---|
 | core | consensus cores with logs, no brokers: a hundred thousand events a second |
 | sim | whole brokers and clients on a made-up network, disk and clock |
-| real | real processes, through signals, a proxy, files and the disk overlay |
+| real | real processes, through signals, a proxy or namespaces, files, the disk overlay |
 
 Invariants:
 - A name stands for one kind of fault in every world, so a schedule can be played in another one.

@@ -3,6 +3,7 @@
 | part | makes |
 |---|---|
 | `proxy`, `rules` | faults of the network: every connection goes through us |
+| `namespaces`, `packets` | the same below TCP, where root is given: every packet does |
 | `nodes` | faults of processes: signals, limits |
 | `armed`, `points`, `clocks` | crash points, wrong clocks, held-up loops: inside a node's process |
 | `overlay`, `overlay_model`, `disks` | faults of disks, through a file system of our own (FUSE) |
@@ -19,6 +20,7 @@ Invariants:
 """
 
 from .disks import why_no_overlay
-from .play import WORKLOADS, run
+from .namespaces import why_no_namespaces
+from .play import NETWORKS, WORKLOADS, run
 
-__all__ = ["WORKLOADS", "run", "why_no_overlay"]
+__all__ = ["NETWORKS", "WORKLOADS", "run", "why_no_namespaces", "why_no_overlay"]

@@ -7,6 +7,7 @@ loaded, and a node runs as it always does.
 |---|---|
 | `RAFTMQ_CRASH_AT` | `NAME:COUNT`: end like `kill -9` the COUNT-th time that point is reached |
 | `RAFTMQ_CHAOS` | a file of `Orders` as JSON, read again whenever it was replaced |
+| `RAFTMQ_MUTANT` | name of a mutant of whole brokers that is planted for good |
 
 With `RAFTMQ_CHAOS` the longest hold of the node's loop is written beside that file (`holds`).
 
@@ -25,6 +26,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -40,6 +42,7 @@ from .points import POINTS, PointFiles
 
 CRASH_VARIABLE = "RAFTMQ_CRASH_AT"
 ORDERS_VARIABLE = "RAFTMQ_CHAOS"
+MUTANT_VARIABLE = "RAFTMQ_MUTANT"
 
 LOOK_SECONDS = 0.01
 """At most so often the file is looked at."""
@@ -221,11 +224,26 @@ def arm(world: World, environment: Mapping[str, str]) -> World:
     Raises:
         ValueError: `RAFTMQ_CRASH_AT` names no point.
     """
+    mutant = environment.get(MUTANT_VARIABLE, "")
+    if mutant:
+        _plant(mutant)
     text = environment.get(ORDERS_VARIABLE, "")
     path = Path(text) if text else None
     if path is not None and trio.lowlevel.in_trio_run():
         trio.lowlevel.add_instrument(Holds(holds_file(path)))
     return ArmedWorld(world, Armament(environment.get(CRASH_VARIABLE, ""), path))
+
+
+def _plant(name: str) -> None:
+    """Have a known bug in this process until it ends."""
+    from raftmq.chaos.mutants import MUTANTS, planted
+
+    (mutant,) = (one for one in MUTANTS if one.name == name)
+    _bugs.enter_context(planted(mutant))
+
+
+_bugs = ExitStack()
+"""Never closed."""
 
 
 def holds_file(orders: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Asking a node for its status on its private port, past the proxy and past any client."""
+"""Asking a node for its status on its private port, past all rules and past any client."""
 
 from typing import Any
 
@@ -9,14 +9,15 @@ from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, FrameKind, Hello, NodeStatus, Status
 
-HOST = "127.0.0.1"
 
-
-async def ask_status(port: int, *, timeout: float = 1.0) -> dict[str, Any] | None:
-    """What a node says of itself, with all its groups; None: it does not answer in time."""
+async def ask_status(
+    host: str, port: int, *, own: str, timeout: float = 1.0
+) -> dict[str, Any] | None:
+    """What a node says of itself, asked from the address `own`, with all its groups; None: it does
+    not answer in time."""
     with trio.move_on_after(timeout):
         try:
-            async with await trio.open_tcp_stream(HOST, port) as stream:
+            async with await trio.open_tcp_stream(host, port, local_address=own) as stream:
                 return await _converse(stream)
         except (OSError, ProtocolError, trio.BrokenResourceError):
             return None

@@ -34,7 +34,7 @@ SLOW_CALL_MS = 0.2
 async def _power_loss(stage: Stage, event: Event) -> None:
     stage.need_overlay()
     nodes = stage.nodes_of(event)
-    async with stage.stopped(*nodes):
+    async with stage.stopped(*nodes, is_dark=True):
         for node in nodes:
             await _lose_power(stage, node)
 

@@ -1,6 +1,6 @@
 """Strangers at the port of a real node: half frames, silence, small frames that become large.
 
-A stranger connects to the node itself, past the proxy, again and again while the fault lasts. What
+A stranger connects to the node itself, past all rules, again and again while the fault lasts. What
 it costs the node is measured like everything else that a node takes (`gauges`), with settings that
 bound connections and held bytes (`nodes.SETTINGS`). A node that ends is found by the operator.
 
@@ -22,7 +22,6 @@ import trio
 from raftmq.chaos.faults import Event
 from raftmq.chaos.workloads.strangers import anything, bombs, client_hello, endless_frame
 
-from .ask import HOST
 from .handlers import lasting
 from .stage import Stage
 
@@ -55,7 +54,8 @@ class _Stranger:
 
     def __init__(self, stage: Stage, node: int) -> None:
         self._stage = stage
-        self._port = stage.nodes.private_port(node)
+        self._address = stage.nodes.host(node), stage.nodes.private_port(node)
+        self._own = stage.network.observer
         self._random = Random(stage.random.getrandbits(64))
         self._open: deque[trio.SocketStream] = deque()
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -80,7 +80,7 @@ class _Stranger:
             self._open.popleft().socket.close()
 
     async def _connect(self) -> trio.SocketStream:
-        stream = await trio.open_tcp_stream(HOST, self._port)
+        stream = await trio.open_tcp_stream(*self._address, local_address=self._own)
         self._open.append(stream)
         self._stage.counts["connections of strangers"] += 1
         if len(self._open) > self._most:

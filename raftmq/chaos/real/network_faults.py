@@ -1,4 +1,4 @@
-"""Faults of the network: rules of the proxy that come and go."""
+"""Faults of the network: rules that come and go."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -42,7 +42,7 @@ async def _cut(stage: Stage, flows: set[Flow]) -> AsyncIterator[None]:
     """Nothing passes; now and then what was open breaks, as when a firewall says no."""
     async with _holding(stage, Kind.BLOCK, flows):
         if stage.random.random() < 0.3:
-            stage.proxy.break_connections(flows)
+            stage.network.break_connections(flows)
         yield
 
 
@@ -221,7 +221,7 @@ async def _burst_loss(stage: Stage, event: Event) -> AsyncIterator[None]:
 @once("stale-replay")
 async def _stale_replay(stage: Stage, event: Event) -> None:
     one, other = _pair(stage, event)
-    sent = stage.proxy.repeat_old((one, other), 30) + stage.proxy.repeat_old((other, one), 30)
+    sent = stage.network.repeat_old((one, other), 30) + stage.network.repeat_old((other, one), 30)
     if not sent:
         raise Skipped("nothing to repeat yet")
 
@@ -258,12 +258,14 @@ async def _half_open(stage: Stage, event: Event) -> AsyncIterator[None]:
     async with _holding(stage, Kind.SWALLOW, flows):
         yield
     # What was swallowed is missing from these streams for good.
-    stage.proxy.break_connections(flows)
+    stage.network.break_connections(flows)
 
 
 @lasting("drop-kind")
 @asynccontextmanager
 async def _drop_kind(stage: Stage, event: Event) -> AsyncIterator[None]:
+    if not stage.network.is_proxy:
+        raise Skipped("packets have no kinds")
     async with _holding(stage, Kind.DROP, None, event.level):
         yield
 

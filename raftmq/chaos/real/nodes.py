@@ -1,16 +1,18 @@
-"""The processes of a run: a cluster of `raftmq.testing` with a proxy before every node.
+"""The processes of a run: a cluster of `raftmq.testing` on a network that can fail.
 
-Each node has a private port, on which it listens, and a public one, on which the proxy does. Its
-data folder may lie on the overlay, and its environment names the file of its orders (`armed`).
+Behind a proxy each node has a private port, on which it listens, and a public one, on which the
+proxy does; in namespaces it has an address of its own, and one port. Its data folder may lie on the
+overlay, and its environment names the file of its orders (`armed`).
 
     <folder>/disks/node-1/      data, on the overlay if there is one
     <folder>/node-1.toml, node-1.log, node-1.orders
 
 Invariants:
-- The proxy refuses connections for a node whose process was ended here.
+- Connections to a node whose process was ended here are refused.
 """
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from raftmq.testing import Cluster, Settings, free_ports
 from .armed import ORDERS_VARIABLE, Orders, holds_file, write_orders
 from .ask import ask_status
 from .disks import Disks
-from .proxy import Proxy
+from .network import Network
 
 SETTINGS: Settings = {
     "raft": {"tick_ms": 50},
@@ -39,8 +41,8 @@ strangers reach."""
 class Nodes(Cluster):
     """The nodes of a run, numbered from 1."""
 
-    def __init__(self, folder: Path, count: int, *, proxy: Proxy, disks: Disks) -> None:
-        self.proxy = proxy
+    def __init__(self, folder: Path, count: int, *, network: Network, disks: Disks) -> None:
+        self.network = network
         """The network."""
         self.disks = disks
         """The disks."""
@@ -55,11 +57,21 @@ class Nodes(Cluster):
         return self.disks.folder / f"node-{node}"
 
     def public_port(self, node: int) -> int:
-        """Where the proxy takes a node's connections."""
+        """Where a node's connections are taken."""
+        if not self.network.is_proxy:
+            return self.private_port(node)
         if node not in self._public:
             taken = {*self._public.values(), *map(self.private_port, self._nodes)}
             self._public[node] = next(port for port in free_ports(8) if port not in taken)
         return self._public[node]
+
+    def host(self, node: int) -> str:
+        """A node's address."""
+        return self.network.host(node)
+
+    def place(self, node: int) -> AbstractContextManager[None]:
+        """Where a node's process is started."""
+        return self.network.place(node)
 
     def private_port(self, node: int) -> int:
         """Where a node listens."""
@@ -91,12 +103,12 @@ class Nodes(Cluster):
         """Start a node that is down, and take its connections. Cancelling leaves it half up."""
         self.start(node)
         await self.disks.work_for(node, self.pid(node))
-        await self.proxy.open(node)
+        await self.network.open(node)
 
     def kill(self, node: int) -> None:
         """End a node at once; connections to it are refused."""
         super().kill(node)
-        self.proxy.close(node)
+        self.network.close(node)
 
     def resume_quietly(self, node: int) -> None:
         """Let a node go on, if it stands still."""
@@ -104,8 +116,11 @@ class Nodes(Cluster):
             self.resume(node)
 
     async def status(self, node: int) -> dict[str, Any] | None:
-        """What a node says of itself, asked past the proxy."""
-        return await ask_status(self.private_port(node)) if self.is_running(node) else None
+        """What a node says of itself, asked past all rules."""
+        if not self.is_running(node):
+            return None
+        own = self.network.observer
+        return await ask_status(self.host(node), self.private_port(node), own=own)
 
     def last_words(self, node: int) -> str:
         """Why a node ended, as it said itself."""
@@ -113,7 +128,7 @@ class Nodes(Cluster):
 
     def _route(self, node: int) -> None:
         port = self.public_port(node)
-        self.proxy.add(node, public=port, private=self.private_port(node))
+        self.network.add(node, public=port, private=self.private_port(node))
 
     def _orders_path(self, node: int) -> Path:
         return self.folder / f"node-{node}.orders"

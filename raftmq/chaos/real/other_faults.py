@@ -52,7 +52,9 @@ async def add_voter(stage: Stage) -> None:
     async with stage.changing:
         node = await new_node(stage)
         port = stage.nodes.public_port(node)
-        if not await ask_change(stage, lambda admin: admin.add_node(node, "127.0.0.1", port)):
+        if not await ask_change(
+            stage, lambda admin: admin.add_node(node, stage.nodes.host(node), port)
+        ):
             stage.counts["changes in doubt"] += 1
 
 
@@ -76,7 +78,7 @@ async def replace(stage: Stage, node: int) -> bool:
         port = stage.nodes.public_port(new)
 
         async def change(admin: raftmq.client.Admin) -> None:
-            await admin.replace_node(node, new, "127.0.0.1", port)
+            await admin.replace_node(node, new, stage.nodes.host(new), port)
 
         if not await ask_change(stage, change):
             stage.counts["changes in doubt"] += 1
@@ -210,7 +212,7 @@ async def _client_slow(stage: Stage, event: Event) -> AsyncIterator[None]:
 @once("client-resend")
 async def _client_resend(stage: Stage, event: Event) -> None:
     """Every node gets a batch of some time ago once more: the one that leads must know it."""
-    sent = [stage.proxy.resend(node) for node in stage.everyone for _ in range(5)]
+    sent = [stage.network.resend(node) for node in stage.everyone for _ in range(5)]
     if not any(sent):
         raise Skipped("nothing was sent yet")
 

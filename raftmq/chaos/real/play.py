@@ -2,7 +2,8 @@
 
     outcome = run(draw(7, of_world(World.REAL), nodes=3, seconds=60))
 
-1. The nodes start behind the proxy, on the overlay if there is one; clients begin to work.
+1. The nodes start on a network that can fail (`proxy` or `namespaces`) and on the overlay, if there
+   is one; clients begin to work.
 2. The nemesis plays the schedule; the operator starts what ended.
 3. Everything heals. In liveness mode one node stays dead at first, and the rest must make progress.
 4. All members must come back and agree; producers end; readers read to the end; one more reads all.
@@ -47,7 +48,9 @@ from raftmq.chaos.workloads.withholding import judge_withheld
 from raftmq.errors import RaftmqError
 
 from .disks import disks, why_no_overlay
+from .namespaces import Switch, why_no_namespaces
 from .nemesis import heal, play
+from .network import Network
 from .nodes import Nodes
 from .operator import Operator
 from .other_faults import settle_changes
@@ -80,6 +83,9 @@ WORKLOADS: Mapping[str, Callable[..., Work]] = {
 }
 """What clients do, and how it is judged: as logs with offsets, as one bag of messages, as registers
 that are linearizable, or as consumer groups that pop."""
+NETWORKS: Mapping[str, Callable[[Rules, Random], Network]] = {"proxy": Proxy, "namespaces": Switch}
+"""What stands between nodes: a proxy that knows frames, or the kernel's TCP with packets that are
+lost."""
 LATE_SECONDS_MAX = 5.0
 """On a busy machine an answer may come so long after its timeout."""
 AGREEMENT = "R21 states of replicas in the end"
@@ -98,6 +104,7 @@ def run(
     nodes: int = NODES,
     folder: Path | None = None,
     is_overlay_wanted: bool = True,
+    network: str = "proxy",
 ) -> Outcome:
     """Play a schedule.
 
@@ -108,12 +115,17 @@ def run(
         nodes: founding nodes of the cluster; schedules name them from 1.
         folder: where to put everything, which is kept; None: a temporary one.
         is_overlay_wanted: False leaves disks alone; where none is possible, they are anyway.
+        network: see `NETWORKS`.
 
     Raises:
-        ValueError: there is no such workload.
+        ValueError: there is no such workload, or no such network on this machine.
     """
     if workload not in WORKLOADS:
         raise ValueError(f"{workload!r} is none of {', '.join(WORKLOADS)}")
+    if network not in NETWORKS:
+        raise ValueError(f"{network!r} is none of {', '.join(NETWORKS)}")
+    if network == "namespaces" and why_no_namespaces():
+        raise ValueError(f"no network of namespaces: {why_no_namespaces()}")
     place = folder or Path(tempfile.mkdtemp(prefix="raftmq-chaos-"))
     place.mkdir(parents=True, exist_ok=True)
     can_fail = is_overlay_wanted and not why_no_overlay()
@@ -125,6 +137,7 @@ def run(
         nodes=nodes,
         folder=place,
         can_fail=can_fail,
+        network=network,
     )
     try:
         return trio.run(playing)
@@ -141,6 +154,7 @@ async def _run(
     nodes: int,
     folder: Path,
     can_fail: bool,
+    network: str,
 ) -> Outcome:
     recorder = Recorder()
     work = WORKLOADS[workload]
@@ -148,11 +162,18 @@ async def _run(
     deadlines = Deadlines(now=trio.current_time, seconds=None, slack_seconds=LATE_SECONDS_MAX)
     with deadlines.watched():
         async with _staged(
-            schedule, recorder, work, count=nodes, folder=folder, can_fail=can_fail
+            schedule,
+            recorder,
+            work,
+            count=nodes,
+            folder=folder,
+            can_fail=can_fail,
+            network=network,
         ) as stage:
             watch, operator = Watch(stage), Operator(stage)
             is_whole = await _work(stage, schedule, watch, operator, is_liveness=is_liveness)
             await watch.look()
+            stage.counts.update(stage.network.counts)
     for text in deadlines.late:
         stage.complain("answered-late", text)
     stage.compared["answers by their deadlines"] = deadlines.compared.total()
@@ -168,22 +189,23 @@ async def _staged(
     count: int,
     folder: Path,
     can_fail: bool,
+    network: str,
 ) -> AsyncIterator[Stage]:
     """A cluster that is ready, with everything around it."""
     random = Random(f"real {schedule.seed}")
     rules = Rules()
-    proxy = Proxy(rules, Random(random.getrandbits(64)))
     copies = folder / "copies"
     await trio.Path(copies).mkdir(exist_ok=True)
     async with disks(folder / "disks", seed=schedule.seed, can_fail=can_fail) as made:
-        nodes = Nodes(folder, count, proxy=proxy, disks=made)
+        net = NETWORKS[network](rules, Random(random.getrandbits(64)))
+        nodes = Nodes(folder, count, network=net, disks=made)
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(proxy.run)
+                await nursery.start(net.run)
                 for node in nodes.nodes:
                     await nodes.up(node)
                 await nodes.wait_ready(timeout=READY_SECONDS_MAX)
-                stage = Stage(nodes, rules, proxy, random, nursery, trio.current_time())
+                stage = Stage(nodes, rules, net, random, nursery, trio.current_time())
                 stage.workload = work(
                     lambda: stage.url, recorder, seed=schedule.seed, complain=stage.complain
                 )
@@ -196,6 +218,7 @@ async def _staged(
                 nursery.cancel_scope.cancel()
         finally:
             nodes.close()
+            net.shut()
 
 
 async def _work(
@@ -407,8 +430,8 @@ def _counts(stage: Stage, watch: Watch, reports: list[Report]) -> dict[str, int]
         "acked": stage.workload.acked,
         "polled": stage.workload.polled,
         "elections": watch.elections,
-        "frames": stage.proxy.frames,
-        "broken connections": stage.proxy.broken,
+        "frames": stage.network.frames,
+        "broken connections": stage.network.broken,
         "positions that went back": stage.workload.went_back,
     }
     for report in reports:

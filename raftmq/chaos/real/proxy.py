@@ -23,7 +23,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from random import Random
 
 import msgspec
@@ -78,7 +78,10 @@ class Splitter:
 
 
 class Proxy:
-    """All connections of a cluster."""
+    """All connections of a cluster: a `raftmq.chaos.real.network.Network`."""
+
+    is_proxy = True
+    observer = HOST
 
     def __init__(self, rules: Rules, random: Random) -> None:
         self.rules = rules
@@ -104,6 +107,19 @@ class Proxy:
             task_status.started()
             await trio.sleep_forever()
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Nothing more."""
+        return {}
+
+    def host(self, node: int) -> str:
+        """Everybody is here."""
+        return HOST
+
+    def place(self, node: int) -> AbstractContextManager[None]:
+        """Everybody is here."""
+        return nullcontext()
+
     def add(self, node: int, *, public: int, private: int) -> None:
         """A node exists; it is closed until `open`."""
         self._ports[node] = (public, private)
@@ -119,6 +135,12 @@ class Proxy:
         scope = self._listening.pop(node, None)
         if scope is not None:
             scope.cancel()
+
+    def unplug(self, node: int) -> None:
+        """Its connections break when its process ends: nothing here holds them open."""
+
+    def shut(self) -> None:
+        """Nothing outlives `run`."""
 
     def break_connections(self, flows: set[Flow]) -> int:
         """Break what is open between these parties; how many that were."""

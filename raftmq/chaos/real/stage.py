@@ -14,8 +14,8 @@ from raftmq.broker.group import node_of
 from raftmq.chaos.faults import Event
 from raftmq.chaos.outcome import Coverage, Happening, Violation
 
+from .network import Network
 from .nodes import Nodes
-from .proxy import Proxy
 from .rules import Rules
 from .work import Work
 
@@ -30,7 +30,7 @@ class Stage:
 
     nodes: Nodes
     rules: Rules
-    proxy: Proxy
+    network: Network
     random: Random
     nursery: trio.Nursery
     """For what goes on after a handler returned; it ends when everything heals."""
@@ -147,12 +147,15 @@ class Stage:
         self.counts["crashes"] += 1
 
     @asynccontextmanager
-    async def stopped(self, *nodes: int) -> AsyncIterator[None]:
-        """While it is open these nodes are down, and nobody else works on any node's files."""
+    async def stopped(self, *nodes: int, is_dark: bool = False) -> AsyncIterator[None]:
+        """While it is open these nodes are down, and nobody else works on any node's files. With
+        `is_dark` their machines are: they say no word to those that they were connected to."""
         async with self.files:
             self.held |= set(nodes)
             try:
                 for node in nodes:
+                    if is_dark:
+                        self.network.unplug(node)
                     self.kill(node)
                 yield
             finally:

@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from raftmq.broker import peers
 from raftmq.broker.real import RealWorld
+from raftmq.chaos.real import armed
 from raftmq.chaos.real.armed import Armament, ArmedWorld, Orders, arm, parse_crash, write_orders
 from raftmq.chaos.real.clocks import ClockEffect, offset_ms
 from raftmq.chaos.real.points import POINTS, RARE, PointFiles, kind_of
@@ -79,7 +82,9 @@ def test_crash_order_that_cannot_be_obeyed_is_refused(text: str) -> None:
 DYING = """
 import sys
 from raftmq.chaos.real.armed import arm
+from raftmq.broker import peers
 from raftmq.broker.real import RealWorld
+from raftmq.chaos.real import armed
 import os
 world = arm(RealWorld(), os.environ)
 file = world.files.create(sys.argv[1] + "/00000000000000000002.log")
@@ -149,3 +154,14 @@ def test_clock_effects_follow_the_table(kind: str, level: float, offsets: list[i
     effect = ClockEffect(kind, level, 1_000_000)
     times = [1_000_000, 1_000_050, 1_010_000]
     assert [offset_ms([effect], time) for time in times] == offsets
+
+
+def test_mutant_of_the_environment_is_planted_in_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sound = vars(peers)["give_up_after"]
+    with ExitStack() as bugs:
+        monkeypatch.setattr(armed, "_bugs", bugs)
+        arm(RealWorld(), {"RAFTMQ_MUTANT": "kernel-patience"})
+        assert vars(peers)["give_up_after"] is not sound
+    assert vars(peers)["give_up_after"] is sound
