@@ -9,6 +9,7 @@ Invariants:
 - Workers share nothing: a run's outcome does not depend on how many there are.
 """
 
+import gc
 import os
 import time
 import traceback
@@ -351,6 +352,8 @@ def run_seed(plan: Plan, seed: int, artifacts: Path | None = None) -> Result:
     # The one supervisor of a campaign: a run that breaks is a finding and ends no other run.
     except Exception:
         outcome = _broken_run(plan, schedule, traceback.format_exc())
+        # What is left of a broken world ends now, and not in the middle of the next one.
+        gc.collect()
     cpu_seconds = _cpu_seconds() - before
     folder = None
     if artifacts is not None and not outcome.is_good:

@@ -4,7 +4,8 @@
 |---|---|---|
 | LAG | not done with, dead letters apart | kept and not read |
 | IN HAND | handed out, neither settled nor run out | - |
-| RETRY | to be handed out again, now or later: they failed, or were given back | - |
+| WAITING | failed, and wait for their time | - |
+| READY | handed out next: their time has come, or they were given back | - |
 | DEAD | in dead letters | - |
 | DONE/s | acknowledged, between two looks | read and committed, between two looks |
 """
@@ -47,7 +48,9 @@ class GroupLine(NamedTuple):
     """See the heading; so are the next ones."""
     in_hand: int | None
     """None: there is no such thing in this mode."""
-    retry: int | None
+    waiting: int | None
+    """Likewise."""
+    ready: int | None
     """Likewise."""
     dead: int | None
     """Likewise."""
@@ -159,18 +162,26 @@ async def look_at_groups(mq: "Client", *, topic: str | None, group: str | None) 
             _add(
                 lines,
                 GroupLine(
-                    found.name, offset.topic, mode, offset.lag, None, None, None, offset.committed
+                    group=found.name,
+                    topic=offset.topic,
+                    mode=mode,
+                    lag=offset.lag,
+                    in_hand=None,
+                    waiting=None,
+                    ready=None,
+                    dead=None,
+                    done=offset.committed,
                 ),
             )
     for each in await mq.admin.backlogs(topic=topic, group=group):
-        retry = each.waiting + each.ready
         line = GroupLine(
             each.group,
             each.topic,
             modes.get(each.group, "pop"),
             each.lag,
             each.leased,
-            retry,
+            each.waiting,
+            each.ready,
             each.dead,
             each.acked,
         )
@@ -285,10 +296,10 @@ def _group_rows(found: Look, before: Look | None) -> tuple[Columns, Rows]:
     rates = _rates(found, before)
     rows: Rows = []
     for line in found.groups:
-        known = ["" if each is None else f"{each:,}" for each in line[3:7]]
+        known = ["" if each is None else f"{each:,}" for each in line[3:8]]
         row = [line.group, line.mode, line.topic, *known]
         rows.append((*row, _rate(rates.get((line.group, line.topic)))) if before else tuple(row))
-    columns = ["GROUP", "MODE", "TOPIC", ">LAG", ">IN HAND", ">RETRY", ">DEAD"]
+    columns = ["GROUP", "MODE", "TOPIC", ">LAG", ">IN HAND", ">WAITING", ">READY", ">DEAD"]
     return [*columns, ">DONE/s"] if before else columns, rows
 
 

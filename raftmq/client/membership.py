@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import anyio
 import msgspec
 
+from raftmq.errors import Reason, Rejected
 from raftmq.pop.membership import JoinGroup, LeaveGroup, MemberCommand, ReleaseQueues
 from raftmq.wire.assigning import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
 from raftmq.wire.codec import unpack
@@ -24,17 +25,32 @@ class Member:
     """Who it is."""
 
     async def join(self, *, is_again: bool = False, timeout: float | None = None) -> None:
-        """Become a member; safe to repeat.
+        """Become a member; safe to repeat, and harmless if a repeat arrives late.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`, `GROUP_MODE`; if it joins again `UNKNOWN_GROUP`: the group
                 was deleted meanwhile, or `FENCED`: another process has taken the place of its
                 instance.
         """
-        command = self.join_command
-        if is_again:
-            command = msgspec.structs.replace(command, is_again=True, must_exist=True)
-        await self._change(command, timeout)
+        command = msgspec.structs.replace(
+            self.join_command, is_again=is_again, must_exist=is_again, replaces=0
+        )
+        while True:
+            try:
+                return await self._change(command, timeout)
+            except Rejected as error:
+                if is_again or error.reason is not Reason.FENCED:
+                    raise
+                holder = await self._find_holder()
+                if holder == command.replaces:
+                    raise
+            command = msgspec.structs.replace(command, replaces=holder)
+
+    async def _find_holder(self) -> int:
+        """Who has the place of this member's instance; 0: nobody."""
+        place = (self.join_command.topic, self.join_command.instance)
+        members = await find_members(self.router, self.join_command.offsets_name)
+        return next((m.member for m in members if (m.topic, m.instance) == place), 0)
 
     async def heartbeat(self, version: int, wait_ms: int) -> tuple[Assigned, float]:
         """Be heard, and wait for news beyond `version`.

@@ -86,6 +86,10 @@ class JoinGroup(msgspec.Struct, frozen=True, array_like=True, tag="join"):
     must_exist: bool = False
     """True: refused if the group was deleted; so a member that was expelled does not create the
     group again."""
+    replaces: int | None = None
+    """The only member whose place it may take; 0: nobody's. So a join that arrives once more, after
+    its process has left, does not drive out the next process of the instance. None, which older
+    software wrote: whoever has the place."""
 
     @property
     def offsets_name(self) -> str:
@@ -310,7 +314,7 @@ class Memberships:
             return Changed(list(known.holding(number)))
         assignment = self.assignments.get(key) or Assignment(*key, queues)
         replaced = _of_instance(assignment, command.instance)
-        if replaced is not None and command.is_again:
+        if replaced is not None and (command.is_again or command.replaces not in (None, replaced)):
             message = f"another process has taken the place of instance {command.instance!r}"
             return Refused(Reason.FENCED, message)
         if replaced is None and len(self.of_member) >= MEMBERS_MAX:

@@ -140,13 +140,13 @@ def test_lag_says_what_is_left_of_each_kind(raftmq: CommandLine, topic: str) -> 
     raftmq.ok("consume", topic, "-g", reading, "-q", queue, "-n", "2")
     raftmq.ok("consume", topic, "-g", reading, "-n", "1")
     lines = raftmq.ok("group", "lag", "-t", topic, "-o", "json").json["groups"]
-    fields = ("mode", "lag", "in_hand", "retry", "dead", "done")
+    fields = ("mode", "lag", "in_hand", "waiting", "ready", "dead", "done")
     assert {line["group"]: [line[name] for name in fields] for line in lines} == {
-        popping: ["pop", 6, 1, 1, 1, 1],
-        reading: ["pull", 5, None, None, None, 3],
+        popping: ["pop", 6, 1, 1, 0, 1, 1],
+        reading: ["pull", 5, None, None, None, None, 3],
     }
     shown = raftmq.ok("group", "lag", popping).stdout.splitlines()
-    assert shown[1].split() == [popping, "pop", topic, "6", "1", "1", "1"]
+    assert shown[1].split() == [popping, "pop", topic, "6", "1", "1", "0", "1"]
     described = raftmq.ok("group", "describe", popping, "-o", "json").json
     assert sum(each["dead"] for each in described["backlogs"]) == 1
     listed = {each["name"]: each["lag"] for each in raftmq.ok("group", "list", "-o", "json").json}

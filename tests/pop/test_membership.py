@@ -187,6 +187,20 @@ def test_process_that_was_replaced_does_not_come_back_by_itself() -> None:
     assert isinstance(table.join(7, instance="a", is_again=True), Changed)
 
 
+def test_join_that_arrives_once_more_drives_out_nobody_who_came_later() -> None:
+    table = Table(4)
+    table.join(7, instance="a", replaces=0)
+    taken = table.join(8, instance="a", replaces=0)
+    assert isinstance(taken, Refused)
+    assert taken.reason is Reason.FENCED
+    assert isinstance(table.join(8, instance="a", replaces=7), Changed)
+    table.apply(LeaveGroup(8))
+    table.join(9, instance="a", replaces=0)
+    for number, replaced in ((7, 0), (8, 0), (8, 7)):
+        assert isinstance(table.join(number, instance="a", replaces=replaced), Refused)
+    assert table.queues_of(9) == [0, 1, 2, 3]
+
+
 def test_each_instance_of_a_broadcast_group_is_dealt_all_queues() -> None:
     table = Table(2)
     options = {"mode": Mode.BROADCAST}

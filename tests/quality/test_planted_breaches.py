@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from raftmq.chaos import INVARIANTS, Evidence, Verdict, check_evidence
+from raftmq.chaos import ANOMALIES, INVARIANTS, Evidence, Verdict, check_evidence
 from raftmq.chaos.checkers import (
     Acknowledged,
     Derived,
@@ -17,6 +17,7 @@ from raftmq.chaos.checkers import (
     Served,
     SyncFailed,
 )
+from raftmq.chaos.mutants import MUTANTS
 
 
 def log_of(*terms: int) -> tuple[Entry, ...]:
@@ -134,13 +135,19 @@ def test_healthy_evidence_breaks_nothing_and_leaves_nothing_open() -> None:
 
 def test_every_invariant_that_evidence_decides_is_broken_here() -> None:
     assert set(BREACHES) == DECIDED
-    assert len(INVARIANTS) == 24 + 8 + 19
+    assert len(INVARIANTS) == 24 + 8 + 19 + 6 + 6 + 7
     assert {one.decided_by for one in INVARIANTS.values()} == {
         "evidence",
         "history",
         "log",
+        "run",
         "simulator",
     }
+
+
+def test_every_killer_of_a_mutant_has_a_meaning() -> None:
+    killers = {killer for mutant in MUTANTS for killer in mutant.killers}
+    assert killers <= set(INVARIANTS) | set(ANOMALIES)
 
 
 @pytest.mark.parametrize("number", sorted(DECIDED))

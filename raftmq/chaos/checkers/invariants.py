@@ -33,13 +33,17 @@ class Invariant(NamedTuple):
     name: str
     meaning: str
     decided_by: str
-    """evidence, history, log or simulator."""
+    """evidence, history, log, simulator, or run: whoever plays a run watches for it."""
     check: Check | None = None
     """Raises `Unseeable` if the evidence lacks what it needs."""
 
 
 def _seen(name: str, meaning: str, check: Check) -> Invariant:
     return Invariant(name, meaning, "evidence", check)
+
+
+def _watched(name: str, meaning: str) -> Invariant:
+    return Invariant(name, meaning, "run")
 
 
 INVARIANTS: Mapping[str, Invariant] = {
@@ -197,6 +201,36 @@ INVARIANTS: Mapping[str, Invariant] = {
         "what goes out for the first time matches, as was told since the filter came",
         "log",
     ),
+    "V1": _watched("a leader soon", "once all is healed, each group has a leader soon"),
+    "V3": _watched(
+        "all agree in the end",
+        "once all is healed, operations succeed, queues are read to their end, and replicas "
+        "become alike",
+    ),
+    "V4": _watched(
+        "no needless terms",
+        "asking for votes in advance raises no term, and a leader without a majority steps down",
+    ),
+    "V5": _watched("clients end", "once all is healed, what clients began comes to an end"),
+    "V6": _watched("no storm", "the number of messages and timers in a while has a bound"),
+    "V7": _watched("available", "most calls succeed while a majority is well"),
+    "B1": _watched("bytes of frames", "unfinished frames of a stranger hold bounded memory"),
+    "B2": _watched("connections", "the connections of a stranger have a bound"),
+    "B3": _watched("links", "the links of a node to names it was told have a bound"),
+    "B4": _watched("memory", "the resident memory of a node has a bound"),
+    "B5": _watched("descriptors", "the open descriptors of a node have a bound"),
+    "B6": _watched("holds", "the time for which one task holds a node's event loop has a bound"),
+    "member-id": _watched(
+        "an id is used once", "a member id is never used again after its log was deleted"
+    ),
+    "answered-late": _watched("answered in time", "each call is answered by its timeout"),
+    "time-stands-still": _watched(
+        "time goes on", "nothing is tried again at once and forever, so that made-up time stands"
+    ),
+    "client-bug": _watched("no strange error", "no client sees an error that it should not"),
+    "bug": _watched("no broken task", "no task of a node ends with an error"),
+    "assert": _watched("asserts hold", "no assert of the code itself fails"),
+    "error": _watched("no error", "no code breaks with an error of its own"),
 }
 
 

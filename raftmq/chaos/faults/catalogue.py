@@ -84,6 +84,7 @@ _ONLY_CORE = frozenset({_CORE})
 _ONLY_SIM = frozenset({_SIM})
 _ONLY_REAL = frozenset({_REAL})
 _NOWHERE: frozenset[World] = frozenset()
+_NODES_MIN = {Aim.PAIR: 2}
 
 
 def _lasting(
@@ -95,7 +96,7 @@ def _lasting(
     levels: tuple[float, ...] = (),
     unit: str = "",
 ) -> Fault:
-    return Fault(name, code, what, worlds, aim, True, levels, unit)
+    return Fault(name, code, what, worlds, aim, True, levels, unit, _NODES_MIN.get(aim, 1))
 
 
 def _once(
@@ -107,7 +108,7 @@ def _once(
     levels: tuple[float, ...] = (),
     unit: str = "",
 ) -> Fault:
-    return Fault(name, code, what, worlds, aim, False, levels, unit)
+    return Fault(name, code, what, worlds, aim, False, levels, unit, _NODES_MIN.get(aim, 1))
 
 
 _NETWORK = (

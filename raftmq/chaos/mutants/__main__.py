@@ -24,19 +24,6 @@ DOCS = Path("docs/chaos")
 Rows = dict[str, dict[str, int | float | str]]
 """By number: what is kept of a hunt."""
 
-KILLERS = {
-    "V1": "a leader soon after everything has healed",
-    "V3": "all agree in the end",
-    "V4": "no needless terms; a leader without a majority steps down",
-    "V6": "no storm of messages",
-    "V7": "most calls succeed while a majority is well",
-    "answered-late": "each call is answered by its timeout",
-    "client-bug": "no client sees an error that it should not",
-    "assert": "an assert of the code itself",
-    "error": "an error of the code itself",
-}
-"""Who may notice beside the invariants."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hunt, print, and write."""
@@ -173,9 +160,7 @@ def _honesty(rows: Rows) -> list[str]:
 
 
 def _meaning(killer: str) -> str:
-    if killer in INVARIANTS:
-        return INVARIANTS[killer].name
-    return KILLERS[killer] if killer in KILLERS else ANOMALIES[killer]
+    return INVARIANTS[killer].name if killer in INVARIANTS else ANOMALIES[killer]
 
 
 if __name__ == "__main__":

@@ -93,7 +93,8 @@ class Figure {
 
 // -- nodes and faults ----------------------------------------------------------------------------
 
-// Bands in as few rows as their bars and names need.
+// Bands in as few rows as their bars and names need. A name stands behind its bar, or before it
+// where the figure ends.
 function stacked(figure) {
   const rows = [], placed = [];
   for (const band of data.bands) {
@@ -102,11 +103,12 @@ function stacked(figure) {
     const text = name + (nodes.length ? " " + nodes.join(",") : "");
     const x1 = Math.max(figure.x(start), GUTTER);
     const bar = Math.max(Math.min(figure.x(end), figure.width - RIGHT) - x1, 4);
-    const until = x1 + bar + 4 + text.length * 6.2 + 8;
-    let row = rows.findIndex((free) => free <= x1);
-    if (row < 0) row = rows.length;
-    rows[row] = until;
-    placed.push({ band, text, row, x1, bar });
+    const wide = text.length * 6.2 + 8, fits = x1 + bar + wide < figure.width;
+    const from = fits ? x1 : x1 - wide, to = fits ? x1 + bar + wide : x1 + bar + 4;
+    let row = rows.findIndex((taken) => taken.every(([left, right]) => right <= from || to <= left));
+    if (row < 0) row = rows.push([]) - 1;
+    rows[row].push([from, to]);
+    placed.push({ band, text, row, x1, bar, fits });
   }
   return { placed, count: rows.length };
 }
@@ -117,13 +119,12 @@ function drawFaults() {
   const figure = new Figure("faults", Math.max(count, 1) * ROW + 6);
   figure.label(13, "faults", "title");
   if (!placed.length) make("text", { x: GUTTER, y: 13, class: "label" }, figure.svg, "none in this span");
-  for (const { band, text, row, x1, bar } of placed) {
+  for (const { band, text, row, x1, bar, fits } of placed) {
     const [, , start, end, what] = band;
     const when = end > start ? `${seconds(start)} to ${seconds(end)}` : seconds(start);
     make("rect", { x: x1, y: row * ROW + 4, width: bar, height: ROW - 6, rx: 2, class: "band",
       "data-tip": `${what}\n${when}` }, figure.svg);
-    const after = x1 + bar + 4, fits = after + text.length * 6 < figure.width;
-    make("text", { x: fits ? after : x1 - 4, y: row * ROW + 13, "text-anchor": fits ? "start" : "end",
+    make("text", { x: fits ? x1 + bar + 4 : x1 - 4, y: row * ROW + 13, "text-anchor": fits ? "start" : "end",
       "pointer-events": "none" }, figure.svg, text);
   }
   figure.ends(figure.height);

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from raftmq.chaos.faults import (
     FAMILIES,
     FAULTS,
+    Aim,
     Event,
     Schedule,
     World,
@@ -17,7 +18,7 @@ from raftmq.chaos.faults import (
 )
 
 
-@given(st.integers(0, 10_000), st.sampled_from(World), st.sampled_from([3, 5]))
+@given(st.integers(0, 10_000), st.sampled_from(World), st.sampled_from([1, 3, 5]))
 def test_seed_gives_the_same_schedule_within_its_bounds(
     seed: int, world: World, nodes: int
 ) -> None:
@@ -28,6 +29,7 @@ def test_seed_gives_the_same_schedule_within_its_bounds(
         fault = FAULTS[event.fault]
         assert world in fault.worlds
         assert fault.nodes_min <= nodes
+        assert fault.aim is not Aim.PAIR or len(event.nodes) == 2
         assert event.at_ms + event.lasts_ms <= schedule.heal_ms + 1
         assert (event.lasts_ms > 0) == fault.lasts
         assert set(event.nodes) <= set(range(1, nodes + 1))
