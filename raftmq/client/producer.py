@@ -2,11 +2,11 @@
 
 The producer picks the queue and bounds the buffer; a `lane` for each queue does the sending. One
 task watches all deadlines; it sleeps until the next one, so it costs nothing while all goes well.
-
-Sources: Nagle (RFC 896) for the gathering.
+Source of the gathering: Nagle (RFC 896).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -102,7 +102,9 @@ class Producer:
         """
         router = self._router
         view = await router.within(None, router.topic(self.topic), f"looking {self.topic!r} up")
-        self._queues = Queues(view, self._world.random.randrange(len(view.groups)), self._make_lane)
+        first = self._world.random.randrange(len(view.groups))
+        ask = partial(router.topic, self.topic, is_fresh=True)
+        self._queues = Queues(view, first, self._make_lane, ask)
         self._nest = self._supervisor.nest(self._end)
         welcomes = [connection.welcome for connection in router.connections.values()]
         self._host = LaneHost(
@@ -178,11 +180,10 @@ class Producer:
                 is gone; `TOO_MANY_DELAYED`: as many messages wait as may.
         """
         size = self._size_of(body, props)
-        due = due_ms(delay, self._world.now_ms())
-        deadline = self._deadline(timeout)
+        message = (body, key, tag, props, due_ms(delay, self._world.now_ms()))
+        deadline = await self._ready(queue, timeout)
         if not self._room.take_nowait(size, 1):
             await self._wait_room(size, 1, deadline)
-        message = (body, key, tag, props, due)
         lane, entry = self._append(message, queue, size, deadline, is_later=False)
         try:
             await entry.wait_done()
@@ -211,10 +212,9 @@ class Producer:
             Rejected: as `send`.
         """
         size = self._size_of(body, props)
-        due = due_ms(delay, self._world.now_ms())
+        message = (body, key, tag, props, due_ms(delay, self._world.now_ms()))
         if not self._room.take_nowait(size, 1):
-            raise Unavailable(self._full())
-        message = (body, key, tag, props, due)
+            raise Unavailable(self._room.why_full)
         _, entry = self._append(message, queue, size, self._deadline(timeout), is_later=True)
         return entry
 
@@ -271,7 +271,7 @@ class Producer:
                 `check=False` it is returned instead, errors and all.
             Rejected: a message cannot be encoded; nothing was sent.
         """
-        deadline = self._deadline(timeout)
+        deadline = await self._ready(queue, timeout)
         batches = []
         columns = self._columns(columns_of(messages, bodies, keys, tags, props), delay)
         for batch in self._batches(columns, queue, deadline):
@@ -309,7 +309,7 @@ class Producer:
         batches = list(self._batches(columns, queue, self._deadline(timeout)))
         size = sum(batch.part.size for batch in batches)
         if not self._room.take_nowait(size, len(columns.bodies)):
-            raise Unavailable(self._full())
+            raise Unavailable(self._room.why_full)
         for batch in batches:
             self._put(batch)
         return PendingMany([(batch.part, batch.positions) for batch in batches])
@@ -401,8 +401,7 @@ class Producer:
 
     def statistics(self) -> ProducerStatistics:
         """What is under way now."""
-        room = self._room
-        return ProducerStatistics(room.bytes_used, room.messages_used, len(self._lanes))
+        return ProducerStatistics(self._room.bytes_used, self._room.messages_used, len(self._lanes))
 
     # -- taking messages -------------------------------------------------------------------------
 
@@ -450,8 +449,7 @@ class Producer:
         queues, host = self._queues, self._host
         assert queues is not None
         assert host is not None
-        if queue is not None:
-            queues.pick(None, queue)
+        queues.pick(None, queue or 0)
         columns.check()
         now_ms = self._world.now_ms()
         for cut in columns.cut(
@@ -521,7 +519,7 @@ class Producer:
                 self._room.give(size, count)
                 self._check()
             return
-        raise Unavailable(f"{self._full()}; there was no room in time")
+        raise Unavailable(f"{self._room.why_full}; there was no room in time")
 
     def _size_of(self, body: bytes, props: Mapping[str, Value | None] | None) -> int:
         self._check()
@@ -589,12 +587,14 @@ class Producer:
             raise RaftmqError("the producer is not open: use it as `async with`")
         self._nest.check()
 
+    async def _ready(self, queue: int | None, timeout: float | None) -> float:
+        deadline = self._deadline(timeout)
+        if queue is not None and self._queues is not None:
+            await self._queues.learn(queue, deadline)
+        return deadline
+
     def _seconds(self, timeout: float | None) -> float:
         return self._router.seconds_max if timeout is None else timeout
 
     def _deadline(self, timeout: float | None) -> float:
         return anyio.current_time() + self._seconds(timeout)
-
-    def _full(self) -> str:
-        used = f"{self._room.messages_used} messages, {self._room.bytes_used} bytes"
-        return f"the buffer is full ({used}): await flush() first"

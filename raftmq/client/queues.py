@@ -16,10 +16,13 @@ Sources: Kafka's sticky partitioner (KIP-480), bytes as the measure of a turn, a
 at what is stuck (KIP-794).
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import anyio
 
 from raftmq.batch import queue_of
-from raftmq.errors import Reason, Rejected
+from raftmq.errors import RaftmqError, Reason, Rejected
 from raftmq.wire.messages import TopicView
 
 from .lane import Lane
@@ -27,12 +30,20 @@ from .message import QUEUE_BITS
 
 TURN_BYTES = 64 * 1024
 """A turn's batches: more do not cost less each."""
+ASK_SECONDS = 1.0
+"""Whether the topic got more queues is asked this often at the most, and for this long."""
 
 
 class Queues:
     """The queues of a topic, for one producer."""
 
-    def __init__(self, view: TopicView, first: int, make_lane: Callable[[int, int], Lane]) -> None:
+    def __init__(
+        self,
+        view: TopicView,
+        first: int,
+        make_lane: Callable[[int, int], Lane],
+        ask: Callable[[], Awaitable[object]],
+    ) -> None:
         self.view = view
         """The topic as it is now: it may get more queues."""
         self.lanes: dict[int, Lane] = {}
@@ -42,10 +53,37 @@ class Queues:
         self._turn_bytes = 0
         # From a queue's cluster-wide number and its partition group.
         self._make_lane = make_lane
+        # Has `view` replaced by what the leader of the system group knows.
+        self._ask = ask
+        self._ask_again_at = 0.0
+        self._asking: anyio.Event | None = None
 
     def __len__(self) -> int:
         """How many queues the topic has."""
         return len(self.view.groups)
+
+    async def learn(self, queue: int | None, deadline: float) -> None:
+        """If no such queue is known, ask whether the topic got more; `pick` says what came of it.
+
+        A table is asked for twice a minute only, and others may have added the queue meanwhile.
+        Calls at the same time share one question. Cancelling leaves what was known.
+        """
+        now = anyio.current_time()
+        if not isinstance(queue, int) or queue < len(self):
+            return
+        if self._asking is None and now < self._ask_again_at:
+            return
+        with anyio.move_on_after(min(ASK_SECONDS, deadline - now)):
+            if self._asking is not None:
+                await self._asking.wait()
+                return
+            self._asking, self._ask_again_at = anyio.Event(), now + ASK_SECONDS
+            try:
+                with suppress(RaftmqError):
+                    await self._ask()
+            finally:
+                self._asking.set()
+                self._asking = None
 
     def pick(self, key: str | bytes | None, queue: int | None) -> int:
         """The queue for a message.

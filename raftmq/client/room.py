@@ -26,6 +26,12 @@ class Room:
         self.messages_used = 0
         """Messages taken and not given back."""
 
+    @property
+    def why_full(self) -> str:
+        """What to say to a caller for whom there is no room."""
+        used = f"{self.messages_used} messages, {self.bytes_used} bytes"
+        return f"the buffer is full ({used}): await flush() first"
+
     def take_nowait(self, size: int, count: int) -> bool:
         """Take room if it is there and nobody waits for some; else False."""
         if self._waiting or not self._fits(size, count):

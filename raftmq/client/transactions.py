@@ -154,6 +154,8 @@ class Transaction:
     async def _send(self, rows: list[Outgoing], queue: int | None) -> None:
         self._check_whole()
         queues = self._queues
+        seconds = self._router.seconds_max if self._timeout is None else self._timeout
+        await queues.learn(queue, anyio.current_time() + seconds)
         by_queue: dict[int, list[Outgoing]] = {}
         for row in rows:
             by_queue.setdefault(self._pick(row.key, queue), []).append(row)

@@ -210,3 +210,18 @@ def test_operator_resolves_and_bad_ids_are_refused() -> None:
             assert refused.value.reason is reason
 
     with_client(job)
+
+
+def test_transaction_finds_a_queue_that_others_have_added() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        async with mq.producer("orders") as p:
+            async with cluster.client(cluster.leader(0)) as admin:
+                await admin.admin("alter_topic", "orders", 4)
+            async with p.transaction(group="shop") as t:
+                with pytest.raises(Rejected, match="queues 0 to 3, no 9"):
+                    await t.send(b"x", queue=9)
+                await t.send(b"x", queue=3)
+            await trio.sleep(1)
+            assert await bodies(cluster, QUEUE + 3) == [b"x"]
+
+    with_client(job)

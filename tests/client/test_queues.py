@@ -11,7 +11,10 @@ def three_queues() -> tuple[Queues, list[Any]]:
     def make(number: int, group: int) -> Any:
         return SimpleNamespace(queue_number=number, is_idle=True, is_recovering=False)
 
-    queues = Queues(TopicView("orders", 1, [1, 2, 3]), 0, make)
+    async def ask() -> None:
+        raise AssertionError("nobody asks")
+
+    queues = Queues(TopicView("orders", 1, [1, 2, 3]), 0, make, ask)
     return queues, [queues.lane(n) for n in range(3)]
 
 
