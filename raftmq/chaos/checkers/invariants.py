@@ -201,6 +201,11 @@ INVARIANTS: Mapping[str, Invariant] = {
         "what goes out for the first time matches, as was told since the filter came",
         "log",
     ),
+    "Q24": Invariant(
+        "offsets are kept",
+        "what is committed is what commits, claims and deletions give, by their epochs",
+        "log",
+    ),
     "V1": _watched("a leader soon", "once all is healed, each group has a leader soon"),
     "V3": _watched(
         "all agree in the end",

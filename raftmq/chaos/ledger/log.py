@@ -19,6 +19,7 @@ Each record is read a second time, by `model`, and compared with what the machin
 | Q19 | order by key and by queue |
 | Q20 to Q22 | delayed messages and transactions: see `withheld` |
 | Q23 | what goes out matches, as was told under the filter that holds: see `told` |
+| Q24 | committed offsets are what commits, claims and deletions give: see `committed` |
 
 `PopLog.why_strange` asks whether what a client saw is in the log at all.
 
@@ -37,6 +38,7 @@ from typing import NamedTuple
 
 from raftmq.batch import Batch, peek
 from raftmq.chaos.checkers.pop_calls import Delivery as Seen
+from raftmq.chaos.ledger.committed import CommittedModel
 from raftmq.chaos.ledger.model import PopModel, PopQueue, WishModel
 from raftmq.chaos.ledger.told import ToldModel
 from raftmq.chaos.ledger.withheld import Fact, Input, WithheldModel
@@ -60,6 +62,7 @@ from raftmq.pop.delays import RESERVED, Cancel, Carry
 from raftmq.pop.groups import COUNT_MAX, PopGroup
 from raftmq.pop.leases import SLOT_BITS
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine
+from raftmq.pop.offsets import CommitOffsets, ForgetOffsets
 from raftmq.pop.policy import INVISIBLE_MS_MAX
 from raftmq.pop.results import Appended, Changed, Refused, Result
 from raftmq.pop.serving import IDLE_MS_MAX, NACK_MS_MAX, OVER_LIMIT, QUEUE_BITS, Delivery
@@ -97,6 +100,8 @@ class PopLog:
         """Delayed messages, and those of transactions."""
         self.told = ToldModel()
         """What groups with a filter were told."""
+        self.committed = CommittedModel()
+        """How far groups that read by offset have come."""
         self.records = 0
         """So many were followed."""
         self._topics: dict[int, int] = {}
@@ -111,6 +116,8 @@ class PopLog:
         self._sessions: dict[tuple[int, int, bool], tuple[int, list[int], int]] = {}
         # Groups whose dead letters were redriven or purged by the record.
         self._attended: set[int] = set()
+        # (group, queue) → the first offset that the machine had not looked at so far.
+        self._next: dict[tuple[int, int], int] = {}
         self._index = 0
         self._token = 0
 
@@ -127,6 +134,7 @@ class PopLog:
         for group in self.groups.values():
             group.pass_time(now)
         self.withheld.pass_time(now, self._held_until)
+        self.committed.pass_time(now)
         momentary: list[tuple[int, int]] = []
         if record.kind == Kind.BATCH:
             for result in results:
@@ -200,7 +208,12 @@ class PopLog:
             case Feed() if isinstance(result, Changed):
                 self._feed(command, result.value)
             case Resubscribe():
-                self.told.resubscribe(command)
+                self._resubscribe(command)
+            case CommitOffsets():
+                facts = self.committed.follow_commit(command, result, self._ends, now)
+                self._note_committed(facts)
+            case ForgetOffsets():
+                self._note_committed(self.committed.follow_forget(command, result, now))
             case Lose():
                 self._lose(command)
             case ChangeDead():
@@ -210,6 +223,7 @@ class PopLog:
             case DropQueues(queues=queues):
                 self._drop(set(queues))
                 self.withheld.drop_queues(set(queues))
+                self.committed.drop_queues(set(queues))
             case Cancel():
                 self._note_withheld(self.withheld.follow_cancel(command, result))
             case Carry():
@@ -221,6 +235,17 @@ class PopLog:
             case Ask() | Feed() | Tick() | _:
                 pass
         return []
+
+    def _resubscribe(self, command: Resubscribe) -> None:
+        """Where a filter is the first one, or the last one goes, all is told anew that the machine
+        had not looked at."""
+        for number in self.told.resubscribe(command):
+            for queue, of_queue in self.groups[number].queues.items():
+                of_queue.forget_passed(self._next.get((number, queue), of_queue.begun))
+
+    def _note_committed(self, facts: Iterable[str]) -> None:
+        for fact in facts:
+            self._breach("Q24", 0, fact)
 
     # What is withheld
 
@@ -322,12 +347,12 @@ class PopLog:
     def _feed(self, command: Feed, count: int) -> None:
         for fact in self.told.feed(command, count):
             self._breach("Q23", command.number, f"group {command.number}: {fact}")
-        queue, mask = self.groups[command.number].queues[command.queue], command.mask
+        group, mask = self.groups[command.number], command.mask
         bits = -1 if mask is None else int.from_bytes(mask, "little")
         for place in range(count):
             offset = command.base + place
-            if not bits >> place & 1 and offset not in queue.entries:
-                queue.move(offset, "passed")
+            if not bits >> place & 1:
+                group.tell(group.queues[command.queue], offset)
 
     def _lose(self, command: Lose) -> None:
         for queue, earliest in zip(command.queues, command.earliest, strict=False):
@@ -413,6 +438,7 @@ class PopLog:
     def _compare(self, machine: PartitionMachine) -> None:
         opened = {number: one.count for number, one in machine.transactions.open.items()}
         self._note_withheld(self.withheld.compare(machine.delays.count, opened))
+        self._note_committed(self.committed.compare(machine.offsets))
         if set(machine.serving.attached) != set(self.groups):
             attached, known = sorted(machine.serving.attached), sorted(self.groups)
             self._breach("Q8", 0, f"the machine serves {attached}, and should serve {known}")
@@ -443,7 +469,7 @@ class PopLog:
             for word in ("leased", "waiting", "dead", "acked", "lost", "purged")
             if found[word] != counted.get(word, 0)
         ]
-        following = real.backlogs[queue].next
+        following = self._next[number, queue] = real.backlogs[queue].next
         left = model.end - following + counts.ready + counts.held + counts.passed
         if left != model.fresh + counted.get("ready", 0) + counted.get("passed", 0):
             wrong.append(f"{left} to be handed out instead of {model.fresh} + {counted}")

@@ -46,6 +46,8 @@ class Entry:
     is_parked: bool = False
     is_redriven: bool = False
     """It may come late, in an ordered group."""
+    is_anew: bool = False
+    """It left its dead letter, and was not handed out since."""
 
 
 class PopQueue:
@@ -95,6 +97,14 @@ class PopQueue:
             self.ready.add(offset)
         return entry
 
+    def forget_passed(self, since: int) -> None:
+        """What a filter passed over from an offset on is fresh again."""
+        for offset, entry in list(self.entries.items()):
+            if offset >= since and entry.word == "passed":
+                self.counts["passed"] -= 1
+                del self.entries[offset]
+        self.fresh_from = min(self.fresh_from, since)
+
     @property
     def fresh(self) -> int:
         """How many were never handed out."""
@@ -109,7 +119,7 @@ class PopQueue:
     def lease(self, offset: int, *, token: int, consumer: int, until: int) -> None:
         """Put a message into a hand."""
         entry = self.move(offset, "leased")
-        entry.token, entry.consumer, entry.until = token, consumer, until
+        entry.token, entry.consumer, entry.until, entry.is_anew = token, consumer, until, False
         entry.attempt += 1
         self.by_token.setdefault(token, set()).add(offset)
 
@@ -223,6 +233,8 @@ class PopModel:
 
     def _bury(self, queue: PopQueue, offset: int) -> None:
         entry = queue.move(offset, "dead")
+        # The machine numbers its letter with this record; an earlier letter's number is void.
+        entry.letter = 0
         entry.is_parked = self.order is not None and self.policy.is_blocking
         if entry.is_parked:
             queue.parked.add(offset)
@@ -237,6 +249,17 @@ class PopModel:
         kept = "ready" if offset >= queue.earliest else "lost"
         queue.move(offset, "purged" if is_purge else kept)
         entry.attempt, entry.is_parked, entry.is_redriven = 0, False, not was_parked
+        entry.is_anew = entry.word == "ready"
+
+    # Filters
+
+    def tell(self, queue: PopQueue, offset: int) -> None:
+        """A message does not match. In a group that is ordered by key a first filter is asked of
+        those that were redriven too: they stand in line as if they had never gone out."""
+        entry = queue.entries.get(offset)
+        is_held = entry is not None and entry.word == "ready" and entry.is_anew
+        if entry is None or (is_held and self.order is Order.KEY):
+            queue.move(offset, "passed")
 
     # Retention
 

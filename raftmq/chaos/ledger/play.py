@@ -46,6 +46,8 @@ def play(seed: int) -> Outcome:
             "records": log.ledger.records,
             "handed out": len(log.ledger.handed),
             "twins compared": log.twin.compared,
+            "commits and deletions": log.ledger.committed.commands,
+            "feeds that crossed a change of filter": log.filters.late,
         },
         simulated_seconds=log.now / 1000,
     )

@@ -3,10 +3,12 @@
     log = RandomLog(random.Random(7), [(Mode.POP, Policy())])
     assert not log.play(300).breaches
 
-One group may have a filter. Consumers ask and settle at random, repeat what they said, name tokens
-that are not theirs; messages are delayed, and transactions opened (`random_withheld`); time passes
-by leaps; now and then another replica takes over, restored from a snapshot. A twin with another
-history of timers follows (`twins`). With a *crowd*, a hundred consumers wait for few messages.
+Consumers ask and settle at random, also by handle, repeat what they said, name tokens that are not
+theirs; filters come, change and go while feeds are under way (`random_filters`); messages are
+delayed, and transactions opened (`random_withheld`); others read by offset (`random_offsets`);
+groups are deleted, and made again at once or later; time passes by leaps; now and then another
+replica takes over, restored from a snapshot. A twin with another history of timers follows
+(`twins`). With a *crowd*, a hundred consumers wait for few messages.
 
 Invariants:
 - Equal seeds give equal logs.
@@ -18,6 +20,8 @@ from collections.abc import Iterable
 
 from raftmq.batch import Batch, encode, key_hash
 from raftmq.chaos.ledger.log import PopLog
+from raftmq.chaos.ledger.random_filters import RandomFilters
+from raftmq.chaos.ledger.random_offsets import RandomOffsets
 from raftmq.chaos.ledger.random_withheld import RandomWithheld
 from raftmq.chaos.ledger.twins import Twin
 from raftmq.log.record import Kind, Record
@@ -43,13 +47,18 @@ from raftmq.pop.machine import Command, PartitionMachine
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.results import Appended, Result
 from raftmq.pop.spans import run
-from raftmq.pop.subscriptions import Change, Resubscribe
 
 TOPIC = 1
 QUEUES = (TOPIC << 16, TOPIC << 16 | 1)
 CONSUMERS = (11, 12, 13)
 LEAPS_MS = (*[0] * 40, *[1, 3, 20] * 20, 25 * 3600 * 1000)
 """Between two records; by the longest one consumers are forgotten."""
+BY_HANDLE = 1 / 8
+"""Share of the settlements that are made by handle."""
+AWAY = 1 / 2
+"""Share of the deleted groups that are not made again at once."""
+RETURNS = 1 / 12
+"""How often one of these is made again between two other things."""
 
 
 class RandomLog:
@@ -62,32 +71,42 @@ class RandomLog:
         self.rng = rng
         self.crowd = crowd
         self.machine, self.ledger = PartitionMachine(), PopLog()
+        seed = rng.getstate()[1][0]
         # Its draws must not change the log.
-        self.twin = Twin(random.Random(f"twin {rng.getstate()[1][0]}"))
+        self.twin = Twin(random.Random(f"twin {seed}"))
         self.now = 1000
         """Milliseconds."""
         self.modes = dict(enumerate(modes, 1))
         """By number of the group."""
         self.filtered = rng.choice([0, *self.modes])
-        """The group that has a filter; 0: none has."""
+        """The group that begins with a filter; 0: none does."""
         self.held: dict[int, list[Handed]] = {number: [] for number in self.modes}
         """By number of the group: all that was handed out."""
-        self.last: dict[tuple[int, int], list[Settle]] = {}
-        """By number of the group and consumer: its settlements."""
+        self.last: dict[tuple[int, int, bool], list[Settle]] = {}
+        """By number of the group, consumer, and whether by handle: its settlements."""
         self.withheld = RandomWithheld(rng, self, QUEUES)
         """What is done with delayed messages and transactions."""
+        # What came to be played later draws for itself, so that older seeds keep their meaning.
+        self.filters = RandomFilters(random.Random(f"filters {seed}"), self, TOPIC)
+        """Filters that change."""
+        self.offsets = RandomOffsets(random.Random(f"offsets {seed}"), self, QUEUES)
+        """What groups that read by offset do."""
+        self._other = random.Random(f"other {seed}")
+        # Groups that were deleted and not made again.
+        self._away: list[int] = []
         self._records: list[Record] = []
         self._snapshot = self.machine.snapshot()
         self._sent: dict[int, int] = {}
         self._hashes: dict[int, list[int]] = {queue: [] for queue in QUEUES}
+        # By queue and message: the place of its batch in the log.
+        self._indexes: dict[int, list[int]] = {queue: [] for queue in QUEUES}
         self._chain = 0
         self._is_different = False
 
     def play(self, steps: int) -> PopLog:
         """Do so many things."""
         if self.filtered:
-            wanted = Change(TOPIC, f"g{self.filtered}", 1, "two of three")
-            self.commands([Resubscribe(0, 1, [wanted])])
+            self.filters.set(self.filtered, 1)
         for number in self.modes:
             self.open(number)
         for _ in range(steps):
@@ -107,6 +126,10 @@ class RandomLog:
                 self.reopen()
             self.withheld.release()
             self.feed()
+            self.filters.step()
+            self.offsets.step()
+            if self._away and self._other.random() < RETURNS:
+                self.open(self._away.pop(0))
         self._note_difference(self.twin.compare(self.machine))
         return self.ledger
 
@@ -137,6 +160,7 @@ class RandomLog:
             if isinstance(result, Appended) and not result.duplicate:
                 keys = Batch.decode(payload).keys
                 self._hashes[result.queue] += [0 if key is None else key_hash(key) for key in keys]
+                self._indexes[result.queue] += [record.index] * len(keys)
         self.ledger.follow(record, results, handed, self.machine)
         return results
 
@@ -172,12 +196,11 @@ class RandomLog:
             for queue, base in group.wants_feed(self.machine.ends):
                 hashes = self._hashes[queue][base : base + 20]
                 keys = struct.pack(f"<{len(hashes)}I", *hashes)
-                mask = None
-                if number == self.filtered:
-                    bits = sum(bool((base + n) % 3) << n for n in range(len(hashes)))
-                    mask = bits.to_bytes(len(hashes) // 8 + 1, "little")
-                if self.rng.random() < 0.7:
-                    self.commands([Feed(number, queue, base, len(hashes), mask, keys)])
+                indexes = self._indexes[queue][base : base + len(hashes)]
+                wanted, mask = self.filters.mask(number, indexes, base)
+                feed = Feed(number, queue, base, len(hashes), mask, keys, wanted)
+                if self.rng.random() < 0.7 and not self.filters.is_held(feed):
+                    self.commands([feed])
 
     def commands(self, calls: Iterable[Command]) -> list[Result]:
         """A record of commands."""
@@ -191,12 +214,17 @@ class RandomLog:
         self.commands([OpenGroup(number, TOPIC, f"g{number}", 1, mode, policy, queues, starts)])
 
     def reopen(self) -> None:
-        """A consumer group is deleted, and made anew."""
+        """A consumer group is deleted, and made anew: at once, or later and without its filter."""
         number = self.rng.choice(list(self.modes))
         self.commands([CloseGroups([number])])
         self.held[number].clear()
         self.last = {key: value for key, value in self.last.items() if key[0] != number}
-        self.open(number)
+        if self._other.random() >= AWAY:
+            self.open(number)
+        elif number not in self._away:
+            self._away.append(number)
+            self.filters.set(number, 0)
+            self.commands([self.offsets.forget([f"g{number}"])])
 
     def rebuild(self) -> None:
         """Another replica takes over: restored from a snapshot, old or new, and caught up."""
@@ -238,7 +266,8 @@ class RandomLog:
 
     def change_dead(self, number: int) -> ChangeDead:
         """An operator attends to dead letters: to whole ones, or to some messages of each."""
-        rng, dead = self.rng, self.machine.serving.attached[number].group.dead
+        rng, attached = self.rng, self.machine.serving.attached.get(number)
+        dead = {} if attached is None else attached.group.dead
         # Whoever names a letter has seen it in a list.
         letters = rng.sample([*dead, 1 << 40], min(3, len(dead) + 1))
         is_purge = rng.random() < 0.3
@@ -252,15 +281,16 @@ class RandomLog:
 
     def settle(self, number: int, consumer: int) -> Settle:
         """A consumer settles, or says again what it said."""
-        rng = self.rng
-        before = self.last.setdefault((number, consumer), [])
+        rng, by_handle = self.rng, self._other.random() < BY_HANDLE
+        before = self.last.setdefault((number, consumer, by_handle), [])
         if before and rng.random() < 0.15:
             return rng.choice(before[-2:])
         mine = [one for one in self.held[number][-12:] if one.consumer == consumer]
         some = mine if rng.random() < 0.95 else self.held[number][-5:]
         steps = [self.step(rng.choice(some)) for _ in range(rng.randint(1, 3))] if some else []
         sequence = before[-1].sequence + 1 if before else 1
-        before.append(Settle(number, consumer, sequence, steps))
+        sequence += self._other.randint(0, 5) if by_handle else 0
+        before.append(Settle(number, consumer, sequence, steps, by_handle))
         return before[-1]
 
     def step(self, one: Handed) -> Step:

@@ -43,21 +43,24 @@ class ToldModel:
         """A group is gone."""
         self._groups.pop(number, None)
 
-    def resubscribe(self, command: Resubscribe) -> None:
-        """Filters come, change and go."""
+    def resubscribe(self, command: Resubscribe) -> list[int]:
+        """Filters come, change and go; the groups that had none and have one, or the reverse."""
+        turned: list[int] = []
         if not command.base == self._version <= command.version:
-            return
+            return turned
         self._version = command.version
         for change in command.changes:
             key = (change.topic, change.consumer_group)
-            if not change.number or key not in self._filters:
-                for group in self._groups.values():
-                    if (group.topic, group.name) == key:
-                        group.told.clear()
+            has_turned = bool(change.number) != (key in self._filters)
+            for number, group in self._groups.items():
+                if has_turned and (group.topic, group.name) == key:
+                    group.told.clear()
+                    turned.append(number)
             if change.number:
                 self._filters[key] = change.number
             else:
                 self._filters.pop(key, None)
+        return turned
 
     def feed(self, command: Feed, count: int) -> Iterator[str]:
         """A feed of which so many messages were taken in; what is wrong with that."""

@@ -1,19 +1,26 @@
 """Mutants of who is handed what, and of what a snapshot forgets: numbers from 140 on.
 
-All of them part replicas that have one log, so most are found by the twin with another history of
+Most of them part replicas that have one log, and are found by the twin with another history of
 timers (`raftmq.chaos.ledger.twins`): its results, hand-outs, touches, digest or snapshot differ.
+Those from 151 on are about filters and feeds that cross, settling by handle, and deleted groups.
 
 Sources: bugs that two close readings found in this project; what its ledger had been blind to.
 """
 
 from typing import Any
 
+import msgspec
+
 from raftmq.batch import BatchHead
 from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.pop.backlog import Backlog
+from raftmq.pop.calls import Feed, Settle
 from raftmq.pop.delays import FELL_DUE, NOT_WAITING, Delays
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
 from raftmq.pop.leases import Leases
+from raftmq.pop.offsets import ForgetOffsets, Offsets
+from raftmq.pop.results import Result
 from raftmq.pop.serving import Serving
 from raftmq.pop.wishes import Wish, Wishes
 
@@ -156,6 +163,64 @@ def counts_the_releases_of_one_history(patch: Patch) -> None:
     patch.set(Delays, "release", counted)
 
 
+def believes_a_feed_of_an_earlier_filter(patch: Patch) -> None:
+    """151"""
+    feed = Serving._feed
+
+    def believing(self: Serving, call: Feed) -> Result:
+        return feed(self, msgspec.structs.replace(call, subscription=-1))
+
+    patch.set(Serving, "_feed", believing)
+
+
+def hands_out_what_it_was_told_before_the_filter(patch: Patch) -> None:
+    """152"""
+    patch.set(Backlog, "set_filtered", lambda self, is_filtered: None)
+
+
+def takes_a_filter_that_goes_for_another_one(patch: Patch) -> None:
+    """153"""
+    resubscribed = Serving.resubscribed
+
+    def stays(self: Serving, topic: int, name: str) -> None:
+        if self._subscriptions.of(topic, name):
+            resubscribed(self, topic, name)
+
+    patch.set(Serving, "resubscribed", stays)
+
+
+def numbers_settlements_by_handle_with_the_others(patch: Patch) -> None:
+    """154"""
+    settle = Serving._settle
+
+    def together(self: Serving, call: Settle, now: int) -> Result:
+        return settle(self, msgspec.structs.replace(call, by_handle=False), now)
+
+    patch.set(Serving, "_settle", together)
+
+
+def lets_late_members_begin_a_deleted_group_again(patch: Patch) -> None:
+    """155"""
+    forget = Offsets.forget
+
+    def unfenced(self: Offsets, command: ForgetOffsets, now: int) -> Result:
+        result = forget(self, command, now)
+        self._fences.clear()
+        return result
+
+    patch.set(Offsets, "forget", unfenced)
+
+
+def forgets_deletions_in_a_snapshot(patch: Patch) -> None:
+    """156"""
+    dump = Offsets.dump_owned
+
+    def without(self: Offsets) -> list[Any]:
+        return dump(self)[:2]
+
+    patch.set(Offsets, "dump_owned", without)
+
+
 MUTANTS = (
     Mutant(
         number=140,
@@ -243,6 +308,54 @@ MUTANTS = (
         what="State depends on void timers, which a replica that was restored does not have.",
         killers=("R21",),
         plant=counts_the_releases_of_one_history,
+        is_popping=True,
+    ),
+    Mutant(
+        number=151,
+        name="feed-of-an-earlier-filter",
+        what="What a leader told under an earlier filter is taken in after a change.",
+        killers=("Q23",),
+        plant=believes_a_feed_of_an_earlier_filter,
+        is_popping=True,
+    ),
+    Mutant(
+        number=152,
+        name="told-before-the-filter",
+        what="What was read ahead goes out, though the first filter does not let it through.",
+        killers=("Q23", "Q8", "assert"),
+        plant=hands_out_what_it_was_told_before_the_filter,
+        is_popping=True,
+    ),
+    Mutant(
+        number=153,
+        name="filter-that-stays",
+        what="A group whose filter is taken away goes on to be told as if it had one.",
+        killers=("Q16", "Q8", "Q23", "R21"),
+        plant=takes_a_filter_that_goes_for_another_one,
+        is_popping=True,
+    ),
+    Mutant(
+        number=154,
+        name="one-row-of-numbers",
+        what="Settlements by handle have the numbers of the consumer's own ones.",
+        killers=("Q14",),
+        plant=numbers_settlements_by_handle_with_the_others,
+        is_popping=True,
+    ),
+    Mutant(
+        number=155,
+        name="deleted-group-begins-again",
+        what="A late commit of a member begins a consumer group again that was deleted.",
+        killers=("Q24",),
+        plant=lets_late_members_begin_a_deleted_group_again,
+        is_popping=True,
+    ),
+    Mutant(
+        number=156,
+        name="deletions-not-in-snapshot",
+        what="A replica that was restored carries a deletion out again.",
+        killers=("R21", "Q24"),
+        plant=forgets_deletions_in_a_snapshot,
         is_popping=True,
     ),
 )

@@ -253,6 +253,7 @@ MUTANTS = (
         name="strange-ack-stalls",
         what="After an ack that no lease belongs to nothing is taken back [#5408, #3443].",
         killers=(
+            "R21",
             "Q8",
             "Q14",
             "Q16",
@@ -347,6 +348,7 @@ MUTANTS = (
         name="failed-key-freed",
         what="In an ordered group a message that failed lets the next one of its key go.",
         killers=(
+            "R21",
             "Q19",
             "assert",
         ),

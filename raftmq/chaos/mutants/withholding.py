@@ -128,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
         number=110,
         name="delays-early",
         what="Delayed messages fall due by a clock that is ahead of the log's.",
-        killers=("Q20", "Q21"),
+        killers=("R21", "Q20", "Q21"),
         plant=releases_early,
         is_popping=True,
     ),

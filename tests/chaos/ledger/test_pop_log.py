@@ -44,6 +44,21 @@ def test_machine_agrees_with_the_ledger(modes: tuple[tuple[Mode, Policy], ...]) 
     assert withheld == {"released", "taken back", "committed", "rolled back", "fenced", "copied"}
 
 
+def test_random_logs_have_offsets_deletions_handles_and_feeds_that_cross_filters() -> None:
+    late = by_handle = deleted = 0
+    for seed in range(6):
+        one = log(seed, ORDERED if seed % 2 else PLAIN)
+        ledger = one.play(300)
+        assert not ledger.breaches, (seed, ledger.breaches[0])
+        assert ledger.committed.commands > 15
+        late += one.filters.late
+        by_handle += sum(len(said) for (_, _, is_so), said in one.last.items() if is_so)
+        deleted += one.machine.offsets.forgotten > 0
+    assert late > 2
+    assert by_handle > 10
+    assert deleted > 2
+
+
 def test_nothing_that_was_handed_out_or_traced_piles_up() -> None:
     one = log(3)
     one.play(50)
