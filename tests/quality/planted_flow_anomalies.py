@@ -61,9 +61,12 @@ class FlowScript:
         found = [("out/0", row, offset) for offset, row in enumerate(rows)]
         self.recorder.ok_many(operation, found)
 
-    def reset(self, target: int, group: str = "r") -> None:
+    def reset(self, target: int, group: str = "r", *, done: bool = True) -> None:
         operation = self.recorder.invoke(4, "reset", f"{group} t/0", target)
-        self.recorder.ok(operation)
+        if done:
+            self.recorder.ok(operation)
+        else:
+            self.recorder.fail(operation)
         self.now += 1
 
     def cloned(self, target: int) -> None:
@@ -171,6 +174,17 @@ def right_instances(script: FlowScript) -> None:
     script.read(12, 0, 1, 2, 3)
 
 
+def right_commit_that_sends_nothing(script: FlowScript) -> None:
+    for value in range(2):
+        script.sent(value, value)
+    script.read(11, 0, 1)
+    script.committed(11, 2)
+    script.reset(0, "b@one")
+    # The place stands already, as far as the instance knows, so nothing is sent.
+    script.committed(11, 2)
+    script.read(11, 0, 1)
+
+
 def right_lives(script: FlowScript) -> None:
     script.put(1, 1)
     script.taken(1, 1)
@@ -184,6 +198,7 @@ RIGHT: list[tuple[Plant, Check]] = [
     (right_hand_off, hand_off),
     (right_resets, resets),
     (right_instances, instances),
+    (right_commit_that_sends_nothing, instances),
     (right_lives, check_topic_lives),
 ]
 
@@ -271,6 +286,33 @@ def instance_goes_back(script: FlowScript) -> None:
     script.read(12, 0)
 
 
+def instance_goes_back_before_a_reset(script: FlowScript) -> None:
+    instance_goes_back(script)
+    script.reset(0, "b@one")
+    script.read(12, 0, 1)
+
+
+def instance_goes_back_after_a_reset_that_was_refused(script: FlowScript) -> None:
+    script.reset(0, "b@one", done=False)
+    instance_goes_back(script)
+
+
+def instance_goes_back_to_a_reset_of_long_ago(script: FlowScript) -> None:
+    script.read(11, 0)
+    script.reset(0, "b@one")
+    instance_goes_back(script)
+
+
+def instance_skips_to_a_reset_of_long_ago(script: FlowScript) -> None:
+    script.read(11, 0, 1, 2, 3)
+    script.reset(3, "b@one")
+    script.read(11, 3)
+    script.reset(0, "b@one")
+    script.read(11, 0)
+    script.committed(11, 1)
+    script.read(11, 3)
+
+
 def instance_never_gets_it(script: FlowScript) -> None:
     script.sent(0, 0)
     script.sent(1, 1)
@@ -306,6 +348,10 @@ PLANTS: list[tuple[str, Plant, Check]] = [
     ("instance-skipped", instance_skips, instances),
     ("instance-skipped", new_life_skips, instances),
     ("instance-went-back", instance_goes_back, instances),
+    ("instance-went-back", instance_goes_back_before_a_reset, instances),
+    ("instance-went-back", instance_goes_back_after_a_reset_that_was_refused, instances),
+    ("instance-went-back", instance_goes_back_to_a_reset_of_long_ago, instances),
+    ("instance-skipped", instance_skips_to_a_reset_of_long_ago, instances),
     ("instance-lost", instance_never_gets_it, instances),
     ("topic-ghost", message_of_the_former_topic, check_topic_lives),
     ("topic-ghost", message_after_the_deletion, check_topic_lives),

@@ -16,6 +16,8 @@ A *life* is one process of an instance; two lives of one instance never overlap.
 
 Invariants:
 - What retention dropped is passed over: `earliest` says how far that may be, by queue.
+- A reset explains a poll only if it began before the poll was answered, and was not over before
+  the newest commit that the poll follows.
 """
 
 from collections import Counter, defaultdict
@@ -40,13 +42,25 @@ class _Read(NamedTuple):
     offset: int
 
 
+class _Commit(NamedTuple):
+    """A place that an instance committed, for sure."""
+
+    since: int
+    """Row from which on it may have happened: a call that finds its place committed already, by
+    the automatic commit, sends nothing, but no commit is older than what it rests on was polled."""
+    end: int
+    """Row of the answer."""
+    offset: int
+    """The next message to read."""
+
+
 @dataclass(slots=True)
 class _Queue:
     """What concerns one instance and one queue."""
 
     name: str
     reads: list[_Read] = field(default_factory=list)
-    commits: list[tuple[Call, int]] = field(default_factory=list)
+    commits: list[_Commit] = field(default_factory=list)
     resets: list[Reset] = field(default_factory=list)
     earliest: int = 0
 
@@ -88,7 +102,10 @@ def _queues_of(history: History) -> dict[str, _Queue]:
                 found.setdefault(name, _Queue(name)).reads.append(_Read(row.call, row.offset))
         else:
             of_queue = found.setdefault(row.key, _Queue(row.key))
-            of_queue.commits.append((row.call, number_of(row.value)))
+            # A life that has read nothing of the queue commits nothing of it.
+            if of_queue.reads and of_queue.reads[-1].call.process == row.call.process:
+                since = of_queue.reads[-1].call.begin
+                of_queue.commits.append(_Commit(since, row.call.end, number_of(row.value)))
     for name, resets in resets_of(history).items():
         if name in found:
             found[name].resets = resets
@@ -109,29 +126,32 @@ def _look_at_order(found: Found, queue: _Queue) -> None:
     for call, offset in queue.reads:
         found.compared += 1
         is_new = call.process != process
-        first = [one for one in queue.resets if one.call.begin < call.end]
-        is_told = any(offset == max(one.target, queue.earliest) for one in first)
+        committed, places = _places(queue, call)
+        is_explained = any(offset == max(place, queue.earliest) for place in places)
         # Within a life, too, an instance that lost its queues for a while goes on at its commit.
-        lowest, highest = _floor(queue, call), reached if is_new else at
-        if not is_told and offset > max(highest, queue.earliest):
+        lowest, highest = min([committed, *places]), reached if is_new else at
+        if not is_explained and offset > max(highest, queue.earliest):
             fact = f"{queue.name}: offset {offset} came, and {highest} would have been next"
             found.note("instance-skipped", fact, call)
-        elif not is_told and offset < lowest:
+        elif not is_explained and offset < lowest:
             fact = f"{queue.name}: offset {offset} came, though it had come to {lowest}"
             found.note("instance-went-back", fact, call)
         at, process = offset + 1, call.process
         reached = max(reached, at)
 
 
-def _floor(queue: _Queue, call: Call) -> int:
-    """The least place to go on from: the newest commit, or a reset that may be later than it."""
-    floor = 0
-    for commit, offset in queue.commits:
-        if commit.end < call.begin:
-            # A reset that was answered before the commit began is over; others may come after it.
-            others = [one.target for one in queue.resets if not one.is_over(commit.begin)]
-            floor = min([offset, *others])
-    return floor
+def _places(queue: _Queue, call: Call) -> tuple[int, list[int]]:
+    """Where a poll may go on: the newest commit before it, and the resets that may be later."""
+    commits = [one for one in queue.commits if one.end < call.begin]
+    newest = commits[-1] if commits else _Commit(0, 0, 0)
+    # A reset that was over before the commit can have been is undone by it; one that begins after
+    # the poll explains nothing of it.
+    places = [
+        one.target
+        for one in queue.resets
+        if one.call.begin < call.end and not one.is_over(newest.since)
+    ]
+    return newest.offset, places
 
 
 def _look_for_lost(found: Found, queue: _Queue, end: int) -> None:

@@ -77,10 +77,11 @@ class Found:
 
 
 def resets_of(history: History) -> dict[str, list[Reset]]:
-    """By group and queue: all resets, in order."""
+    """By group and queue: all resets that may have happened, in order."""
     asked: dict[tuple[int, str], Reset] = {}
     for row in rows_of(history, RESET):
-        if row.key:
+        # One that was refused explains nothing, and would be "not over" to the end.
+        if row.key and row.call.outcome is not RowType.FAIL:
             asked[row.call.operation, row.key] = Reset(row.call, number_of(row.value))
     found: dict[str, list[Reset]] = defaultdict(list)
     for (_, key), reset in asked.items():

@@ -80,7 +80,8 @@ class Resets:
         }
         self._clones = 0
         self._is_cloned = trio.Event()
-        self._is_moved = False
+        # The group that pops was, once at least.
+        self._was_reset = False
         self.clone = ""
         """The group that was made as a clone; empty: none was yet."""
         self.ends: dict[int, int] | None = None
@@ -263,7 +264,7 @@ class Resets:
         Raises:
             Unavailable, OutcomeUnknown: nobody could be reached.
         """
-        while is_wanted() or not self._is_moved:
+        while is_wanted() or not self._was_reset:
             await trio.sleep(random.expovariate(1 / MOVE_SECONDS))
             name = random.choice([POPPED, POPPED, *map(instance_name, INSTANCES)])
             if not self.clone and random.random() < 0.4:
@@ -292,7 +293,7 @@ class Resets:
             self._recorder.unknown(operation)
         else:
             self._counts["resets"] += 1
-            self._is_moved |= name == POPPED
+            self._was_reset |= name == POPPED
             self._recorder.ok(operation)
 
     async def _clone(self, mq: Client, process: int) -> None:
