@@ -490,8 +490,7 @@ class Consumer:
                 self._router.last_error = str(error)
 
     async def _commit_done(self, *, is_renewal: bool = False) -> None:
-        done = {cursor: cursor.done for cursor in self._owned()}
-        await self._commit(done, None, is_renewal=is_renewal)
+        await self._commit({c: c.done for c in self._owned()}, None, is_renewal=is_renewal)
 
     async def _commit(
         self, wanted: dict[Cursor, int], timeout: float | None, *, is_renewal: bool = False
@@ -504,17 +503,18 @@ class Consumer:
         # One number for all: they were all read off at this moment.
         self._sequence += 1
         sequence = self._sequence
-        lost: list[Cursor] = []
-        left = seconds_left(self._router, timeout)
+        lost, left = list[Cursor](), seconds_left(self._router, timeout)
         for partition_group, part in by_partition.items():
             epochs = {cursor.queue_number: cursor.epoch for cursor in part if cursor.epoch}
             offsets = {cursor.queue_number: offset for cursor, offset in part.items()}
+            for cursor in part:
+                cursor.commit_sent(sequence)
             fenced = await self._commit_at(partition_group, offsets, epochs, sequence, left())
             for cursor, offset in part.items():
                 if cursor.queue_number in fenced:
                     lost.append(cursor)
                 else:
-                    cursor.committed = offset
+                    cursor.commit_answered(sequence, offset)
         if lost and self._assigned is not None:
             self._assigned.lose(lost)
         return lost

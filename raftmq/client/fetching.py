@@ -77,6 +77,7 @@ class Cursor:
         "group",
         "handed",
         "queue_number",
+        "sent",
         "strikes",
         "tail",
         "version",
@@ -98,7 +99,9 @@ class Cursor:
         self.done = offset
         """The offset after the last message that the application is done with."""
         self.committed: int | None = None
-        """What was committed last by this consumer."""
+        """What was committed last; None: not known, as nothing was, or a commit has no answer."""
+        self.sent = 0
+        """The number of the last commit that was sent."""
         self.error: RaftmqError | None = None
         """Why it stands still."""
         self.strikes = 0
@@ -118,6 +121,15 @@ class Cursor:
         self.error = None
         self.strikes = 0
         self.tail = None
+
+    def commit_sent(self, sequence: int) -> None:
+        """A commit leaves: until its answer comes, the log may have it or not."""
+        self.sent, self.committed = sequence, None
+
+    def commit_answered(self, sequence: int, offset: int) -> None:
+        """A commit was done; one that was overtaken by a later one tells nothing."""
+        if sequence == self.sent:
+            self.committed = offset
 
     def pass_over(self, offset: int) -> None:
         """What lies before `offset` and was not fetched is not wanted."""

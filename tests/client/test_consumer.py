@@ -12,7 +12,7 @@ import pytest
 from raftmq.batch import encode
 from raftmq.batch.columns import U32, vector
 from raftmq.client import Client, Consumer, connect, fetching, router
-from raftmq.errors import Reason, Rejected, Unavailable, UnreadableBatch
+from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable, UnreadableBatch
 from raftmq.log.record import Kind
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
@@ -208,6 +208,42 @@ async def test_commit_survives_a_change_of_leader(cluster: FakeCluster) -> None:
             cluster.move(group, cluster.leaders[group] % 3 + 1)
         await c.commit()
         assert await c.committed() == {0: 4, 1: 4, 2: 4}
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_commit_of_an_earlier_place_is_sent_after_a_commit_without_an_answer(
+    cluster: FakeCluster, is_cancelled: bool
+) -> None:
+    fill(cluster, queues=1, messages=30)
+
+    def lose_commits(_: FakeNode, frame: Frame) -> Fate:
+        return Fate.APPLIED_AND_IGNORED if frame.kind == FrameKind.COMMIT else Fate.DONE
+
+    async with opened(cluster) as mq, mq.consumer("orders", group="g") as c:
+        assert len(await c.fetch(10)) == 10
+        await c.commit()
+        assert len(await c.fetch(10)) == 10
+        cluster.fate = lose_commits
+        if is_cancelled:
+            with anyio.move_on_after(0.1):
+                await c.commit()
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await c.commit(timeout=0.1)
+        cluster.fate = lambda _, __: Fate.DONE
+        assert await c.committed() == {0: 20}
+        await c.seek(queue=0, offset=10)
+        await c.commit({0: 10})
+        assert await c.committed() == {0: 10}
+
+
+async def test_answer_to_an_overtaken_commit_does_not_say_what_is_committed() -> None:
+    cursor = fetching.Cursor(queue_number=QUEUE, group=1, offset=0)
+    cursor.commit_sent(1)
+    cursor.commit_sent(2)
+    cursor.commit_answered(2, 20)
+    cursor.commit_answered(1, 10)
+    assert cursor.committed == 20
 
 
 @pytest.mark.parametrize(
