@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from raftmq.errors import Unavailable
-from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import FrameKind, Probe, ProbeReply
 
 from .group import Group, node_of
@@ -72,13 +71,11 @@ class Clocks:
                 self._node.start_soon(self._ask, link)
 
     async def _ask(self, link: PeerLink) -> None:
-        header = pack(Probe(self._node.id, self._node.incarnation))
+        probe = Probe(self._node.id, self._node.incarnation)
         with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
-            frame = await link.request(FrameKind.PROBE, header)
-            if frame.kind != FrameKind.ERROR:
-                now = trio.current_time()
-                shown = unpack(ProbeReply, frame.header).now_ms
-                self._leads[link.peer.id] = now, shown - now * 1000
+            reply = await link.ask(FrameKind.PROBE, probe, ProbeReply)
+            now = trio.current_time()
+            self._leads[link.peer.id] = now, reply.now_ms - now * 1000
 
     def agreed_ms(self, group: Group) -> int:
         """The time that a majority of a group's voters has reached, in milliseconds since 1970; 0

@@ -49,7 +49,7 @@ from raftmq.log.faults import DiskFull, Dropped, LogFault, RotFound
 from raftmq.log.record import Kind, Record
 from raftmq.log.store import LogStore
 from raftmq.pop.machine import PartitionMachine
-from raftmq.wire.codec import pack, unpack
+from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ErrorReply,
@@ -332,12 +332,10 @@ async def _ask(link: PeerLink, request: RepairRange) -> tuple[int, bytes]:
     """The size of the peer's snapshot file, and a piece of it. Cancelling drops the answer."""
     try:
         with trio.fail_after(ASK_SECONDS_MAX):
-            frame = await link.request(FrameKind.REPAIR, pack(request))
+            found, data = await link.ask_with_body(FrameKind.REPAIR, request, RepairedRange)
     except (Unavailable, trio.TooSlowError) as error:
         raise _Lacking from error
-    if frame.kind == FrameKind.ERROR:
-        raise _Lacking
-    return unpack(RepairedRange, frame.header).count, bytes(frame.body)
+    return found.count, data
 
 
 def _ends(machine: Machine) -> dict[int, int]:

@@ -135,13 +135,20 @@ class PeerLink:
             Declined: the other node refused.
             Unavailable: as `request`, or the answer cannot be read: it comes from other software.
         """
+        found, _ = await self.ask_with_body(kind, question, answer, body)
+        return found
+
+    async def ask_with_body(
+        self, kind: int, question: msgspec.Struct, answer: type[S], body: Sequence[bytes] = ()
+    ) -> tuple[S, bytes]:
+        """As `ask`; the answer and its body."""
         frame = await self.request(kind, pack(question), body)
         try:
             if frame.kind == FrameKind.ERROR:
                 raise Declined(unpack(ErrorReply, frame.header))
             if frame.kind != kind | REPLY:
                 raise ProtocolError(f"a frame of kind {frame.kind} answers one of kind {kind}")
-            return unpack(answer, frame.header)
+            return unpack(answer, frame.header), frame.body
         except ProtocolError as error:
             raise Unavailable(f"node {self.peer.id} gave no answer to read: {error}") from error
 

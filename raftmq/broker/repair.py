@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from raftmq.errors import CorruptRecord, ProtocolError, Unavailable
+from raftmq.errors import CorruptRecord, Unavailable
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost, RotFound
 from raftmq.log.record import Record, decode_many
 from raftmq.log.rewrite import PIECE_BYTES, NotProven, Rewrite
@@ -353,19 +353,16 @@ def _sound(group: Group, low: int, high: int) -> list[Record]:
 
 async def _ask_peer(link: PeerLink, number: int, low: int, high: int) -> list[Record]:
     """What one peer gives. Raises `NobodyHas` with its reason. Cancelling drops the answer."""
-    header = pack(RepairRange(number, low, high))
+    request = RepairRange(number, low, high)
     try:
         with trio.fail_after(ASK_SECONDS_MAX):
-            frame = await link.request(FrameKind.REPAIR, header)
+            _, body = await link.ask_with_body(FrameKind.REPAIR, request, RepairedRange)
+        records = decode_many(body)
     except Unavailable as error:
         raise NobodyHas(str(error)) from error
     except trio.TooSlowError as error:
         raise NobodyHas("no answer") from error
-    try:
-        if frame.kind == FrameKind.ERROR:
-            raise NobodyHas(unpack(ErrorReply, frame.header).message)
-        records = decode_many(frame.body)
-    except (CorruptRecord, ProtocolError) as error:
+    except CorruptRecord as error:
         raise NobodyHas(f"its answer was damaged: {error}") from error
     if not records or records[0].index != low or len(records) > high - low:
         raise NobodyHas("its answer was for other records")

@@ -35,14 +35,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from raftmq.errors import ProtocolError, Unavailable
+from raftmq.errors import Unavailable
 from raftmq.log.faults import LogFault
 from raftmq.log.record import Kind
 from raftmq.pop.catalog import SYSTEM_GROUP
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.replicas import RetireReplica, generation_of, member_id, member_of, replica_of
 from raftmq.pop.results import Changed, Result
-from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import Admin, AdminDone, FrameKind
 
 from .group import node_of
@@ -227,12 +226,10 @@ class Replicas:
 
 
 async def _ask(link: PeerLink, command: RetireReplica) -> int:
-    header = pack(Admin(msgspec.to_builtins(command)))
+    question = Admin(msgspec.to_builtins(command))
     # Any answer but a member's id means: ask again.
-    with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable, ProtocolError):
-        frame = await link.request(FrameKind.ADMIN, header)
-        if frame.kind != FrameKind.ERROR:
-            return _taker([unpack(AdminDone, frame.header).result])
+    with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
+        return _taker([(await link.ask(FrameKind.ADMIN, question, AdminDone)).result])
     return 0
 
 

@@ -12,6 +12,8 @@ from raftmq.broker.settings import Log
 from raftmq.broker.tickets import Callback
 from raftmq.log.record import Kind
 from raftmq.pop.machine import PartitionMachine
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import REPLY
 from tests.broker.cluster import Cluster, RawClient
 from tests.broker.popping import Consumer, with_group
 from tests.broker.scenario import QUEUE
@@ -108,6 +110,26 @@ def test_two_of_three_that_differ_are_rebuilt_while_messages_flow() -> None:
         borders.assert_alike()
         _, bodies = await alice.pop(borders.sent)
         assert len(bodies) == borders.sent
+
+    run(job)
+
+
+def test_answer_of_a_peer_that_cannot_be_read_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def garbled(kind: int, *_: object) -> Frame:
+        return Frame(kind | REPLY, 1, b"\xff", b"")
+
+    async def job(borders: Borders, alice: Consumer) -> None:
+        await borders.pass_one()
+        wrong = borders.followers[0]
+        first = borders.cluster.nodes[wrong].links.all()[0]
+        monkeypatch.setattr(first, "request", garbled)
+        borders.differ(wrong)
+        await borders.pass_one()
+        await borders.pass_one()
+        assert borders.mended(wrong) == 1
+        borders.assert_alike()
 
     run(job)
 

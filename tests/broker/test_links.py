@@ -22,7 +22,7 @@ from raftmq.log.record import Kind
 from raftmq.pop.catalog import Node, PutNode
 from raftmq.pop.commands import encode_commands
 from raftmq.wire.codec import pack
-from raftmq.wire.frame import Frame, encode_frame
+from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
 from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import in_cluster
@@ -136,6 +136,39 @@ def test_stranger_who_says_superseded_ends_no_node() -> None:
         assert sorted(cluster.nodes) == [1, 2, 3]
 
     in_cluster(scenario)
+
+
+def test_guest_whose_answers_cannot_be_read_ends_no_node() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("orders", 3)
+        process = Process(Machine("evil", cluster.agenda, MemoryFiles()), cluster.agenda, seed=1)
+        listener = await cluster.network.listen(process, 80)
+        asked: set[int] = set()
+        async with trio.open_nursery() as nursery, AsyncExitStack() as strangers:
+            for number in (1, 2, 3):
+                client = await strangers.enter_async_context(cluster.connection(number))
+                hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80)
+                await client.ask(FrameKind.HELLO, hello, Welcome)
+                nursery.start_soon(answer_garbage, await listener.accept(), asked)
+            # Nodes ask for clocks less than three times a minute.
+            await trio.sleep(25)
+            nursery.cancel_scope.cancel()
+        assert sorted(cluster.nodes) == [1, 2, 3]
+
+    in_cluster(scenario)
+
+
+async def answer_garbage(stream: trio.abc.Stream, asked: set[int]) -> None:
+    """Say Welcome, then answer every question with what nobody can read."""
+    welcome = Welcome(PROTOCOL, "test", 77, "x", "x", 1 << 20, 1 << 20)
+    await stream.send_all(b"".join(encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))))
+    parser = FrameParser(1 << 20)
+    while data := await stream.receive_some():
+        parser.feed(bytes(data))
+        for frame in parser.frames():
+            asked.add(frame.kind)
+            parts = encode_frame(frame.kind | REPLY, frame.correlation, b"\xff")
+            await stream.send_all(b"".join(parts))
 
 
 def test_link_to_a_node_that_moved_is_cut_at_once() -> None:

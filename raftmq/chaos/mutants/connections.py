@@ -6,10 +6,10 @@ strangers and outages.
 
 from raftmq.chaos.mutants.mutant import Mutant, later
 
-_SECONDS = 20.0
 
-
-def _mutant(number: int, name: str, what: str, killer: str, plant: str, *kinds: str) -> Mutant:
+def _mutant(
+    number: int, name: str, what: str, killer: str, plant: str, *kinds: str, seconds: float = 20.0
+) -> Mutant:
     return Mutant(
         number=number,
         name=name,
@@ -18,7 +18,7 @@ def _mutant(number: int, name: str, what: str, killer: str, plant: str, *kinds: 
         plant=later("raftmq.chaos.sim.connection_mutants", plant),
         kinds=kinds or ("strangers",),
         workload="log",
-        seconds=_SECONDS,
+        seconds=seconds,
     )
 
 
@@ -41,4 +41,6 @@ MUTANTS = (
             "takes_any_address"),
     _mutant(219, "own-guest", "A Hello under the node's own number makes it its own guest.", "bug",
             "links_back_to_itself"),
+    _mutant(231, "clocks-read-answers", "The task that asks for clocks reads answers by itself, "
+            "and one that cannot be read ends it.", "bug", "clocks_read_answers", seconds=40.0),
 )  # fmt: skip

@@ -1,20 +1,23 @@
-"""What plants mutants 211 to 219: bugs of links and connections.
+"""What plants mutants 211 to 219 and 231 to 239: bugs of links and connections.
 
 Their table stands in `raftmq.chaos.mutants.connections`, which needs no event loop.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import trio
 
 from raftmq.broker import connection, members, peers, requests
 from raftmq.broker.acquaintances import SUPERSEDED, Superseded
+from raftmq.broker.clocks import Clocks
 from raftmq.broker.connection import Connection, Load
 from raftmq.broker.links import Links
 from raftmq.broker.peers import PeerLink
 from raftmq.chaos.mutants.mutant import Patch
+from raftmq.errors import Unavailable
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.messages import ErrorReply, Hello
+from raftmq.wire.messages import ErrorReply, FrameKind, Hello, Probe, ProbeReply
 
 
 class _Fatal(BaseException):
@@ -85,9 +88,9 @@ def trusts_answers(patch: Patch) -> None:
 
     async def ask(link: PeerLink, kind: int, question: Any, answer: Any, body: Any = ()) -> Any:
         frame = await link.request(kind, pack(question), body)
-        return unpack(answer, frame.header)
+        return unpack(answer, frame.header), frame.body
 
-    patch.set(PeerLink, "ask", ask)
+    patch.set(PeerLink, "ask_with_body", ask)
 
 
 def takes_any_address(patch: Patch) -> None:
@@ -113,3 +116,17 @@ def links_back_to_itself(patch: Patch) -> None:
     original, parted = Links.meet, Links.part
     patch.set(Links, "meet", meet)
     patch.set(Links, "part", part)
+
+
+def clocks_read_answers(patch: Patch) -> None:
+    """231"""
+
+    async def ask(clocks: Clocks, link: PeerLink) -> None:
+        probe = Probe(clocks._node.id, clocks._node.incarnation)
+        with suppress(Unavailable):
+            frame = await link.request(FrameKind.PROBE, pack(probe))
+            now = trio.current_time()
+            shown = unpack(ProbeReply, frame.header).now_ms
+            clocks._leads[link.peer.id] = now, shown - now * 1000
+
+    patch.set(Clocks, "_ask", ask)

@@ -59,6 +59,11 @@ READ_BYTES = 512 * 1024
 PAUSE_SECONDS = 0.15
 """Between two attacks of a stranger, on average."""
 LOOK_SECONDS = 0.25
+GUEST = 1000
+"""Strangers who stay are nodes from this number on."""
+STAY_SECONDS = 30.0
+"""Half of the strangers stay after their attacks, as guests who answer: so much longer, or until
+the heal. Nodes ask some questions less than three times a minute."""
 GONE_SECONDS = 5.0
 """After so long without strangers, no node may look for one."""
 
@@ -89,20 +94,25 @@ class _Stranger:
         machine = Machine(self._host, stage.agenda, MemoryFiles())
         self._process = Process(machine, stage.agenda, seed=self._number)
         self._scope = trio.CancelScope()
+        self._attacking = trio.CancelScope()
         self._streams: list[Stream] = []
         self._endless: list[Stream] = []
 
     def leave(self) -> None:
-        """It goes, and all it has open with it."""
-        self._scope.cancel()
+        """Its attacks end: it goes, and all it has open with it; or it stays as a guest."""
+        self._attacking.cancel()
 
     async def run(self) -> None:
-        """Attack until it leaves."""
+        """Attack until `leave`, then stay or not."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen, nursery)
                 nursery.start_soon(self._look)
-                await self._attack()
+                with self._attacking:
+                    await self._attack()
+                if self._random.random() < 0.5:
+                    await self._stay()
+                self._scope.cancel()
         self._process.die()
         self._stage.cluster.network.process_ended(self._process)
         self._stage.agenda.call_after(GONE_SECONDS, self._look_for_attempts)
@@ -116,6 +126,19 @@ class _Stranger:
             with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(1):
                 await self._random.choice(attacks)()
             await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
+
+    async def _stay(self) -> None:
+        """Be a guest and nothing else, until the heal at the latest."""
+        until = trio.current_time() + STAY_SECONDS
+        for stream in self._streams:
+            await stream.aclose()
+        hello = Hello(PROTOCOL, "test", GUEST + self._number, "", "stranger", self._host, PORT)
+        greeting = b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello)))
+        while trio.current_time() < until and not self._stage.is_healing:
+            if not self._streams[-1:] or not self._streams[-1].is_open:
+                with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(1):
+                    await self._open(greeting)
+            await trio.sleep(LOOK_SECONDS)
 
     async def _open(self, *parts: bytes) -> Stream:
         network = self._stage.cluster.network
