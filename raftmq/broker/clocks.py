@@ -67,7 +67,7 @@ class Clocks:
         self._own_lead = lead
         if is_asking and now - self._asked_at >= ASK_SECONDS:
             self._asked_at = now
-            for link in self._node.links.all():
+            for link in self._node.links.members():
                 self._node.start_soon(self._ask, link)
 
     async def _ask(self, link: PeerLink) -> None:

@@ -277,8 +277,8 @@ class Comparing:
                 machine.serving.take_traced()
 
     async def _fetch(self, group: Group, index: int, crc: int) -> bool:
-        """Get the snapshot with this CRC from any node that has it, in the place of the own one."""
-        for link in self._node.links.all():
+        """Get the snapshot with this CRC from a member that has it, in the place of the own one."""
+        for link in self._node.links.members():
             try:
                 with trio.move_on_after(60 * ASK_SECONDS_MAX):
                     if await self._fetch_from(link, group, index, crc):

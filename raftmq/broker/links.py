@@ -17,6 +17,8 @@ Invariants:
 - There is one link to each node that the settings or the catalog named, and to guests, and none to
   this node itself; a node that was removed from the cluster loses its link.
 - No more than `GUESTS_MAX` links lead where only a `Hello` pointed.
+- The word of a guest decides nothing but what a node without a catalog asks at its start: clocks,
+  tables and copies come from members.
 - The word of one peer ends no node: that its data folder was replaced must be confirmed by the
   leader of the system group, over the link to a member.
 
@@ -83,6 +85,13 @@ class Links:
     def all(self) -> list[PeerLink]:
         """All links, by the other node's number."""
         return [self._links[number] for number in sorted(self._links)]
+
+    def members(self) -> list[PeerLink]:
+        """Those to nodes that the settings or the catalog name, no guests: what these say counts.
+
+        A leader that this node's catalog does not know yet is left out, too.
+        """
+        return [link for link in self.all() if link.peer.id not in self._guests]
 
     def connect(self) -> None:
         """Have a link to each other node that the settings or the catalog name."""
@@ -207,9 +216,8 @@ class Links:
         for _ in range(CONFIRM_ROUNDS):
             with trio.move_on_after(ANSWER_SECONDS_MAX):
                 async with trio.open_nursery() as nursery:
-                    for link in self.all():
-                        if link.peer.id in self._listed and link.peer.id not in self._guests:
-                            nursery.start_soon(self._ask_for_folder, link)
+                    for link in self.members():
+                        nursery.start_soon(self._ask_for_folder, link)
             await trio.sleep(CONFIRM_SECONDS)
         self._is_confirming = False
 

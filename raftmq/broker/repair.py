@@ -236,7 +236,7 @@ class Repairs:
 
     async def _ask(self, number: int, low: int, high: int, *, start: int) -> list[Record]:
         """Some of the records [low, high) from `low` on, from the first peer that has them."""
-        links = self._node.links.all()
+        links = self._node.links.members()
         shift = start % max(1, len(links))
         told = []
         for link in links[shift:] + links[:shift]:

@@ -32,8 +32,8 @@ def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterVi
 
 
 async def ask_all(node: "Node") -> dict[int, ClusterView]:
-    """By node: the routing table as it knows it, of each that answers in time. Cancelling leaves
-    nothing behind."""
+    """By node: the routing table as it knows it, of each member that answers in time. Cancelling
+    leaves nothing behind."""
     views = {node.id: view(node, [])}
 
     async def ask(link: PeerLink) -> None:
@@ -41,7 +41,7 @@ async def ask_all(node: "Node") -> dict[int, ClusterView]:
             views[link.peer.id] = await link.ask(FrameKind.METADATA, Metadata([]), ClusterView)
 
     async with trio.open_nursery() as nursery:
-        for link in node.links.all():
+        for link in node.links.members():
             nursery.start_soon(ask, link)
     return views
 

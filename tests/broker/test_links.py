@@ -158,6 +158,28 @@ def test_guest_whose_answers_cannot_be_read_ends_no_node() -> None:
     in_cluster(scenario)
 
 
+def test_guest_who_claims_a_newer_term_decides_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("orders", 3)
+        process = Process(Machine("evil", cluster.agenda, MemoryFiles()), cluster.agenda, seed=1)
+        listener = await cluster.network.listen(process, 80)
+        asked: set[int] = set()
+        leader = cluster.nodes[cluster.leader(0)]
+        async with cluster.connection(leader.id) as client, trio.open_nursery() as nursery:
+            hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80)
+            await client.ask(FrameKind.HELLO, hello, Welcome)
+            nursery.start_soon(answer_garbage, await listener.accept(), asked)
+            link = leader.links.get(77)
+            assert link is not None
+            await cluster.wait_until(lambda: link.is_connected)
+            assert set(await ask_all(leader)) == {1, 2, 3}
+            await trio.sleep(25)
+            nursery.cancel_scope.cancel()
+        assert asked == {FrameKind.HELLO}, "a guest was asked for its table, or its clock"
+
+    in_cluster(scenario)
+
+
 async def answer_garbage(stream: trio.abc.Stream, asked: set[int]) -> None:
     """Say Welcome, then answer every question with what nobody can read."""
     welcome = Welcome(PROTOCOL, "test", 77, "x", "x", 1 << 20, 1 << 20)

@@ -130,3 +130,4 @@ def clocks_read_answers(patch: Patch) -> None:
             clocks._leads[link.peer.id] = now, shown - now * 1000
 
     patch.set(Clocks, "_ask", ask)
+    patch.set(Links, "members", Links.all)
