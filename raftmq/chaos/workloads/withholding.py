@@ -93,6 +93,8 @@ class Withholding:
         self._stored: dict[int, set[Value]] = {}
         # Transaction → its messages that are stored, with their queues.
         self._halves: dict[str, list[tuple[int, Value]]] = {}
+        # Held while the decider ends a transaction.
+        self._deciding = trio.Lock()
         self.is_draining = False
         """True: the decider ends."""
         self.is_read = False
@@ -313,7 +315,9 @@ class Withholding:
         async def end() -> None:
             await mq.end_transaction(transaction_id, commit=is_commit, timeout=END_SECONDS)
 
-        await self._end(name, process, end, is_commit=is_commit)
+        async with self._deciding:
+            if not self.is_draining:
+                await self._end(name, process, end, is_commit=is_commit)
 
     async def decide(self, mq: Client, process: int, random: Random) -> None:
         """End what producers left open, until all is over.
@@ -344,6 +348,9 @@ class Withholding:
             Unavailable, OutcomeUnknown: nobody could be reached.
         """
         await trio.sleep(max(self._due_at - trio.current_time(), 0))
+        async with self._deciding:
+            # What is being decided now will be in the queues; after it nothing is decided.
+            assert self.is_draining
         listing = self._recorder.invoke(process, OPEN)
         opened = await mq.open_transactions(SHOP)
         self._recorder.ok_many(listing, [(None, one.note, None) for one in opened])
