@@ -118,11 +118,11 @@ class Desk:
             if lease.lost(bits) != bits:
                 self._intake.sources[lease.group].settler.extend(lease, milliseconds, waiter)
         await self._finish(waiter, timeout)
-        gone = [
-            Gone(x.queue_number, x.token, x.base, lost)
-            for x, bits in parts
-            if (lost := x.lost(bits))
-        ]
+        gone = []
+        for lease, bits in parts:
+            if lost := lease.lost(bits):
+                lease.unlisted &= ~lost
+                gone.append(Gone(lease.queue_number, lease.token, lease.base, lost))
         return Settlement(0, gone)
 
     async def extend_one(self, part: Part, seconds: float, *, timeout: float | None = None) -> None:

@@ -9,6 +9,7 @@ Of each of its messages the client knows one of these:
 | in hand | `held` | the application has it |
 | busy | `busy` | a settlement of it is under way |
 | done | `done` | it is settled, and how |
+| unlisted | `unlisted` | the leader's list had it no more, and the application was not told so |
 | lost | `seen` only | it is not ours any more |
 
 Bit n stands for the message at offset `base + n`.
@@ -16,8 +17,8 @@ Bit n stands for the message at offset `base + n`.
 Invariants:
 - A message is shelved at most once under one token: `seen` remembers it, however often a leader
   tells of it. So no answer that comes late or twice hands it out again.
-- `held`, `busy`, and what is in `done` do not overlap, and all are in `seen`; `shelved` is in
-  `held`.
+- `held`, `busy`, `unlisted` and what is in `done` do not overlap, and all are in `seen`; `shelved`
+  is in `held`.
 
 Sources: RocketMQ's checkpoints with bitmaps; Kleppmann, "How to do distributed locking" (tokens).
 """
@@ -59,6 +60,7 @@ class HeldLease:
         "shelved",
         "stale_at",
         "token",
+        "unlisted",
     )
 
     def __init__(
@@ -93,6 +95,8 @@ class HeldLease:
         """Those of them that the application has not seen."""
         self.busy = 0
         """Those of which a settlement is under way."""
+        self.unlisted = 0
+        """Those that count as lost, and are in hand again if the leader lists them after all."""
         self.done: dict[Action, int] = {}
         """Those that are settled, by what was done."""
         self.items: list[Item] = []
@@ -165,6 +169,19 @@ class HeldLease:
             kept |= done
         return bits & ~kept
 
+    def unlist(self, listed: int) -> None:
+        """The leader has listed all that is ours: what it did not name counts as lost."""
+        gone = self.held & ~listed
+        # What the application has not seen may be shelved again, as if it came for the first time.
+        self.seen &= ~(gone & self.shelved)
+        self.unlisted |= gone & ~self.shelved
+        self.lose(gone)
+
+    def relist(self, listed: int) -> None:
+        """The leader lists these: a list that did not was wrong."""
+        self.held |= listed & self.unlisted
+        self.unlisted &= ~listed
+
     def lose(self, bits: int) -> None:
         """Messages that are held are not ours any more."""
         self.held &= ~bits
@@ -190,6 +207,7 @@ class HeldLease:
     def set_done(self, action: Action, bits: int) -> None:
         """Messages are settled, by a request of another kind."""
         self.lose(bits)
+        self.unlisted &= ~bits
         self.done[action] = self.done.get(action, 0) | bits & ~self.busy
 
     def in_hand(self) -> int:
@@ -208,6 +226,7 @@ class HeldLease:
         self.held <<= shift
         self.shelved <<= shift
         self.busy <<= shift
+        self.unlisted <<= shift
         self.done = {action: bits << shift for action, bits in self.done.items()}
         self.grips = [(grip, bits << shift) for grip, bits in self.grips]
         for item in self.items:

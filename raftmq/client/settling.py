@@ -352,6 +352,7 @@ class Settler:
         if rest & lease.busy:
             rest = _join_busy(lease, action, rest, waiter)
         if rest:
+            lease.unlisted &= ~rest
             self._tell_gone(lease, rest, [(waiter, rest)] if waiter is not None else [])
 
     def _item(self, lease: HeldLease, action: Action, delay_ms: int, reason: str) -> Item:

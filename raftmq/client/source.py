@@ -8,7 +8,8 @@ It is answered when something was handed out. The first one on a connection, or 
 |---|---|
 | a token that it does not know | has a new lease: an answer was lost |
 | a token that it knows | has no new messages by it, but for those that it never saw |
-| a token no more | has lost that lease |
+| a token no more | counts that lease as lost |
+| that token again, later | has it in hand again, unless the application was told that it is lost |
 
 Invariants:
 - A lease is forgotten only when a wish is sent and nothing of it was left before: no answer to a
@@ -383,6 +384,7 @@ class Source:
         if not lease.seen:
             lease.set_stale(now)
         bits = lease.place(entry.base, bits)
+        lease.relist(bits)
         if self._listed is not None:
             self._listed[entry.token] = self._listed.get(entry.token, 0) | bits
         stop = lease.base + bits.bit_length()
@@ -403,7 +405,7 @@ class Source:
         if listed is None:
             return
         for token, lease in self.leases.items():
-            lease.lose(lease.held & ~listed.get(token, 0))
+            lease.unlist(listed.get(token, 0))
         self._holder.shelf.sweep()
 
     def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
@@ -454,6 +456,7 @@ class Source:
         for token, lease in list(self.leases.items()):
             if lease.deadline < before and not lease.items:
                 lease.lose(lease.held)
-            if lease.is_over and not lease.items:
+                lease.unlisted = 0
+            if lease.is_over and not lease.items and not lease.unlisted:
                 del self.leases[token]
         self._prune_at = max(16, 2 * len(self.leases))

@@ -9,7 +9,8 @@ from raftmq.wire.popping import Action
 
 FIRST, LAST = 100, 116
 OFFSETS = st.sets(st.integers(FIRST, LAST - 1), max_size=8)
-WORDS = ["listed", "take", "settle", "done", "undo", "lose", "hand off"]
+WORDS = ["listed", "unlist", "take", "settle", "done", "undo", "lose", "hand off"]
+LOST = ("lost", "unlisted", "unseen")
 STEPS = st.lists(st.tuples(st.sampled_from(WORDS), OFFSETS))
 
 
@@ -29,6 +30,8 @@ def state_of(lease: HeldLease, offset: int) -> str:
         return "busy"
     if lease.done.get(Action.ACK, 0) & bit:
         return "done"
+    if lease.unlisted & bit:
+        return "unlisted"
     return "lost" if lease.seen & bit else "unseen"
 
 
@@ -47,10 +50,18 @@ class Model:
         if what == "listed" and offsets:
             base = min(offsets)
             bits = sum(1 << (offset - base) for offset in offsets)
-            lease.shelve(lease.place(base, bits))
+            bits = lease.place(base, bits)
+            lease.relist(bits)
+            lease.shelve(bits)
+            states |= {n: "in hand" for n in offsets if states[n] == "unlisted"}
             states |= {n: "shelved" for n in offsets if states[n] == "unseen"}
             return
-        before, after = {
+        if what == "unlist":
+            lease.unlist(bits_of(lease, offsets))
+            after = {"shelved": "unseen", "in hand": "unlisted"}
+            states |= {n: after.get(s, s) for n, s in states.items() if n not in offsets}
+            return
+        before, then = {
             "listed": ([], ""),
             "take": (["shelved"], "in hand"),
             "settle": (["shelved", "in hand"], "busy"),
@@ -58,7 +69,7 @@ class Model:
             "undo": (["busy"], "in hand"),
             "lose": (["shelved", "in hand"], "lost"),
             # A list of what is ours may come between the commit and its answer.
-            "hand off": (["in hand", "lost"], "done"),
+            "hand off": (["in hand", "lost", "unlisted"], "done"),
         }[what]
         chosen = {n for n in offsets if states[n] in before}
         bits = bits_of(lease, chosen)
@@ -80,7 +91,7 @@ class Model:
                 # Those that are being settled stay so: their own answer tells.
                 busy = {n for n in offsets if states[n] == "busy"}
                 lease.set_done(Action.ACK, bits | bits_of(lease, busy))
-        states |= dict.fromkeys(chosen, after)
+        states |= dict.fromkeys(chosen, then)
 
     def check(self) -> None:
         lease = self.lease
@@ -90,7 +101,7 @@ class Model:
         is_over = not {"shelved", "in hand", "busy"} & set(self.states.values())
         assert lease.is_over == is_over
         everything = lease.mask(lease.base, LAST)
-        lost = {n for n in range(lease.base, LAST) if self.states[n] in ("lost", "unseen")}
+        lost = {n for n in range(lease.base, LAST) if self.states[n] in LOST}
         assert set(offsets_of(lease.base, lease.lost(everything))) == lost
 
 

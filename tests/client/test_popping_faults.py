@@ -1,6 +1,7 @@
 """Consumers that pop, when answers are lost, leaders change and time runs out."""
 
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -10,9 +11,10 @@ from raftmq.errors import OutcomeUnknown, Rejected, Unavailable
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
-from raftmq.wire.popping import Popped
+from raftmq.wire.popping import Pop, Popped
 
 from .fake_cluster import FakeCluster, FakeNode, Fate
+from .fake_popping import FakePopping
 from .popping_cluster import audit, opened, pop_all
 from .test_consumer import QUEUE, add, fill
 
@@ -142,6 +144,60 @@ async def test_lease_that_the_leader_does_not_list_is_lost(cluster: FakeCluster)
             await first[0].ack()
         settles = sum(n.requests.count(FrameKind.SETTLE) for n in cluster.nodes.values())
         assert settles == 0, "what is known to be lost is not asked for"
+
+
+def lie_once(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All connections close, and the first list after that lacks everything."""
+    answer, lies = FakePopping._answer, [True]
+
+    def lying(self: FakePopping, log: Any, request: Pop, told: dict[int, int]) -> Any:
+        if request.is_resumed and lies:
+            lies.clear()
+            answer(self, log, request, told)
+            return Popped([], [], False, False), []
+        return answer(self, log, request, told)
+
+    monkeypatch.setattr(FakePopping, "_answer", lying)
+    for node in cluster.nodes.values():
+        node.cut()
+
+
+@on_trio
+async def test_lease_that_is_listed_again_after_a_wrong_list_is_in_hand_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, queues=1, messages=4)
+    async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
+        first = await c.pop(4, wait=5.0)
+        lie_once(cluster, monkeypatch)
+        assert not await c.pop(10, wait=6.0)
+        for node in cluster.nodes.values():
+            node.cut()
+        assert not await c.pop(10, wait=6.0), "what is in hand is not handed on twice"
+        assert (await first.ack()).is_complete
+        assert audit(cluster) == {"acked": 4}
+
+
+@on_trio
+async def test_message_that_the_application_was_told_is_lost_stays_lost(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, queues=1, messages=4)
+    async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
+        first = await c.pop(4, wait=5.0)
+        lie_once(cluster, monkeypatch)
+        assert not await c.pop(10, wait=6.0)
+        with pytest.raises(Rejected, match="not yours any more"):
+            await first[0].ack()
+        with pytest.raises(Rejected, match="not yours any more"):
+            await first[1].extend(30)
+        for node in cluster.nodes.values():
+            node.cut()
+        assert not await c.pop(10, wait=6.0)
+        with pytest.raises(Rejected, match="not yours any more"):
+            await first[0].ack()
+        assert (await first.ack()).settled == 2
+        assert audit(cluster) == {"acked": 2, "leased": 2}
 
 
 @on_trio
