@@ -103,12 +103,12 @@ def next_part(catalog: Catalog, offsets: Offsets) -> ForgetOffsets | None:
     for deletion in catalog.deletions.after(since):
         for name in _names(deletion, offsets):
             if len(names) >= NAMES_MAX or rows >= ROWS_MAX:
-                return ForgetOffsets(names, deletions, since, until)
+                return ForgetOffsets(names, deletions, since, until, offsets.parts)
             names.append(name)
             deletions.append(deletion.index)
             rows += offsets.rows(name)
         until = deletion.index
-    return ForgetOffsets(names, deletions, since, until) if names else None
+    return ForgetOffsets(names, deletions, since, until, offsets.parts) if names else None
 
 
 def _names(deletion: Deletion, offsets: Offsets) -> Iterator[str]:
@@ -116,12 +116,10 @@ def _names(deletion: Deletion, offsets: Offsets) -> Iterator[str]:
     yield deletion.name
     if deletion.has_instances:
         prefix = f"{deletion.name}@"
-        yield from (name for name in offsets.committed if name.startswith(prefix))
-        yield from (
-            name
-            for name in offsets.epochs
-            if name.startswith(prefix) and name not in offsets.committed
-        )
+        for name in {**offsets.committed, **offsets.epochs}:
+            # Instances that came after the deletion stay, so no part would come to its end.
+            if name.startswith(prefix) and offsets.has_older(name, deletion.index):
+                yield name
 
 
 async def find_done(node: "Node") -> PruneDeletions | None:

@@ -24,14 +24,19 @@ deletion: a member's commit under a lower epoch is one of the deleted group that
     commit 41, epoch 9            -> fenced, for a day
     commit 3, epoch 60            -> 3: another group with this name
 
+The record may come late, as a data group may have had no leader. Queues that have an owner of after
+the deletion by then are another group's, and stay as they are.
+
 Invariants:
 - Under one epoch of a queue only one owner's commits count, in the order of their numbers.
 - An epoch never goes back while the group's offsets are kept.
 - What is forgotten when depends on the log alone.
-- A deletion is carried out once: a later record that names it again changes nothing.
+- A deletion is carried out once: a later record that names it again changes nothing, and neither
+  does a part that comes again.
+- A deletion takes nothing that was committed under a later epoch.
 
 Left out: a commit without an epoch that comes after the deletion. It names no owner, so it begins
-the group again.
+the group again; and it goes with the others if the deletion is carried out late.
 """
 
 from collections.abc import Mapping
@@ -87,6 +92,9 @@ class ForgetOffsets(msgspec.Struct, frozen=True, array_like=True, tag="forget_of
     been since, it changes nothing."""
     until: int
     """With this record the deletions up to this index are carried out; `since`: more follows."""
+    part: int = -1
+    """The records since `since` that were carried out before it; if there are others by now, it
+    changes nothing. -1: of older software, whose records were not numbered."""
 
 
 class Fence(msgspec.Struct, frozen=True, array_like=True):
@@ -111,6 +119,8 @@ class Offsets:
         """Consumer group → (how long its offsets are kept, until when), if not for ever."""
         self.forgotten = 0
         """Deletions of consumer groups up to this index of the catalog's log are carried out."""
+        self.parts = 0
+        """Records that carried out a part of those behind it."""
         self._fences: dict[str, Fence] = {}
         self._count = 0
         # (due, group): a group with a lease has one that is due no later than its lease runs out.
@@ -210,16 +220,35 @@ class Offsets:
 
     def forget(self, command: ForgetOffsets, now: int) -> Result:
         """Carry out deletions; the value is up to which index that was done by now."""
-        if command.since != self.forgotten:
+        is_numbered = command.part >= 0
+        if command.since != self.forgotten or (is_numbered and command.part != self.parts):
             return Changed(self.forgotten)
         for name, deletion in zip(command.names, command.deletions, strict=False):
-            self._forget(name)
+            newer = self._newer(name, deletion) if is_numbered else set()
+            if newer:
+                self._drop(name, self._queues(name) - newer)
+            else:
+                self._forget(name)
             # Fences fall in the order in which they stand.
             self._fences.pop(name, None)
             self._fences[name] = Fence(deletion, now + FENCE_MS)
         self._drop_fences(now)
+        self.parts = 0 if command.until > self.forgotten else self.parts + is_numbered
         self.forgotten = max(self.forgotten, command.until)
         return Changed(self.forgotten)
+
+    def has_older(self, name: str, deletion: int) -> bool:
+        """Whether anything is kept under a name that a deletion takes."""
+        return not self._queues(name) <= self._newer(name, deletion)
+
+    def _newer(self, name: str, deletion: int) -> set[int]:
+        """Queues of a name whose owner came after a deletion."""
+        return {
+            queue for queue, (epoch, _) in self.epochs.get(name, {}).items() if epoch > deletion
+        }
+
+    def _queues(self, name: str) -> set[int]:
+        return {*self.committed.get(name, ()), *self.epochs.get(name, ())}
 
     def _drop_fences(self, now: int) -> None:
         fences = self._fences
@@ -243,17 +272,21 @@ class Offsets:
 
     def drop_queues(self, queues: set[int]) -> None:
         """The topic of these queues is gone."""
-        for table in (self.committed, self.epochs):
-            for name in list(table):
-                kept = {queue: each for queue, each in table[name].items() if queue not in queues}
-                self._count -= len(table[name]) - len(kept)
-                if kept:
-                    table[name] = kept
-                else:
-                    del table[name]
+        for name in {**self.committed, **self.epochs}:
+            self._drop(name, queues)
         for name in list(self.leases):
             if name not in self.committed and name not in self.epochs:
                 del self.leases[name]
+
+    def _drop(self, name: str, queues: set[int]) -> None:
+        for table in (self.committed, self.epochs):
+            of_group = table.get(name, {})
+            kept = {queue: each for queue, each in of_group.items() if queue not in queues}
+            self._count -= len(of_group) - len(kept)
+            if kept:
+                table[name] = kept
+            else:
+                table.pop(name, None)
 
     def dump(self) -> list[Any]:
         """What is committed as plain values; the rest is in `dump_owned`."""
@@ -263,7 +296,7 @@ class Offsets:
         """Epochs, leases and what is known of deletions as plain values."""
         leases = [[name, *lease] for name, lease in self.leases.items()]
         fences = [[name, each.deletion, each.until] for name, each in self._fences.items()]
-        return [_plain(self.epochs), leases, self.forgotten, fences]
+        return [_plain(self.epochs), leases, self.forgotten, fences, self.parts]
 
     def load(self, committed: list[Any], owned: list[Any] | None) -> None:
         """Take the state that `dump` and, in newer snapshots, `dump_owned` gave."""
@@ -274,7 +307,8 @@ class Offsets:
         for name, (_, until) in self.leases.items():
             self._wake(name, until)
         if deleted:
-            self.forgotten, fences = deleted
+            self.forgotten, fences, *parts = deleted
+            self.parts = parts[0] if parts else 0
             self._fences = {name: Fence(deletion, until) for name, deletion, until in fences}
         tables = (self.committed, self.epochs)
         self._count = sum(len(each) for table in tables for each in table.values())

@@ -12,7 +12,9 @@ from raftmq.client import Client
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
 from raftmq.pop.consumer_groups import DeleteConsumerGroup
+from raftmq.pop.deletions import Deletion
 from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.offsets import CommitOffsets, Offsets
 from raftmq.wire.messages import Admin, FrameKind
 from tests.broker.cluster import Cluster
 from tests.broker.test_assignment import QUEUES, opened, read_on, send, settled, with_clients
@@ -56,6 +58,26 @@ async def delete_in_catalog(mq: Client, name: str) -> None:
     command = DeleteConsumerGroup(name, is_whole=True, has_offsets=True)
     message = Admin(msgspec.to_builtins(command))
     await mq._router.call_leader(SYSTEM_GROUP, FrameKind.ADMIN, message)
+
+
+def test_instance_that_comes_between_two_parts_of_a_deletion_is_spared() -> None:
+    offsets, catalog = Offsets(10**6), Catalog()
+    ends = {1: 100}
+    for n in range(1500):
+        offsets.commit(CommitOffsets(f"b@{n}", [1], [9], epochs=[9]), ends, 1)
+    catalog.deletions.add(Deletion("b", 40, has_instances=True))
+    parts = []
+    while part := forgetting.next_part(catalog, offsets):
+        parts.append(part)
+        offsets.forget(part, 2)
+        # As many again of a later group of this name: they do not keep the deletion from its end.
+        for n in range(1500 if len(parts) == 1 else 0):
+            offsets.commit(CommitOffsets(f"b@new{n}", [1], [77], epochs=[60]), ends, 3)
+        # Another leader proposed the same part.
+        offsets.forget(part, 4)
+    assert [len(part.names) for part in parts] == [1000, 502]
+    assert set(offsets.committed) == {f"b@new{n}" for n in range(1500)}
+    assert (offsets.forgotten, offsets.parts) == (40, 0)
 
 
 def test_group_that_read_by_offset_leaves_nothing_and_begins_anew() -> None:

@@ -120,7 +120,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing() -> None:
     assert reason(table.commit(1, kept_ms=-1)) is Reason.BAD_ARGUMENT
     assert reason(table.commit(1, kept_ms=91 * DAY)) is Reason.BAD_ARGUMENT
     assert table.offsets.dump() == []
-    assert table.offsets.dump_owned() == [[], [], 0, []]
+    assert table.offsets.dump_owned() == [[], [], 0, [], 0]
 
 
 def test_epochs_count_among_what_is_bounded() -> None:
@@ -142,7 +142,7 @@ def test_offsets_with_a_lease_are_forgotten_when_it_runs_out() -> None:
     table.now += 1
     table.offsets.pass_time(table.now)
     assert (table.at(), table.at(name="h")) == (None, 5)
-    assert table.offsets.dump_owned() == [[], [], 0, []]
+    assert table.offsets.dump_owned() == [[], [], 0, [], 0]
 
 
 def test_each_commit_renews_the_lease() -> None:
@@ -172,7 +172,7 @@ def test_dropped_queues_take_epochs_and_leases_along() -> None:
     table.commit(4, 7, kept_ms=DAY)
     table.offsets.drop_queues({1})
     assert table.offsets.dump() == []
-    assert table.offsets.dump_owned() == [[], [], 0, []]
+    assert table.offsets.dump_owned() == [[], [], 0, [], 0]
     table.offsets.pass_time(table.now + 9 * DAY)
 
 
@@ -204,9 +204,11 @@ def test_what_counts_is_the_highest_epoch_and_within_it_the_highest_number(
 # Deletions
 
 
-def forget(table: Table, *names: str, since: int, until: int, deletion: int = 50) -> Result:
+def forget(
+    table: Table, *names: str, since: int, until: int, deletion: int = 50, part: int = 0
+) -> Result:
     table.offsets.pass_time(table.now)
-    command = ForgetOffsets(list(names), [deletion] * len(names), since, until)
+    command = ForgetOffsets(list(names), [deletion] * len(names), since, until, part)
     return table.offsets.forget(command, table.now)
 
 
@@ -252,8 +254,49 @@ def test_deletion_comes_in_parts() -> None:
     for name in "abc":
         table.commit(40, name=name)
     assert forget(table, "a", since=0, until=0) == Changed(0)
-    assert forget(table, "b", "c", since=0, until=50) == Changed(50)
+    table.restart()
+    assert forget(table, "b", "c", since=0, until=50, part=1) == Changed(50)
     assert table.offsets.dump() == []
+
+
+def test_part_of_a_deletion_that_comes_twice_changes_nothing() -> None:
+    table = Table()
+    forget(table, "a", since=0, until=0)
+    table.commit(3, name="a")
+    # Another leader had proposed the same part.
+    assert forget(table, "a", since=0, until=0) == Changed(0)
+    assert table.at(name="a") == 3
+    # The next deletions begin with the first part again.
+    assert forget(table, since=0, until=50, part=1) == Changed(50)
+    assert forget(table, "a", since=50, until=60) == Changed(60)
+    assert table.at(name="a") is None
+
+
+def test_deletion_that_comes_late_spares_what_a_later_group_has_committed() -> None:
+    table = Table(offsets_max=4)
+    table.commit(40, 7)
+    table.commit(41, 7, queue=2)
+    table.commit(8, 60, kept_ms=DAY)
+    assert forget(table, "g", since=0, until=50) == Changed(50)
+    assert (table.at(), table.at(2)) == (8, None)
+    assert table.commit(41, 7, 2, kept_ms=DAY) == Changed([1])
+    # What is kept still counts, and its lease still runs.
+    assert table.commit(0, 60, queue=3, name="h") == Changed([])
+    assert reason(table.commit(0, 60, queue=2, name="h")) is Reason.BAD_ARGUMENT
+    table.restart()
+    table.now += 2 * DAY
+    table.offsets.pass_time(table.now)
+    assert table.at() is None
+
+
+def test_record_of_older_software_takes_all_and_has_no_number() -> None:
+    table = Table()
+    for name in "ab":
+        table.commit(40, 60, name=name)
+    for name, until in (("a", 0), ("b", 50)):
+        command = ForgetOffsets([name], [50], 0, until)
+        table.offsets.forget(command, table.now)
+    assert (table.offsets.dump(), table.offsets.forgotten) == ([], 50)
 
 
 def test_groups_that_are_fenced_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
