@@ -17,7 +17,7 @@ from .leases import offsets_of
 from .message import format_id
 from .popped import Part, Settlement
 from .router import Router
-from .settling import Gone, Waiter
+from .settling import Gone, Waiter, reason_of
 from .starting import require
 from .supervisor import Nest
 
@@ -50,11 +50,13 @@ class Desk:
         """Settle messages. Cancelling leaves each done or not done.
 
         Raises:
-            Rejected: a number is out of its range, or the group or topic is gone.
+            Rejected: a number is out of its range, the reason is no text (`BAD_ARGUMENT`), or the
+                group or topic is gone.
             Unavailable: some were not answered in time; nothing happened to them.
             OutcomeUnknown: some may have been settled; the same call again tells.
         """
         require(-1 <= delay_ms <= DELAY_MS_MAX, f"delay is 0 to {DELAY_MS_MAX // 1000} s")
+        reason = reason_of(reason)
         self._nest.check()
         waiter = Waiter()
         for lease, bits in parts:

@@ -36,6 +36,7 @@ from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, Settled, Set
 from .popped import LeasedMessage
 from .popping import PopConsumer
 from .router import Router
+from .settling import reason_of
 from .world import ClientWorld
 
 ITEMS_MAX = 1000
@@ -172,7 +173,8 @@ def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
     """What `Client.settle` is told, as it is sent.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, there is no such action, or a delay is missing or too many.
+        Rejected: `BAD_ARGUMENT`, there is no such action, or a delay is missing or too many, or
+            the reason is no text.
     """
     known = {each.name.lower(): each for each in Action}
     if action not in known:
@@ -183,7 +185,7 @@ def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
         raise Rejected(Reason.BAD_ARGUMENT, "to extend, say for how many seconds: delay=")
     if delay is not None and found not in (Action.EXTEND, Action.NACK):
         raise Rejected(Reason.BAD_ARGUMENT, f"delay= is for nack and extend, not for {action}")
-    return Deed(found, -1 if delay is None else max(0, round(delay * 1000)), reason)
+    return Deed(found, -1 if delay is None else max(0, round(delay * 1000)), reason_of(reason))
 
 
 async def settle_handles(

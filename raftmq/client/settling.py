@@ -44,6 +44,7 @@ from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
 from raftmq.wire.popping import (
     FENCED,
     OVER_LIMIT,
+    REASON_CHARACTERS_MAX,
     SETTLE_ITEMS_MAX,
     Action,
     Settle,
@@ -54,7 +55,7 @@ from raftmq.wire.popping import (
 from .calls import ATTEMPT_SECONDS_MAX
 from .connection import Answer, Connection, Lost, Request
 from .leases import HeldLease, lowest, packed
-from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, refusal_of
+from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, header_of, refusal_of
 from .router import Router
 from .supervisor import Nest
 
@@ -562,6 +563,17 @@ class Settler:
                 untold &= ~wanted
         if untold and len(self._tally.gone) < GONE_MAX:
             self._tally.gone.append(Gone(lease.queue_number, lease.token, lease.base, untold))
+
+
+def reason_of(reason: str) -> str:
+    """Why messages are rejected, as it is sent: as much as is kept.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, it is no Unicode text.
+    """
+    if reason != "":
+        header_of(SettleItem(Action.REJECT, 0, reason=reason))
+    return reason[:REASON_CHARACTERS_MAX]
 
 
 def _join_busy(lease: HeldLease, action: Action, bits: int, waiter: Waiter | None) -> int:

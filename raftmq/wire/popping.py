@@ -117,6 +117,8 @@ class Action(IntEnum):
 
 SETTLE_ITEMS_MAX = 4096
 """In one `Settle`."""
+REASON_CHARACTERS_MAX = 1000
+"""Kept of a `SettleItem.reason`."""
 
 
 class SettleItem(_Wire, frozen=True):
@@ -134,7 +136,7 @@ class SettleItem(_Wire, frozen=True):
     """For `NACK`: how long the messages wait, -1: by the group's schedule. For `EXTEND`: how long
     the lease runs from now on."""
     reason: str = ""
-    """For `REJECT`: why, for people; up to 1000 characters are kept."""
+    """For `REJECT`: why, for people; up to `REASON_CHARACTERS_MAX` are kept."""
 
 
 class Settle(_Wire, frozen=True):

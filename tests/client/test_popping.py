@@ -5,6 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
+from raftmq.client.handles import handle_of
 from raftmq.client.popping import PopConsumer
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.catalog import AlterTopic
@@ -146,6 +147,26 @@ async def test_rejected_message_is_a_dead_letter(cluster: FakeCluster) -> None:
             iter(cluster.log_of(QUEUE).machine.serving.attached.values())
         ).group.dead.values()
         assert letter.reason == "no such customer"
+
+
+@pytest.mark.parametrize("reason", ["unknown user \ud800", ValueError("no"), None, 0, 7])
+async def test_reason_that_is_no_text_is_refused_and_the_rest_is_settled(
+    cluster: FakeCluster, reason: Any
+) -> None:
+    fill(cluster, queues=1, messages=3)
+    async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
+        batch = await c.pop(3, wait=5.0)
+        handle = handle_of(c, batch[2])
+        with pytest.raises(Rejected) as caught:
+            await batch[0].reject(reason)
+        assert caught.value.reason is Reason.BAD_ARGUMENT
+        with pytest.raises(Rejected) as caught:
+            await mq.settle([handle], "reject", reason=reason)
+        assert caught.value.reason is Reason.BAD_ARGUMENT
+        await batch[1].ack(timeout=5.0)
+        await batch[0].reject("no such user: " + "x" * 5_000_000, timeout=5.0)
+        assert await mq.settle([handle], "reject", reason="y" * 5_000_000) == [True]
+        assert audit(cluster) == {"dead": 2, "acked": 1}
 
 
 async def test_to_say_the_same_twice_is_to_say_it_once(cluster: FakeCluster) -> None:
