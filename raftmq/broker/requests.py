@@ -23,7 +23,7 @@ from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog, PutGroup, PutN
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.delays import RESERVED
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.replicas import RetireReplica
+from raftmq.pop.replicas import RetireReplica, taker_of
 from raftmq.pop.results import Appended, Delayed, Refused, Result
 from raftmq.wire.address import why_no_address
 from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted
@@ -437,6 +437,12 @@ class Requests:
         if isinstance(command, RetireReplica) and node_of(command.member) != connection.from_node:
             message = "only the node itself can say that a replica's log is deleted or lost"
             connection.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, message))
+            return
+        if isinstance(command, RetireReplica) and (
+            taker := taker_of(self._service.catalog, command)
+        ):
+            # A node that was removed hears nothing of the catalog, and asks again and again.
+            connection.reply(frame.kind, frame.correlation, pack(AdminDone(taker)))
             return
         # A replica that is deleted gives a full disk space.
         is_upkeep = isinstance(command, RetireReplica)

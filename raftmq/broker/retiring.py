@@ -56,6 +56,8 @@ class Retiring:
         self._is_asking = False
         self.under_way: set[int] = set()
         """Groups whose log is being deleted."""
+        self.is_removed = False
+        """True if this node holds a replica that nobody wants, and no other node knows it."""
 
     def think(self) -> None:
         """Look whether there is a replica that nobody wants."""
@@ -65,6 +67,8 @@ class Retiring:
         due = [n for n, since in self._since.items() if now - since >= UNWANTED_SECONDS]
         if due and not self._is_asking:
             self._is_asking = True
+            # Asked again after as long.
+            self._since.update(dict.fromkeys(due, now))
             self._node.start_soon(self._ask, due)
 
     def _is_unwanted(self, number: int) -> bool:
@@ -84,7 +88,10 @@ class Retiring:
 
     async def _ask(self, due: list[int]) -> None:
         try:
-            views = list((await ask_all(self._node)).values())
+            found, own = await ask_all(self._node), self._node.id
+            views = list(found.values())
+            others = [{each.id for each in found[node].nodes} for node in found if node != own]
+            self.is_removed = bool(others) and not any(own in ids for ids in others)
             for number in due:
                 if number in self._node.groups and self._is_unwanted(number):
                     await self._give_up(self._node.groups[number], views)

@@ -207,6 +207,7 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
     damaged: set[str] = set()
     gone: dict[int, int] = {}
     reached: dict[int, bool] = {}
+    is_removed = False
     while True:
         now_led = sorted(number for number, group in node.groups.items() if group.is_leader)
         if now_led != led:
@@ -215,6 +216,9 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
             notify(f"STATUS={leads_text(led)}")
         damaged = _tell_damage(node, log, damaged)
         gone = tell_gone(node.retaining.gone, log, gone)
+        if node.retiring.is_removed and not is_removed:
+            log.warning("removed from the cluster", fix="stop this process; its folder can go")
+        is_removed = node.retiring.is_removed
         for link in node.links.all():
             peer = link.peer.id
             if reached.get(peer) != link.is_connected:

@@ -93,6 +93,13 @@ def member_of(catalog: "Catalog", number: int, node: int) -> int:
     return member_id(node, known.generation if known is not None else 0, replica)
 
 
+def taker_of(catalog: "Catalog", command: RetireReplica) -> int:
+    """The member in the place of one whose id is used up, which stays so; 0: it is not."""
+    group, node = catalog.groups.get(command.group), node_of(command.member)
+    member = member_of(catalog, group.id, node) if group is not None else 0
+    return member if command.member < member else 0
+
+
 def retire(catalog: "Catalog", command: RetireReplica) -> Result:
     """Apply the command: the member that takes the place of the retired one."""
     group, node = catalog.groups.get(command.group), node_of(command.member)
