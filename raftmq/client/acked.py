@@ -21,6 +21,7 @@ from raftmq.wire.tracing import FindTouches, FoundTouches
 from .consumer_groups import find_groups
 from .handles import Handle
 from .message import QUEUE_BITS
+from .offsets import seconds_left
 from .router import Router
 
 
@@ -34,7 +35,8 @@ async def find_acked(
     Raises:
         Unavailable: a leader was not found in time.
     """
-    topics = await _topics(router, {handle.number for handle in handles}, timeout)
+    left = seconds_left(router, timeout)
+    topics = await _topics(router, {handle.number for handle in handles}, left())
     lies_in: dict[tuple[int, int], int] = {}
     found: set[Handle] = set()
     for handle in dict.fromkeys(handles):
@@ -42,7 +44,7 @@ async def find_acked(
         # All messages of a lease are of one queue.
         known = (lies_in[lease],) if lease in lies_in else _queues(topics, handle)
         for queue in known:
-            if await _is_acked(router, handle, queue, timeout):
+            if await _is_acked(router, handle, queue, left()):
                 lies_in[lease] = queue
                 found.add(handle)
                 break
@@ -53,13 +55,14 @@ async def _topics(
     router: Router, numbers: Iterable[int], timeout: float | None
 ) -> dict[int, TopicView]:
     """The topics of attachments; without those that are gone."""
+    left = seconds_left(router, timeout)
     found: dict[int, TopicView] = {}
-    for settings in await find_groups(router, timeout=timeout):
+    for settings in await find_groups(router, timeout=left()):
         for each in settings.attachments:
             if each.number in numbers:
                 looking = router.topic(each.topic)
                 what = f"looking up topic {each.topic!r}"
-                found[each.number] = await router.within(timeout, looking, what)
+                found[each.number] = await router.within(left(), looking, what)
     return found
 
 
@@ -73,12 +76,13 @@ def _queues(topics: dict[int, TopicView], handle: Handle) -> Iterator[int]:
 
 
 async def _is_acked(router: Router, handle: Handle, queue: int, timeout: float | None) -> bool:
+    left = seconds_left(router, timeout)
     group, after = handle.partition_group, 0
     while True:
         question = FindTouches(group, queue, handle.offset, after)
         try:
             frame = await router.call_leader(
-                group, FrameKind.WHY, question, timeout=timeout, queue_number=queue
+                group, FrameKind.WHY, question, timeout=left(), queue_number=queue
             )
         except Rejected as error:
             if error.reason is Reason.OFFSET_OUT_OF_RANGE:

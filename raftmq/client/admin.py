@@ -40,15 +40,15 @@ from .consumer_groups import (
 from .dead_letters import POPPED, Backlog, DeadLetter, change_dead, find_backlogs, find_dead
 from .descriptions import (
     ConsumerGroup,
-    GroupOffset,
     OffsetChange,
     QueueDescription,
     TopicDescription,
     TopicInfo,
+    find_standings,
 )
 from .membership import find_members
 from .message import QUEUE_BITS
-from .offsets import by_partition, committed_of, find_offsets
+from .offsets import find_offsets, seconds_left
 from .refusals import exception_of, refusal_of
 from .resetting import begin, go_on, make_like, where_is
 from .router import SYSTEM_GROUP, Router
@@ -60,10 +60,10 @@ _MASK = (1 << QUEUE_BITS) - 1
 class Admin:
     """Administrative calls. Made by `Client.admin`.
 
-    Every call may be repeated safely; each takes `timeout` in seconds (None: the client's default)
-    and raises `Unavailable` if no leader was found in time (nothing happened), `OutcomeUnknown` if
-    a change was sent and not answered, `Rejected` with the reason. Cancelling a change leaves it
-    done or not done.
+    Every call may be repeated safely. Each takes `timeout`, seconds for all that it asks (None: the
+    client's default), and raises `Unavailable` if no leader was found in time (nothing happened),
+    `OutcomeUnknown` if a change was sent and not answered, `Rejected` with the reason. Cancelling a
+    change leaves it done or not done.
     """
 
     def __init__(self, router: Router) -> None:
@@ -85,8 +85,9 @@ class Admin:
             Rejected: `TOPIC_EXISTS` with another number of queues, or not beside that topic;
                 `UNKNOWN_TOPIC` of that name, `BAD_NAME`, `BAD_ARGUMENT`.
         """
-        await self._change(CreateTopic(name, queues, beside), timeout)
-        return _info(await self._topic(name, timeout))
+        left = seconds_left(self._router, timeout)
+        await self._change(CreateTopic(name, queues, beside), left())
+        return _info(await self._topic(name, left()))
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """All topics by name."""
@@ -99,9 +100,10 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
         """
-        view = await self._topic(name, timeout)
+        left = seconds_left(self._router, timeout)
+        view = await self._topic(name, left())
         groups = _queues_of(view)
-        first = await find_offsets(self._router, groups, EARLIEST, timeout)
+        first = await find_offsets(self._router, groups, EARLIEST, left())
         queues = []
         for number, group in groups.items():
             known = self._router.groups.get(group)
@@ -120,8 +122,9 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`, or `BAD_ARGUMENT` for fewer queues than it has.
         """
-        await self._change(AlterTopic(name, queues), timeout)
-        return _info(await self._topic(name, timeout))
+        left = seconds_left(self._router, timeout)
+        await self._change(AlterTopic(name, queues), left())
+        return _info(await self._topic(name, left()))
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic; nobody can reach its messages any more.
@@ -136,7 +139,8 @@ class Admin:
         self, *, topic: str | None = None, timeout: float | None = None
     ) -> list[ConsumerGroup]:
         """All consumer groups with committed offsets and lag, by name; of one topic, or of all."""
-        view = await self.cluster(timeout=timeout)
+        left = seconds_left(self._router, timeout)
+        view = await self.cluster(timeout=left())
         groups: dict[int, int] = {}
         names: dict[int, str] = {}
         for found in view.topics:
@@ -145,7 +149,7 @@ class Admin:
                 names[found.id] = found.name
         if topic is not None and not groups:
             raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {topic!r}")
-        return await self._groups_on(groups, names, None, timeout)
+        return await find_standings(self._router, groups, names, None, left())
 
     async def describe_group(self, name: str, *, timeout: float | None = None) -> ConsumerGroup:
         """One consumer group.
@@ -154,12 +158,13 @@ class Admin:
             Rejected: `UNKNOWN_GROUP`, it was not created, has committed nothing and subscribed to
                 nothing.
         """
-        view = await self.cluster(timeout=timeout)
+        left = seconds_left(self._router, timeout)
+        view = await self.cluster(timeout=left())
         groups = {number: g for topic in view.topics for number, g in _queues_of(topic).items()}
         names = {topic.id: topic.name for topic in view.topics}
-        found = await self._groups_on(groups, names, name, timeout)
-        subscriptions = tuple(await find_subscriptions(self._router, None, name, timeout))
-        settings = next(iter(await find_groups(self._router, name, None, timeout)), None)
+        found = await find_standings(self._router, groups, names, name, left())
+        subscriptions = tuple(await find_subscriptions(self._router, None, name, left()))
+        settings = next(iter(await find_groups(self._router, name, None, left())), None)
         if not found and not subscriptions and settings is None:
             message = (
                 f"consumer group {name!r} was not created, has committed nothing and subscribed "
@@ -205,9 +210,10 @@ class Admin:
             Rejected: `GROUP_MODE`, it exists in another mode or order; `BAD_NAME`, `BAD_ARGUMENT`,
                 or `TOO_LARGE`: there are too many.
         """
+        left = seconds_left(self._router, timeout)
         policy = policy_of(schedule, attempts_max, invisible, order, is_blocking)
-        await put_group(self._router, name, mode, policy, timeout)
-        found = await find_groups(self._router, name, None, timeout)
+        await put_group(self._router, name, mode, policy, left())
+        found = await find_groups(self._router, name, None, left())
         if not found:
             raise Rejected(Reason.UNKNOWN_GROUP, f"consumer group {name!r} was deleted meanwhile")
         return found[0]
@@ -265,15 +271,16 @@ class Admin:
             Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, it exists in another mode; `BAD_NAME`,
                 `BAD_ARGUMENT`, or `TOO_LARGE`: there are too many.
         """
+        left = seconds_left(self._router, timeout)
         if start not in ("earliest", "latest"):
             message = f"start is 'earliest' or 'latest', not {start!r}"
             raise Rejected(Reason.BAD_ARGUMENT, message)
         attached = await attach(
-            self._router, topic, group, mode, is_latest=start == "latest", timeout=timeout
+            self._router, topic, group, mode, is_latest=start == "latest", timeout=left()
         )
         if mode in POPPED:
-            queues = _queues_of(await self._topic(topic, timeout))
-            await begin(self._router, attached.number, queues, timeout)
+            queues = _queues_of(await self._topic(topic, left()))
+            await begin(self._router, attached.number, queues, left())
         return attached.number
 
     async def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:
@@ -294,11 +301,12 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
         """
-        view = await self.cluster(timeout=timeout)
+        left = seconds_left(self._router, timeout)
+        view = await self.cluster(timeout=left())
         if topic is not None and all(known.name != topic for known in view.topics):
             raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {topic!r}")
-        groups = await find_groups(self._router, group, topic, timeout)
-        return await find_backlogs(self._router, view.topics, groups, timeout)
+        groups = await find_groups(self._router, group, topic, left())
+        return await find_backlogs(self._router, view.topics, groups, left())
 
     async def dead_letters(
         self, topic: str, group: str, *, limit: int | None = None, timeout: float | None = None
@@ -309,13 +317,14 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`, `UNKNOWN_GROUP`: it takes no messages of the topic.
         """
-        view = await self._topic(topic, timeout)
-        found = await find_groups(self._router, group, topic, timeout)
+        left = seconds_left(self._router, timeout)
+        view = await self._topic(topic, left())
+        found = await find_groups(self._router, group, topic, left())
         if not found:
             message = f"consumer group {group!r} takes no messages of {topic!r}"
             raise Rejected(Reason.UNKNOWN_GROUP, message)
         number = found[0].attachments[0].number
-        return await find_dead(self._router, view, group, number, limit, timeout)
+        return await find_dead(self._router, view, group, number, limit, left())
 
     async def redrive(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
         """Hand dead letters out again as if for the first time: the messages that they name, so for
@@ -408,12 +417,13 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: it pops, but not messages of this topic.
         """
-        view = await self._topic(topic, timeout)
+        left = seconds_left(self._router, timeout)
+        view = await self._topic(topic, left())
         groups = _queues_of(view, queues)
-        standing = await where_is(self._router, view, name, groups, timeout)
-        after = await self._offsets_at(groups, to, timeout)
+        standing = await where_is(self._router, view, name, groups, left())
+        after = await self._offsets_at(groups, to, left())
         if not dry_run:
-            await go_on(self._router, topic, name, standing, groups, after, timeout)
+            await go_on(self._router, topic, name, standing, groups, after, left())
         return [OffsetChange(n & _MASK, standing.offsets.get(n), after[n]) for n in groups]
 
     async def clone_group(
@@ -442,15 +452,16 @@ class Admin:
             Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: `source` pops, but not messages of this
                 topic.
         """
-        view = await self._topic(topic, timeout)
+        left = seconds_left(self._router, timeout)
+        view = await self._topic(topic, left())
         groups, router = _queues_of(view), self._router
-        after = (await where_is(router, view, source, groups, timeout)).offsets
+        after = (await where_is(router, view, source, groups, left())).offsets
         groups = {number: groups[number] for number in sorted(after)}
-        before = await where_is(router, view, name, groups, timeout, must_take=False)
+        before = await where_is(router, view, name, groups, left(), must_take=False)
         if not dry_run and groups:
-            await make_like(router, topic, source, name, timeout)
-            now = await where_is(router, view, name, groups, timeout)
-            await go_on(router, topic, name, now, groups, after, timeout)
+            await make_like(router, topic, source, name, left())
+            now = await where_is(router, view, name, groups, left())
+            await go_on(router, topic, name, now, groups, after, left())
         return [OffsetChange(n & _MASK, before.offsets.get(n), after[n]) for n in groups]
 
     async def members(
@@ -468,8 +479,9 @@ class Admin:
         timeout: float | None = None,
     ) -> dict[int, int]:
         """Queue → offset for a time or an end; an offset is cut to what the queue holds."""
-        groups = _queues_of(await self._topic(topic, timeout), queues)
-        found = await self._offsets_at(groups, at, timeout)
+        left = seconds_left(self._router, timeout)
+        groups = _queues_of(await self._topic(topic, left()), queues)
+        found = await self._offsets_at(groups, at, left())
         return {number & _MASK: offset for number, offset in found.items()}
 
     async def cluster(self, *, is_latest: bool = True, timeout: float | None = None) -> ClusterView:
@@ -551,28 +563,6 @@ class Admin:
             return {number: reply.offset for number, reply in found.items()}
         found = await find_offsets(self._router, groups, LATEST, timeout)
         return {n: min(max(where.offset, found[n].earliest), found[n].end) for n in groups}
-
-    async def _groups_on(
-        self, groups: dict[int, int], names: dict[int, str], only: str | None, timeout: float | None
-    ) -> list[ConsumerGroup]:
-        """Consumer groups with what they committed on these queues."""
-        ends = await find_offsets(self._router, groups, LATEST, timeout) if groups else {}
-        by_name: dict[str, list[GroupOffset]] = {}
-        for partition_group in by_partition(groups):
-            for entry in await committed_of(self._router, partition_group, only, timeout):
-                end = ends.get(entry.queue)
-                if end is not None:
-                    offset = GroupOffset(
-                        names[entry.queue >> QUEUE_BITS],
-                        entry.queue & _MASK,
-                        entry.offset,
-                        end.earliest,
-                        end.end,
-                        entry.timestamp,
-                        entry.passed,
-                    )
-                    by_name.setdefault(entry.consumer_group, []).append(offset)
-        return [ConsumerGroup(name, sorted(by_name[name])) for name in sorted(by_name)]
 
 
 async def _status_page(connection: Connection, question: Status) -> dict[str, Any]:

@@ -236,7 +236,7 @@ class Client:
             delay: seconds; to nack: how long they wait, None: by the group's schedule; to extend:
                 how long their leases run from now on.
             reason: to reject: why, for people.
-            timeout: seconds for each request; None: the client's default.
+            timeout: seconds for all of it; None: the client's default.
 
         Returns:
             For each handle whether it is settled so; False: it is not the consumer's any more. Its
@@ -269,7 +269,7 @@ class Client:
 
         Raises:
             Rejected: `BAD_ARGUMENT`, a handle is none.
-            Unavailable: a leader was not found in time, for seconds `timeout` each.
+            Unavailable: a leader was not found in time.
         """
         parsed = [parse_handle(handle) for handle in handles]
         acked = await find_acked(self._router, parsed, timeout)
@@ -333,7 +333,7 @@ class Client:
             stop: the record after the last one; None: as far as the log goes now.
             bytes_max: about how much is read; `Events.next` tells where to go on. 0: nothing but
                 which records there are (`Events.first`, `Events.end`).
-            timeout: seconds for each request; None: the client's default.
+            timeout: seconds for all of it; None: the client's default.
 
         Raises:
             Rejected: `OFFSET_OUT_OF_RANGE`, the log does not hold the record `start`, any more or

@@ -208,10 +208,11 @@ async def find_groups(
 
     Long answers come in pages, each with a timeout of its own.
     """
+    left = seconds_left(router, timeout)
     found: dict[str, GroupSettings] = {}
     question = FindConsumerGroups(name, topic)
     while True:
-        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.GROUPS, question, timeout=timeout)
+        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.GROUPS, question, timeout=left())
         page = unpack(FoundConsumerGroups, frame.header)
         for view in page.groups:
             settings = _settings(view)

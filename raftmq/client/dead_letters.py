@@ -21,7 +21,7 @@ from raftmq.wire.popping import (
 from .consumer_groups import GroupAttachment, GroupSettings
 from .leases import offsets_of
 from .message import QUEUE_BITS, format_id, parse_id
-from .offsets import find_offsets
+from .offsets import find_offsets, seconds_left
 from .router import Router
 
 PAGE_LETTERS = 1000
@@ -120,6 +120,7 @@ async def find_backlogs(
 
     A group that was attached and has no place yet is told as it would begin now, and says so.
     """
+    left = seconds_left(router, timeout)
     by_name = {topic.name: topic for topic in topics}
     wanted = {
         attachment.number: _Attached(settings.name, attachment, by_name[attachment.topic])
@@ -128,12 +129,12 @@ async def find_backlogs(
         for attachment in settings.attachments
         if attachment.topic in by_name
     }
-    views = await _views(router, wanted, timeout)
+    views = await _views(router, wanted, left())
     untold: dict[int, int] = {}
     for number, attached in wanted.items():
         queues = attached.queues.items()
         untold |= {queue: carrier for queue, carrier in queues if (number, queue) not in views}
-    ends = await find_offsets(router, untold, LATEST, timeout) if untold else {}
+    ends = await find_offsets(router, untold, LATEST, left()) if untold else {}
     found = []
     for number, attached in wanted.items():
         for queue in attached.queues:
@@ -166,6 +167,7 @@ async def _views(
     router: Router, wanted: Mapping[int, _Attached], timeout: float | None
 ) -> dict[tuple[int, int], BacklogView]:
     """What partition groups tell of these attachments: (number, queue) → its backlog."""
+    left = seconds_left(router, timeout)
     carried: dict[int, list[int]] = {}
     for number, attached in wanted.items():
         for partition_group in sorted(set(attached.topic.groups)):
@@ -177,7 +179,7 @@ async def _views(
             question = FindBacklogs(partition_group, number)
             while True:
                 frame = await router.call_leader(
-                    partition_group, FrameKind.BACKLOGS, question, timeout=timeout
+                    partition_group, FrameKind.BACKLOGS, question, timeout=left()
                 )
                 page = unpack(FoundBacklogs, frame.header)
                 views |= {
@@ -222,13 +224,14 @@ async def find_dead(
 
     Long answers come in pages, each with a timeout of its own.
     """
+    left = seconds_left(router, timeout)
     found: list[DeadLetter] = []
     messages = 0
     for partition_group in sorted(set(topic.groups)):
         question = FindDead(partition_group, number, limit=PAGE_LETTERS)
         while limit is None or messages < limit:
             frame = await router.call_leader(
-                partition_group, FrameKind.DEAD, question, timeout=timeout
+                partition_group, FrameKind.DEAD, question, timeout=left()
             )
             page = unpack(FoundDead, frame.header)
             for view in page.letters:
@@ -267,6 +270,7 @@ async def change_dead(
     timeout: float | None = None,
 ) -> int:
     """Hand messages of dead letters out again, or throw them away; how many that were."""
+    left = seconds_left(router, timeout)
     where: dict[tuple[int, int], list[DeadLetter]] = {}
     for each in letters:
         if each.ids:
@@ -275,7 +279,7 @@ async def change_dead(
     for (partition_group, number), some in where.items():
         for request in _changes(partition_group, number, some, is_purge=is_purge):
             frame = await router.call_leader(
-                partition_group, FrameKind.BURY, request, timeout=timeout, is_change=True
+                partition_group, FrameKind.BURY, request, timeout=left(), is_change=True
             )
             messages += unpack(DeadChanged, frame.header).messages
     return messages

@@ -16,6 +16,7 @@ from raftmq.wire.delaying import CancelDelayed, DelayedCancelled
 from raftmq.wire.messages import FrameKind
 
 from .message import QUEUE_BITS
+from .offsets import seconds_left
 from .router import Router
 
 Delay = float | timedelta | datetime
@@ -107,9 +108,10 @@ def parse_delayed_id(text: str) -> tuple[int, int, int]:
 
 async def cancel_delayed(router: Router, message_id: str, timeout: float | None) -> bool:
     """See `Client.cancel`."""
+    left = seconds_left(router, timeout)
     queue_number, due, number = parse_delayed_id(message_id)
     looking = router.topic_of(queue_number)
-    topic = await router.within(timeout, looking, f"looking up the topic of {message_id}")
+    topic = await router.within(left(), looking, f"looking up the topic of {message_id}")
     queue = queue_number & ((1 << QUEUE_BITS) - 1)
     if queue >= len(topic.groups):
         message = f"topic {topic.name!r} has {len(topic.groups)} queues, and no queue {queue}"
@@ -117,7 +119,7 @@ async def cancel_delayed(router: Router, message_id: str, timeout: float | None)
     group = topic.groups[queue]
     request = CancelDelayed(group, [queue_number], [due], [number])
     frame = await router.call_leader(
-        group, FrameKind.CANCEL, request, timeout=timeout, is_change=True
+        group, FrameKind.CANCEL, request, timeout=left(), is_change=True
     )
     (outcome,) = unpack(DelayedCancelled, frame.header).outcomes
     if outcome == _FELL_DUE:

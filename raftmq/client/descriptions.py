@@ -2,7 +2,12 @@
 
 from typing import NamedTuple
 
+from raftmq.wire.messages import LATEST
+
 from .consumer_groups import GroupSettings
+from .message import QUEUE_BITS
+from .offsets import by_partition, committed_of, find_offsets, seconds_left
+from .router import Router
 from .subscriptions import Subscription
 
 
@@ -95,3 +100,32 @@ class OffsetChange(NamedTuple):
     """The committed offset; None: there was none."""
     after: int
     """What it becomes."""
+
+
+async def find_standings(
+    router: Router,
+    groups: dict[int, int],
+    names: dict[int, str],
+    only: str | None,
+    timeout: float | None,
+) -> list[ConsumerGroup]:
+    """Consumer groups with what they committed on these queues (number → partition group), of the
+    topics of these names, by number; `only` one group, None: all."""
+    left = seconds_left(router, timeout)
+    ends = await find_offsets(router, groups, LATEST, left()) if groups else {}
+    by_name: dict[str, list[GroupOffset]] = {}
+    for partition_group in by_partition(groups):
+        for entry in await committed_of(router, partition_group, only, left()):
+            end = ends.get(entry.queue)
+            if end is not None:
+                offset = GroupOffset(
+                    names[entry.queue >> QUEUE_BITS],
+                    entry.queue & ((1 << QUEUE_BITS) - 1),
+                    entry.offset,
+                    end.earliest,
+                    end.end,
+                    entry.timestamp,
+                    entry.passed,
+                )
+                by_name.setdefault(entry.consumer_group, []).append(offset)
+    return [ConsumerGroup(name, sorted(by_name[name])) for name in sorted(by_name)]

@@ -37,6 +37,7 @@ from raftmq.wire.tracing import FindEvents, FoundEvents
 
 from .consumer_groups import find_groups
 from .message import QUEUE_BITS
+from .offsets import seconds_left
 from .router import SYSTEM_GROUP, Router
 from .tracing import WITH_UNTIL, word_of
 
@@ -174,13 +175,14 @@ class Names:
         self, topics: Iterable[int], numbers: Iterable[int], timeout: float | None
     ) -> None:
         """Know these. What the catalog does not know is gone for ever: no number is used twice."""
+        left = seconds_left(self._router, timeout)
         if not self.topics.keys() >= set(topics):
             asking = self._router.ask_system_leader(None)
-            view = await self._router.within(timeout, asking, "reading the routing table")
+            view = await self._router.within(left(), asking, "reading the routing table")
             self.topics |= {topic.id: topic.name for topic in view.topics}
             self.topics |= {n: f"#{n}" for n in topics if n not in self.topics}
         if not self.groups.keys() >= set(numbers):
-            for settings in await find_groups(self._router, timeout=timeout):
+            for settings in await find_groups(self._router, timeout=left()):
                 self.groups |= {each.number: settings.name for each in settings.attachments}
             self.groups |= {n: f"#{n}" for n in numbers if n not in self.groups}
 
@@ -196,24 +198,25 @@ async def read_events(
     timeout: float | None,
 ) -> Events:
     """See `Client.events`."""
+    left = seconds_left(router, timeout)
     from . import runs
 
-    await _require(router, partition_group, timeout)
+    await _require(router, partition_group, left())
     found, pages = FoundEvents(0, 0, 0, 0, 0, 0), [runs.columns_of(0, 0, b"")]
     if start is None or bytes_max <= 0:
-        found, _ = await _ask(router, FindEvents(partition_group, 0, bytes_max=0), timeout)
+        found, _ = await _ask(router, FindEvents(partition_group, 0, bytes_max=0), left())
     following = start = found.first if start is None else start
     skip, is_cut = 0, bytes_max > 0 and stop != start
     # A page may end within a record; what is given to the caller does not.
     while is_cut:
         question = FindEvents(partition_group, following, stop or 0, skip, bytes_max)
-        found, body = await _ask(router, question, timeout)
+        found, body = await _ask(router, question, left())
         pages.append(runs.columns_of(found.rows, found.bits, body))
         following, skip = found.next, found.skip
         is_cut = skip > 0
     columns = runs.joined(pages)
     topics, numbers = runs.topics_of(columns), runs.numbers_of(columns)
-    await names.learn(topics, numbers, timeout)
+    await names.learn(topics, numbers, left())
     return Events(
         partition_group=partition_group,
         start=start,

@@ -33,6 +33,7 @@ from raftmq.wire.codec import unpack
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, Settled, SettleItem
 
+from .offsets import seconds_left
 from .popped import LeasedMessage
 from .popping import PopConsumer
 from .router import Router
@@ -207,13 +208,14 @@ async def settle_handles(
         Rejected: `BAD_ARGUMENT`, a delay is out of its range; `UNKNOWN_GROUP`, it was deleted.
         Unavailable, OutcomeUnknown: a leader did not answer in time.
     """
+    left = seconds_left(router, timeout)
     consumers: dict[tuple[int, int, int], list[Handle]] = {}
     for handle in dict.fromkeys(handles):
         key = (handle.partition_group, handle.number, handle.consumer)
         consumers.setdefault(key, []).append(handle)
     settled: set[Handle] = set()
     for key, mine in consumers.items():
-        settler = _Settler(router, key, deed, number, timeout)
+        settler = _Settler(router, key, deed, number, left())
         together = list(_by_lease(mine))
         settled |= await settler.settle(together)
         # Of an item all is settled or nothing: one that is too late must not hold up the others.

@@ -17,7 +17,7 @@ from raftmq.wire.messages import (
 
 from .fetching import vector
 from .message import QUEUE_BITS, Message, decode, parse_id
-from .offsets import time_ms
+from .offsets import seconds_left, time_ms
 from .router import Router
 
 
@@ -55,13 +55,14 @@ async def place_of(router: Router, message_id: str, timeout: float | None) -> Pl
 
 async def get_message(router: Router, message_id: str, timeout: float | None) -> Message:
     """See `Client.get`."""
-    topic, queue_number, queue, offset, group = await place_of(router, message_id, timeout)
+    left = seconds_left(router, timeout)
+    topic, queue_number, queue, offset, group = await place_of(router, message_id, left())
     request = Fetch([FetchFrom(queue_number, offset)], wait_ms=0, bytes_max=1)
     frame = await router.call_leader(
         group,
         FrameKind.FETCH,
         request,
-        timeout=timeout,
+        timeout=left(),
         refusal_in=_refusal_in,
         queue_number=queue_number,
     )
@@ -94,16 +95,17 @@ async def find_by_key(
     timeout: float | None,
 ) -> list[Message]:
     """See `Client.find`."""
+    left = seconds_left(router, timeout)
     since_ms = 0 if since is None else time_ms(since)
     if limit < 1:
         raise Rejected(Reason.BAD_ARGUMENT, "limit must be positive")
     looking = router.topic(topic_name)
-    topic = await router.within(timeout, looking, f"looking up topic {topic_name!r}")
+    topic = await router.within(left(), looking, f"looking up topic {topic_name!r}")
     found: list[Message] = []
     # The key may be in any queue: queues may have been added, or named by the producer.
     for group in sorted(set(topic.groups)):
         request = FindKey(group, topic.id, key.encode(), since_ms, limit)
-        frame = await router.call_leader(group, FrameKind.KEY, request, timeout=timeout)
+        frame = await router.call_leader(group, FrameKind.KEY, request, timeout=left())
         position = 0
         for entry in unpack(FoundKey, frame.header).batches:
             payload = frame.body[position : position + entry.size]

@@ -12,6 +12,7 @@ from raftmq.wire.assigning import Assigned, FindMembers, FoundMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import Admin, FrameKind
 
+from .offsets import seconds_left
 from .router import SYSTEM_GROUP, Router
 
 
@@ -94,10 +95,11 @@ async def find_members(
     router: Router, group: str | None, timeout: float | None = None
 ) -> list[MemberView]:
     """Members of a consumer group (None: of all). Pages have a timeout of their own."""
+    left = seconds_left(router, timeout)
     found: list[MemberView] = []
     question = FindMembers(group)
     while True:
-        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.MEMBERS, question, timeout=timeout)
+        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.MEMBERS, question, timeout=left())
         page = unpack(FoundMembers, frame.header)
         found += page.members
         if not page.is_cut:

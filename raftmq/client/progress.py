@@ -67,9 +67,10 @@ class Progress:
 
     async def take(self, timeout: float | None) -> None:
         """For `Client.progress`: claim every queue, and find what is committed."""
-        await self._commit(dict.fromkeys(range(len(self._view.groups)), CLAIM), timeout)
+        left = seconds_left(self._router, timeout)
+        await self._commit(dict.fromkeys(range(len(self._view.groups)), CLAIM), left())
         groups = self._numbers(range(len(self._view.groups)))
-        found = await committed_offsets(self._router, groups, self.group, timeout)
+        found = await committed_offsets(self._router, groups, self.group, left())
         self.committed = {number & _MASK: offset for number, offset in found.items()}
 
     async def _commit(self, offsets: Mapping[int, int], timeout: float | None) -> None:
@@ -106,8 +107,9 @@ async def take_progress(
     router: Router, topic: str, group: str, timeout: float | None = None
 ) -> Progress:
     """See `Client.progress`."""
-    view = await router.within(timeout, router.topic(topic, is_fresh=True), f"finding {topic!r}")
-    epoch = await draw_epoch(router, topic, group, timeout)
+    left = seconds_left(router, timeout)
+    view = await router.within(left(), router.topic(topic, is_fresh=True), f"finding {topic!r}")
+    epoch = await draw_epoch(router, topic, group, left())
     progress = Progress(router, view, group, epoch)
-    await progress.take(timeout)
+    await progress.take(left())
     return progress

@@ -25,7 +25,7 @@ from .consumer_groups import attach, find_groups, policy_of, put_group
 from .dead_letters import POPPED, find_backlogs
 from .membership import find_members
 from .message import QUEUE_BITS
-from .offsets import Stamp, by_partition, commit_offsets, committed_offsets
+from .offsets import Stamp, by_partition, commit_offsets, committed_offsets, seconds_left
 from .router import SYSTEM_GROUP, Router
 
 
@@ -45,18 +45,19 @@ async def set_offsets(
         name: the consumer group, `group@instance` for an instance of a broadcast group.
         groups: queue number → its partition group.
         offsets: queue number → the next message to read.
-        timeout: seconds for each request; None: the default.
+        timeout: seconds for all of it; None: the default.
     """
-    members = await find_members(router, name, timeout)
+    left = seconds_left(router, timeout)
+    members = await find_members(router, name, left())
     is_running = any(member.topic == topic for member in members)
-    epoch = await draw_epoch(router, topic, name, timeout) if is_running else 0
+    epoch = await draw_epoch(router, topic, name, left()) if is_running else 0
     for group, numbers in by_partition(groups).items():
         epochs = dict.fromkeys(numbers, epoch) if epoch else {}
         stamp = Stamp(epochs, is_reset=True)
         part = {number: offsets[number] for number in numbers}
-        await commit_offsets(router, group, name, part, timeout, stamp=stamp)
+        await commit_offsets(router, group, name, part, left(), stamp=stamp)
     if is_running:
-        await _regrant(router, topic, name, timeout)
+        await _regrant(router, topic, name, left())
 
 
 class Standing(NamedTuple):
@@ -83,14 +84,15 @@ async def where_is(
     Raises:
         Rejected: `UNKNOWN_GROUP`, it pops but takes no messages of this topic, and `must_take`.
     """
-    found = await find_groups(router, name, None, timeout)
+    left = seconds_left(router, timeout)
+    found = await find_groups(router, name, None, left())
     if not found or found[0].mode not in POPPED:
-        return Standing(0, await committed_offsets(router, groups, name, timeout))
+        return Standing(0, await committed_offsets(router, groups, name, left()))
     numbers = [each.number for each in found[0].attachments if each.topic == topic.name]
     if not numbers and must_take:
         message = f"consumer group {name!r} takes no messages of {topic.name!r}: attach it first"
         raise Rejected(Reason.UNKNOWN_GROUP, message)
-    backlogs = await find_backlogs(router, [topic], found, timeout)
+    backlogs = await find_backlogs(router, [topic], found, left())
     at = {topic.id << QUEUE_BITS | each.queue: each.next for each in backlogs}
     offsets = {number: at[number] for number in groups if number in at}
     return Standing(numbers[0] if numbers else 0, offsets)
@@ -106,10 +108,11 @@ async def go_on(
     timeout: float | None = None,
 ) -> None:
     """Let a consumer group that stands there go on elsewhere, however it is served."""
+    left = seconds_left(router, timeout)
     if standing.number:
-        await _set_popping(router, standing.number, groups, offsets, timeout)
+        await _set_popping(router, standing.number, groups, offsets, left())
     else:
-        await set_offsets(router, topic, name, groups, offsets, timeout)
+        await set_offsets(router, topic, name, groups, offsets, left())
 
 
 async def make_like(
@@ -117,8 +120,9 @@ async def make_like(
 ) -> None:
     """If a group pops, let another one pop messages of a topic, too; it is made with the same
     settings if there is none of its name. One that reads by offset stays so."""
-    found = await find_groups(router, source, None, timeout)
-    others = await find_groups(router, name, None, timeout)
+    left = seconds_left(router, timeout)
+    found = await find_groups(router, source, None, left())
+    others = await find_groups(router, name, None, left())
     if not found or found[0].mode not in POPPED:
         return
     settings = found[0]
@@ -130,10 +134,10 @@ async def make_like(
             settings.order,
             settings.is_blocking,
         )
-        await put_group(router, name, settings.mode, policy, timeout)
+        await put_group(router, name, settings.mode, policy, left())
     mode = others[0].mode if others else settings.mode
     if mode in POPPED:
-        await attach(router, topic, name, mode, timeout=timeout)
+        await attach(router, topic, name, mode, timeout=left())
 
 
 async def begin(
@@ -143,9 +147,10 @@ async def begin(
 
     A partition group hears of it by the first command that names it; this one moves no queue.
     """
+    left = seconds_left(router, timeout)
     for group in by_partition(groups):
         message = ResetGroup(group, number, [], [])
-        await router.call_leader(group, FrameKind.RESET, message, timeout=timeout, is_change=True)
+        await router.call_leader(group, FrameKind.RESET, message, timeout=left(), is_change=True)
 
 
 async def _set_popping(
@@ -157,12 +162,13 @@ async def _set_popping(
 ) -> None:
     """Let an attachment go on elsewhere: `groups` and `offsets` as for `set_offsets`. A repeat
     takes back what was handed out since."""
+    left = seconds_left(router, timeout)
     for group, queues in by_partition(groups).items():
         for start in range(0, len(queues), RESET_QUEUES_MAX):
             part = list(queues)[start : start + RESET_QUEUES_MAX]
             message = ResetGroup(group, number, part, [offsets[each] for each in part])
             await router.call_leader(
-                group, FrameKind.RESET, message, timeout=timeout, is_change=True
+                group, FrameKind.RESET, message, timeout=left(), is_change=True
             )
 
 

@@ -15,6 +15,7 @@ from raftmq.wire.messages import (
     FrameKind,
 )
 
+from .offsets import seconds_left
 from .router import SYSTEM_GROUP, Router
 
 
@@ -56,11 +57,12 @@ async def find_subscriptions(
 
     Long answers come in pages, each with a timeout of its own.
     """
+    left = seconds_left(router, timeout)
     found: list[Subscription] = []
     question = FindSubscriptions(topic, group)
     while True:
         frame = await router.call_leader(
-            SYSTEM_GROUP, FrameKind.SUBSCRIBED, question, timeout=timeout
+            SYSTEM_GROUP, FrameKind.SUBSCRIBED, question, timeout=left()
         )
         page = unpack(FoundSubscriptions, frame.header)
         found += [Subscription(v.topic, v.consumer_group, v.expression) for v in page.subscriptions]

@@ -19,6 +19,7 @@ from raftmq.wire.tracing import FindTouches, FoundTouches, TouchView
 
 from .consumer_groups import find_groups
 from .lookup import place_of
+from .offsets import seconds_left
 from .router import Router
 
 _WORDS = {
@@ -108,7 +109,8 @@ class Trace(NamedTuple):
 
 async def trace(router: Router, message_id: str, timeout: float | None = None) -> Trace:
     """See `Client.trace`."""
-    place = await place_of(router, message_id, timeout)
+    left = seconds_left(router, timeout)
+    place = await place_of(router, message_id, left())
     views: list[TouchView] = []
     is_whole, after = True, 0
     while True:
@@ -117,7 +119,7 @@ async def trace(router: Router, message_id: str, timeout: float | None = None) -
             place.partition_group,
             FrameKind.WHY,
             question,
-            timeout=timeout,
+            timeout=left(),
             queue_number=place.number,
         )
         page = unpack(FoundTouches, frame.header)
@@ -125,7 +127,7 @@ async def trace(router: Router, message_id: str, timeout: float | None = None) -
         is_whole, after = is_whole and page.is_whole, page.after
         if not after:
             break
-    names = await _names(router, place.topic, timeout)
+    names = await _names(router, place.topic, left())
     stored = [_touch(view, "") for view in views if view.kind == TouchKind.STORED]
     return Trace(
         message_id,
@@ -140,9 +142,10 @@ async def trace(router: Router, message_id: str, timeout: float | None = None) -
 
 async def _names(router: Router, topic: TopicView, timeout: float | None) -> dict[int, str]:
     """The consumer groups of a topic by the numbers of their attachments."""
+    left = seconds_left(router, timeout)
     return {
         attachment.number: settings.name
-        for settings in await find_groups(router, topic=topic.name, timeout=timeout)
+        for settings in await find_groups(router, topic=topic.name, timeout=left())
         for attachment in settings.attachments
         if attachment.topic == topic.name
     }

@@ -51,6 +51,7 @@ from raftmq.wire.transacting import (
 
 from .inputs import Inputs
 from .message import QUEUE_BITS
+from .offsets import seconds_left
 from .queues import Queues
 from .receipts import Outgoing
 from .router import SYSTEM_GROUP, Router
@@ -360,9 +361,10 @@ async def open_transactions(
     router: Router, group: str = "", *, age_ms_min: int = 0, timeout: float | None = None
 ) -> list[OpenTransaction]:
     """See `Client.open_transactions`."""
+    left = seconds_left(router, timeout)
     found: list[OpenTransaction] = []
     for partition_group in _data_groups(router):
-        found += await _open_in(router, partition_group, group, age_ms_min, timeout)
+        found += await _open_in(router, partition_group, group, age_ms_min, left())
     return sorted(found, key=lambda each: each.opened_ms)
 
 
@@ -374,12 +376,13 @@ async def _open_in(
     router: Router, partition_group: int, group: str, age_ms_min: int, timeout: float | None
 ) -> list[OpenTransaction]:
     """The open transactions of one partition group, by number."""
+    left = seconds_left(router, timeout)
     found: dict[str, OpenTransaction] = {}
     after = 0
     while True:
         request = FindTransactions(partition_group, group, age_ms_min, after)
         frame = await router.call_leader(
-            partition_group, FrameKind.TRANSACTIONS, request, timeout=timeout
+            partition_group, FrameKind.TRANSACTIONS, request, timeout=left()
         )
         page = unpack(FoundTransactions, frame.header)
         for view in page.transactions:

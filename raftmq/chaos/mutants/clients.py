@@ -73,6 +73,16 @@ def sleeps_past_a_shorter_timeout(patch: Patch) -> None:
     patch.set(producer.Producer, "_wake_at", not_woken)
 
 
+def times_each_request(patch: Patch) -> None:
+    """206"""
+
+    def whole(router: Any, timeout: float | None) -> Any:
+        return lambda: timeout
+
+    for name in ("admin", "dead_letters", "descriptions", "resetting", "offsets"):
+        patch.set(import_module(f"raftmq.client.{name}"), "seconds_left", whole)
+
+
 MUTANTS = (
     Mutant(
         number=201,
@@ -112,5 +122,15 @@ MUTANTS = (
         plant=sleeps_past_a_shorter_timeout,
         workload="log",
         seconds=15.0,
+    ),
+    Mutant(
+        number=206,
+        name="timeout-for-each",
+        what="An administrative call has its timeout for each leader that it asks.",
+        killers=("answered-late",),
+        plant=times_each_request,
+        workload="flows",
+        seconds=15.0,
+        kinds=("isolate-leader", "kill-majority", "pause"),
     ),
 )

@@ -5,25 +5,26 @@
         ...                                    # any client, any call of `CALLS`
     print(deadlines.compared, deadlines.late)
 
-Each public call of producers and consumers that takes a `timeout` is measured from outside, so that
-workloads need not do it themselves. A message of `send_nowait` is measured from there to the end of
-its `wait`.
+Each public call of producers, consumers, `Admin` and `Client` that takes a `timeout` is measured
+from outside, so that workloads need not do it themselves; so is the first contact of a client. A
+message of `send_nowait` is measured from there to the end of its `wait`.
 
 Invariants:
 - A call that was cancelled, or whose process stood still meanwhile, is not judged: the promise is
   made by a loop that runs. A `wait` that was cancelled is not judged when it is called again.
-
-Left out: calls of `Admin` and `Client`, whose timeouts hold for each partition group they ask.
 """
 
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
+from raftmq.client.admin import Admin
 from raftmq.client.claims import HeldClaim
+from raftmq.client.client import Client, Connecting
 from raftmq.client.consumer import Consumer
 from raftmq.client.parcel import PendingSend
 from raftmq.client.popped import PoppedMessage, PoppedMessages
@@ -34,7 +35,22 @@ from raftmq.errors import RaftmqError
 
 _SETTLING = ("ack", "nack", "reject", "give_back", "extend")
 
+
+def _timed(owner: type) -> tuple[str, ...]:
+    """The public calls of a class that take a `timeout` and are awaited."""
+    return tuple(
+        name
+        for name, call in vars(owner).items()
+        if not name.startswith("_")
+        and inspect.iscoroutinefunction(call)
+        and "timeout" in inspect.signature(call).parameters
+    )
+
+
 CALLS: dict[type, tuple[str, ...]] = {
+    Admin: _timed(Admin),
+    Client: _timed(Client),
+    Connecting: ("__aenter__",),
     Producer: ("send", "send_many", "flush", "cancel"),
     Consumer: ("commit", "committed", "seek"),
     PopConsumer: ("ack", "nack", "claim", "flush"),
@@ -107,10 +123,10 @@ class Deadlines:
 
     def _measured(self, name: str, call: Asynchronous) -> Asynchronous:
         @functools.wraps(call)
-        async def measured(one: Any, *args: Any, timeout: float | None = None, **named: Any) -> Any:
-            begun = self._begin(one, timeout)
+        async def measured(one: Any, *args: Any, **named: Any) -> Any:
+            begun = self._begin(one, named.get("timeout"))
             try:
-                result = await call(one, *args, timeout=timeout, **named)
+                result = await call(one, *args, **named)
             except RaftmqError:
                 self._answered(name, begun)
                 raise
@@ -145,6 +161,8 @@ class Deadlines:
 
     def _begin(self, what: object, timeout: float | None) -> "_Begun":
         seconds = self._seconds if timeout is None else timeout
+        if timeout is None and isinstance(what, Admin | Client | Connecting):
+            seconds = what._router.seconds_max
         return _Begun(what, seconds, self._now(), self._stops())
 
     def _answered(self, name: str, begun: "_Begun | None") -> None:

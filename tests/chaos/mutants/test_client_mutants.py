@@ -9,6 +9,7 @@ SEEDS = {
     "renumbered-settlement": 0,
     "late-commit": 0,
     "shorter-timeout-late": 2,
+    "timeout-for-each": 0,
 }
 DEAR = {"renumbered-settlement"}
 """Consumers that pop cost ten times as much as those that pull."""

@@ -1,0 +1,52 @@
+"""A call that asks several leaders has one timeout for all of them."""
+
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from raftmq.client.admin import Admin
+from raftmq.client.router import Router
+from raftmq.wire.codec import pack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import AdminDone, FrameKind, TopicView
+
+
+class SlowRouter:
+    """Each request takes three seconds, or what is left of its timeout."""
+
+    seconds_max = 30.0
+
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
+
+    async def _wait(self, timeout: float) -> None:
+        self.timeouts.append(timeout)
+        await trio.sleep(min(timeout, 3.0))
+
+    async def call_leader(self, *_: Any, timeout: float, **__: Any) -> Frame:
+        await self._wait(timeout)
+        return Frame(FrameKind.ADMIN, 0, pack(AdminDone()), b"")
+
+    async def within(self, timeout: float, work: Awaitable[Any], what: str) -> Any:
+        await self._wait(timeout)
+        return await work
+
+    async def topic(self, name: str, *, is_fresh: bool = False) -> TopicView:
+        return TopicView(name, 1, [1])
+
+
+@pytest.mark.parametrize(("timeout", "parts"), [(5.0, [5.0, 2.0]), (None, [30.0, 27.0])])
+def test_second_leader_has_what_the_first_one_left(
+    timeout: float | None, parts: list[float]
+) -> None:
+    made = SlowRouter()
+    router: Router = made  # type: ignore[assignment]
+
+    async def main() -> None:
+        await Admin(router).create_topic("orders", timeout=timeout)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert made.timeouts == pytest.approx(parts)
