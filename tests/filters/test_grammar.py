@@ -1,0 +1,57 @@
+"""What texts mean, held to a file: replicas that read a filter differently would differ for ever.
+
+Each line of `grammar.jsonl` has a text and what it is: refused, or whether it holds for each of
+`ROWS`. A text's meaning may change only together with the version of the catalog's records, so that
+software which reads it otherwise stops at the record (decision 0010).
+
+    python -m tests.filters.test_grammar        write the file again, after such a change
+"""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from raftmq.filters import FilterSyntaxError
+from raftmq.filters import compile as compile_filter
+from raftmq.pop import catalog, machine
+from tests.filters.expressions import Writer
+
+FILE = Path(__file__).with_name("grammar.jsonl")
+TEXTS = 200
+ROWS: list[dict[str, Any]] = [
+    {},
+    {"a": 5, "b": "x", "city": "Paris", "type": "a", "Amount": 2.5, "$x_1": True, "AND": 0},
+    {"a": "5", "b": 1, "city": "", "odd name": -1, "a`b": "100%", "Amount": 2**53 + 1, "$x_1": 5.0},
+    {"a": False, "b": b"a", "city": "P\u00e9s", "type": 0.0, "Amount": float("nan"), "AND": "a_b"},
+]
+PLAIN = ["", "*", "paid", "paid || shipped", "a||b", "a || ", "|| a", "a || b || a", "a b", "TRUE"]
+
+
+def meaning(text: str) -> list[bool] | None:
+    """Whether a text holds for each row, tagged `paid`; None: it is refused."""
+    try:
+        found = compile_filter(text)
+    except FilterSyntaxError:
+        return None
+    return [found.matches(row, tag="paid") for row in ROWS]
+
+
+def written() -> list[Any]:
+    """What the file should hold: the versions, then texts with their meanings."""
+    writer = Writer(Random(1))
+    texts = PLAIN + [writer.text() for _ in range(TEXTS)]
+    return [[catalog.VERSION, machine.VERSION], *([text, meaning(text)] for text in texts)]
+
+
+def test_meaning_of_a_text_changes_only_with_the_version_of_records() -> None:
+    versions, *lines = [json.loads(line) for line in FILE.read_text().splitlines()]
+    assert versions == [catalog.VERSION, machine.VERSION], "write the file again"
+    assert len(lines) > TEXTS
+    assert sum(expected is None for _, expected in lines) > 10
+    for text, expected in lines:
+        assert meaning(text) == expected, f"{text!r} has another meaning: raise VERSION"
+
+
+if __name__ == "__main__":
+    FILE.write_text("".join(json.dumps(line) + "\n" for line in written()))
