@@ -33,9 +33,12 @@ def show(findings: Sequence[Finding], output: str) -> ExitCode:
     if output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
-        print_table(
-            ["", "CHECK", "FOUND", "FIX"],
-            [(finding.verdict, finding.check, finding.found, finding.fix) for finding in findings],
-        )
+        # A fix stands below what it mends: beside a long finding nobody would see it.
+        rows = []
+        for finding in findings:
+            rows.append((finding.verdict, finding.check, finding.found))
+            if finding.fix:
+                rows.append(("", "", f"fix: {finding.fix}"))
+        print_table(["", "CHECK", "FOUND"], rows)
     has_failed = any(finding.verdict == "fail" for finding in findings)
     return ExitCode.UNHEALTHY if has_failed else ExitCode.OK

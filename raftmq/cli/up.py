@@ -230,7 +230,8 @@ def _wait_ready(playground: Playground, process: "subprocess.Popen[bytes]") -> S
     until = time.monotonic() + DETACH_SECONDS_MAX
     while time.monotonic() < until:
         state = playground.read_state()
-        if state is not None and state.is_ready:
+        # The folder may tell of the supervisor that ran here before.
+        if state is not None and state.is_ready and state.pid == process.pid:
             return state
         if process.poll() is not None:
             note((playground.folder / "up.log").read_text().strip())

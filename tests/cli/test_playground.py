@@ -59,6 +59,18 @@ def test_state_is_believed_only_while_the_lock_is_held(playground: Playground) -
     assert not playground.is_running()
 
 
+def test_detached_start_does_not_take_the_page_of_the_supervisor_before(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = (
+        State(pid, True, [RunningNode(1, "a:1", pid, "d", "follows")]) for pid in (7, 8)
+    )
+    states = iter([before, before, None, after])
+    monkeypatch.setattr(Playground, "read_state", lambda _: next(states))
+    process = SimpleNamespace(pid=8, poll=lambda: None)
+    assert up._wait_ready(playground, process) is after  # type: ignore[arg-type]
+
+
 def test_looking_for_a_supervisor_leaves_no_file(playground: Playground, tmp_path: Path) -> None:
     assert not playground.is_running()
     assert list(tmp_path.iterdir()) == []
