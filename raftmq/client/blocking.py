@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
+    ExitStack,
     contextmanager,
+    suppress,
 )
 from datetime import datetime
 from functools import partial
@@ -16,6 +18,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from anyio.from_thread import start_blocking_portal
 
+from raftmq.errors import Rejected
 from raftmq.wire.assigning import MemberView
 from raftmq.wire.messages import ClusterView
 
@@ -51,11 +54,19 @@ class BlockingConsumer(Entered):
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, without an end: `break` when you have enough."""
         while True:
-            yield self._loop.wait(self._consumer.__anext__)
+            yield self._loop.wait(self._consumer.__anext__, self._put_back)
 
     def fetch(self, count: int = 500, *, wait: float = 1.0) -> Messages:
         """See `Consumer.fetch`."""
-        return self._loop.wait(partial(self._consumer.fetch, count, wait=wait))
+        fetch = partial(self._consumer.fetch, count, wait=wait)
+        return self._loop.wait(fetch, self._put_back)
+
+    async def _put_back(self, taken: Message | Messages) -> None:
+        """Read again what the application was not handed."""
+        messages = [taken] if isinstance(taken, Message) else list(taken)
+        for message in reversed(messages):
+            with suppress(Rejected):  # Its queue is not read here any more.
+                await self._consumer.seek(queue=message.queue, offset=message.offset)
 
     def commit(
         self, offsets: Mapping[int, int] | None = None, *, timeout: float | None = None
@@ -462,6 +473,8 @@ class BlockingClient:
 
 
 B = TypeVar("B", bound=BlockingClient)
+_OF_PARENTS: list[ExitStack] = []
+"""In a forked child: clients of its parent. To drop them would wait for their threads."""
 
 
 @contextmanager
@@ -469,11 +482,14 @@ def in_background(
     opening: AbstractAsyncContextManager[Client], backend: str, kind: type[B]
 ) -> Iterator[B]:
     """The blocking face of what an async `connect` gives, in a thread with a loop of its own."""
-    with (
-        start_blocking_portal(backend) as portal,
-        portal.wrap_async_context_manager(opening) as client,
-    ):
-        yield kind(Loop(portal), client)
+    with ExitStack() as stack:
+        loop = Loop(stack.enter_context(start_blocking_portal(backend)))
+        try:
+            yield kind(loop, loop.enter(stack, opening))
+        finally:
+            if not loop.is_here:
+                # There is no thread here that could end it; the parent goes on with it.
+                _OF_PARENTS.append(stack.pop_all())
 
 
 def connect(

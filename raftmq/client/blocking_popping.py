@@ -15,8 +15,9 @@ from .desk import Desk
 from .leases import Grip
 from .loop import Entered, Loop
 from .message import Slice
-from .popped import LeasedMessage, LeasedMessages, Settlement, delay_ms
+from .popped import LeasedMessage, LeasedMessages, PoppedMessages, Settlement, delay_ms
 from .popping import PopConsumer
+from .shelf import Taken
 
 
 class BlockingPoppedMessage(LeasedMessage):
@@ -129,7 +130,7 @@ class BlockingPopConsumer(Entered):
         """Messages one by one, without an end: `break` when you have enough."""
         consumer, loop = self._consumer, self._loop
         while True:
-            taken, grip = loop.wait(consumer._next_one)
+            taken, grip = loop.wait(consumer._next_one, self._give_back_one)
             batch, start, _, _ = taken.part
             desk = consumer._at_desk()
             yield BlockingPoppedMessage(batch, start, grip, consumer.topic, desk, loop)
@@ -138,9 +139,18 @@ class BlockingPopConsumer(Entered):
         self, count: int = 1, *, wait: float = 1.0, invisible: float | None = None
     ) -> BlockingPoppedMessages:
         """See `PopConsumer.pop`."""
-        popped = self._loop.wait(partial(self._consumer.pop, count, wait=wait, invisible=invisible))
+        pop = partial(self._consumer.pop, count, wait=wait, invisible=invisible)
+        popped = self._loop.wait(pop, self._give_back)
         topic, desk = self._consumer.topic, self._consumer._at_desk()
         return BlockingPoppedMessages(popped.slices, popped.grips, topic, desk, self._loop)
+
+    async def _give_back_one(self, taken: tuple[Taken, Grip]) -> None:
+        part = (taken[0].lease, taken[0].bits)
+        self._consumer._at_desk().settle_nowait([part], Action.GIVE_BACK)
+
+    async def _give_back(self, popped: PoppedMessages) -> None:
+        """The application was not handed them: others may have them."""
+        self._consumer._at_desk().settle_nowait(popped.parts, Action.GIVE_BACK)
 
     def ack(self, messages: Iterable[LeasedMessage], *, timeout: float | None = None) -> Settlement:
         """See `PopConsumer.ack`."""

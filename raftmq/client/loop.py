@@ -1,31 +1,126 @@
-"""The event loop of the blocking face, in a thread of its own."""
+"""The event loop of the blocking face, in a thread of its own.
 
+A call ends when the wait for it ends: if a signal handler raises (Ctrl-C, an alarm), the call is
+cancelled on the loop, and what it took nevertheless is put back, so that the next call finds it.
+
+Left out: a signal that comes while an object is entered or left.
+"""
+
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+import anyio
+import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
+from raftmq.errors import RaftmqError
+
 T = TypeVar("T")
+
+
+async def _keep(_: object) -> None:
+    """Nothing has to be put back."""
 
 
 class Loop:
     """The event loop in the other thread."""
 
     def __init__(self, portal: BlockingPortal) -> None:
+        self._process = os.getpid()
         self.portal = portal
         """The way into it."""
 
-    def wait(self, job: Callable[[], Awaitable[T]]) -> T:
-        """Run an async call there and wait for it."""
-        result: T = self.portal.call(job)
+    @property
+    def is_here(self) -> bool:
+        """False in a forked child: the thread of the loop is its parent's."""
+        return os.getpid() == self._process
+
+    def wait(
+        self,
+        job: Callable[[], Awaitable[T]],
+        put_back: Callable[[T], Awaitable[None]] = _keep,
+    ) -> T:
+        """Run an async call there and wait for it.
+
+        If the wait is interrupted the call is cancelled; `put_back` takes a result that comes
+        nevertheless.
+        """
+        self._check()
+        call = _Call(job, put_back)
+        try:
+            result: T = self.portal.call(call.run)
+        except BaseException:
+            if not call.has_failed:
+                self.portal.call(call.end)
+            raise
         return result
 
     def call(self, job: Callable[[], T]) -> T:
         """Run a call that does not wait there."""
+        self._check()
         result: T = self.portal.call(job)
         return result
+
+    def enter(self, stack: ExitStack, inner: AbstractAsyncContextManager[T]) -> T:
+        """Enter an async object there; the stack leaves it."""
+        self._check()
+        entered: T = stack.enter_context(self.portal.wrap_async_context_manager(inner))
+        return entered
+
+    def _check(self) -> None:
+        if not self.is_here:
+            raise RaftmqError(
+                f"this client was opened by process {self._process}, and this is a forked child: "
+                "nothing was done; open a client in the child"
+            )
+
+
+class _Call(Generic[T]):
+    """An async call on the loop, and its end before its time."""
+
+    def __init__(
+        self, job: Callable[[], Awaitable[T]], put_back: Callable[[T], Awaitable[None]]
+    ) -> None:
+        self._job = job
+        self._put_back = put_back
+        self._scope: anyio.CancelScope | None = None
+        self._finished: anyio.Event | None = None
+        self._is_over = False
+        self._results: list[T] = []
+        self.has_failed = False
+        """True if the call itself raised."""
+
+    async def run(self) -> T:
+        """The call."""
+        self._finished = anyio.Event()
+        try:
+            with anyio.CancelScope() as self._scope:
+                if self._is_over:
+                    # The interruption was faster than the beginning.
+                    self._scope.cancel()
+                    await anyio.lowlevel.checkpoint()
+                self._results.append(await self._job())
+        except Exception:
+            self.has_failed = True
+            raise
+        finally:
+            self._finished.set()
+        if not self._results:
+            raise RaftmqError("the call was interrupted")
+        return self._results[0]
+
+    async def end(self) -> None:
+        """Nobody waits for it any more."""
+        self._is_over = True
+        if self._scope is None or self._finished is None:
+            return
+        self._scope.cancel()
+        await self._finished.wait()
+        for result in self._results:
+            await self._put_back(result)
 
 
 class Entered:
@@ -37,7 +132,7 @@ class Entered:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._loop.portal.wrap_async_context_manager(self._inner))
+        self._loop.enter(self._stack, self._inner)
         return self
 
     def __exit__(
@@ -46,4 +141,5 @@ class Entered:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stack.__exit__(kind, error, traceback)
+        if self._loop.is_here:
+            self._stack.__exit__(kind, error, traceback)
