@@ -246,7 +246,7 @@ class Fetches:
             changed = [
                 queue
                 for queue, number in session.numbers.items()
-                if number != _number(subscriptions, queue, session.consumer_group)
+                if number != subscriptions.number_of(queue >> QUEUE_BITS, session.consumer_group)
             ]
             for queue in changed:
                 self._mark(session, queue)
@@ -400,7 +400,7 @@ class Fetches:
         """Has the group a filter here, or will it have one? If not it gets everything."""
         assert isinstance(source.group.machine, PartitionMachine)
         subscriptions = source.group.machine.subscriptions
-        number = _number(subscriptions, queue, session.consumer_group)
+        number = subscriptions.number_of(queue >> QUEUE_BITS, session.consumer_group)
         is_early = subscriptions.version < session.subscribed
         session.numbers[queue] = -1 if is_early else number
         return is_early or number != 0
@@ -431,7 +431,8 @@ class Fetches:
     def _read(self, session: FetchSession, found: list[_Found], errors: list[FetchedQueue]) -> None:
         budget = max(1, min(session.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
         read, cold = _from_memory(found, budget)
-        if read or errors or not cold:
+        # The queue whose turn it is may be on disk: others that always have something must wait.
+        if errors or not cold or (read and cold[0] is not found[0]):
             self._answer(session, errors, read)
             return
         assert session.correlation is not None
@@ -506,12 +507,6 @@ class Fetches:
 
 def _failed(queue: int, error: ErrorReply) -> FetchedQueue:
     return FetchedQueue(queue, -1, -1, b"", b"", b"", error)
-
-
-def _number(subscriptions: Subscriptions, queue: int, name: str) -> int:
-    """The number of a group's subscription to a queue's topic; 0: it has none."""
-    kept = subscriptions.of(queue >> QUEUE_BITS, name)
-    return kept[-1].number if kept else 0
 
 
 def _leave(resting: dict[K, dict[FetchSession, None]], key: K, session: FetchSession) -> None:

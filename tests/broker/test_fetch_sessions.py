@@ -185,6 +185,34 @@ def test_queue_that_always_has_something_starves_no_other() -> None:
     in_cluster(scenario)
 
 
+@pytest.mark.parametrize("is_cold_first", [True, False])
+def test_queue_on_disk_does_not_starve_while_another_always_has_something_in_memory(
+    is_cold_first: bool,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 9)
+        cold, hot = led_by(cluster, 1, 9)[:2]
+        caches = [group.cache for group in cluster.nodes[1].groups.values()]
+        async with cluster.client(1) as client:
+            for n in range(3):
+                await client.produce(cold, [b"%d" % n], n, producer=cold)
+            reader = Reader(client)
+            queues = [cold, hot] if is_cold_first else [hot, cold]
+            asked = [FetchFrom(queue, 0) for queue in queues]
+            for n in range(8):
+                for cache in caches:
+                    cache.resize(1)
+                    cache.resize(1 << 20)
+                await client.produce(hot, [b"%d" % n], n, producer=hot)
+                await reader.ask(*asked)
+                asked = []
+            # Each has its turn.
+            assert len(reader.bodies[cold]) == 3
+            assert len(reader.bodies[hot]) >= 7
+
+    in_cluster(scenario)
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 def test_unknown_session_or_epoch_is_refused_and_nothing_is_left_of_it(is_known: bool) -> None:
     async def scenario(cluster: Cluster) -> str:
