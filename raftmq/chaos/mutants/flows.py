@@ -65,6 +65,23 @@ def tells_one_leader_of_a_reset(patch: Patch) -> None:
     patch.set(resetting, "by_partition", first_alone)
 
 
+def repeats_the_reset_before(patch: Patch) -> None:
+    """241"""
+    resetting = import_module("raftmq.client.resetting")
+    set_offsets = resetting.set_offsets
+    before: list[Any] = []
+
+    async def again(
+        router: Any, topic: str, name: str, groups: Any, offsets: Any, timeout: Any = None
+    ) -> None:
+        if before:
+            await set_offsets(router, *before, timeout)
+        before[:] = topic, name, groups, offsets
+        await set_offsets(router, topic, name, groups, offsets, timeout)
+
+    patch.set(resetting, "set_offsets", again)
+
+
 MUTANTS = (
     Mutant(
         number=221,
@@ -99,6 +116,15 @@ MUTANTS = (
         what="A reset moves the queues of the first leader only.",
         killers=("reset-lost", "clone-early", "instance-lost"),
         plant=tells_one_leader_of_a_reset,
+        workload="flows",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=241,
+        name="reset-again",
+        what="The next reset carries out the one before it again, whatever was committed since.",
+        killers=("instance-went-back",),
+        plant=repeats_the_reset_before,
         workload="flows",
         seconds=6.0,
     ),

@@ -9,6 +9,7 @@ SEEDS = {
     "late-hand-off": 0,
     "commits-what-is-read-ahead": 0,
     "reset-of-one-leader": 0,
+    "reset-again": 0,
 }
 
 
