@@ -168,9 +168,12 @@ class Comparing:
         told = self._told.get(group.number, {}).get(index)
         own = self._own.get(group.number, {}).get(index)
         if own is None:
-            # Taken before a restart, or received.
-            found = (meta.state_crc for meta in group.store.snapshots if meta.index == index)
-            own = next(found, None)
+            # Taken before a restart, by other software perhaps, or received.
+            known = (index, group.machine.state_version)
+            own = next(
+                (m.state_crc for m in group.store.snapshots if (m.index, m.state_version) == known),
+                None,
+            )
         if told is None or own is None:
             return
         self.compared += 1

@@ -208,10 +208,12 @@ def decode_conf_state(data: bytes) -> ConfState:
     )
 
 
-def log_meta(meta: ConsensusMeta) -> SnapshotMeta:
+def log_meta(meta: ConsensusMeta, state_version: int = 0) -> SnapshotMeta:
     """Where a snapshot stands, as the log writes it down."""
     conf_state = encode_conf_state(meta.conf_state)
-    return SnapshotMeta(meta.index, meta.term, meta.crc, meta.timestamp, conf_state)
+    return SnapshotMeta(
+        meta.index, meta.term, meta.crc, meta.timestamp, conf_state, state_version=state_version
+    )
 
 
 def consensus_meta(meta: SnapshotMeta) -> ConsensusMeta:
@@ -239,7 +241,7 @@ def _found(node: "Node", store: LogStore, identity: Identity, founders: list[int
     conf_state = ConfState(voters=tuple(sorted(founders)))
     machine: Machine = Catalog() if identity.group == SYSTEM_GROUP else PartitionMachine()
     machine.applied = FOUNDING_INDEX
-    meta = log_meta(ConsensusMeta(FOUNDING_INDEX, 1, conf_state, 0, 0))
+    meta = log_meta(ConsensusMeta(FOUNDING_INDEX, 1, conf_state, 0, 0), machine.state_version)
     data = b"".join(encode_snapshot(identity, meta, machine.snapshot()))
     receiver = SnapshotReceiver(
         node.world.files,

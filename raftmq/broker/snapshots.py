@@ -64,7 +64,7 @@ class Snapshots:
         """Snapshot the machine as it is just after `record`, the last one applied."""
         if group.differs:
             return
-        meta = log_meta(group.snapshot_meta(record))
+        meta = log_meta(group.snapshot_meta(record), group.machine.state_version)
         state = group.machine.snapshot()
         saved = partial(self._saved, group, record.index)
         self._disk.submit(partial(group.store.save_snapshot, meta, state), saved)

@@ -19,7 +19,7 @@ leader's file byte for byte, in chunks, into a `.partial` file that survives a r
 | 64 | 4 | record_crc | crc of the record at `index`: what the next one chains to |
 | 68 | 4 | state_crc | CRC-32C of the state |
 | 72 | 4 | conf_bytes | m |
-| 76 | 4 | reserved | zero |
+| 76 | 4 | state_version | of the state's format; 0: older software, which did not say |
 | 80 | m | membership | opaque |
 | 80 + m | s | state | opaque |
 
@@ -64,6 +64,8 @@ class SnapshotMeta(NamedTuple):
     """The group's members after that record, as the caller encodes them."""
     state_crc: int = 0
     """CRC-32C of the state; known of a snapshot that was written."""
+    state_version: int = 0
+    """Of the state's format, as the caller counts them; 0: unknown."""
 
     @property
     def link(self) -> Link:
@@ -85,7 +87,7 @@ def encode_snapshot(identity: Identity, meta: SnapshotMeta, state: bytes) -> lis
         meta.crc,
         meta.state_crc or google_crc32c.value(state),
         len(meta.conf_state),
-        0,
+        meta.state_version,
     )
     crc = google_crc32c.extend(google_crc32c.value(body), meta.conf_state)
     return [_START.pack(_MAGIC, crc), body, meta.conf_state, state]
@@ -109,9 +111,19 @@ class SnapshotFile:
         head = read_filled(file, HEADER_BYTES, 0)
         if len(head) < HEADER_BYTES or not head.startswith(_MAGIC):
             raise CorruptRecord(f"{path} is no snapshot", position=0)
-        (version, index, term, timestamp, cluster, group, size, crc, state_crc, conf_bytes, _) = (
-            _BODY.unpack_from(head, _START.size)
-        )
+        (
+            version,
+            index,
+            term,
+            timestamp,
+            cluster,
+            group,
+            size,
+            crc,
+            state_crc,
+            conf_bytes,
+            state,
+        ) = _BODY.unpack_from(head, _START.size)
         conf = read_filled(file, min(conf_bytes, _CONF_BYTES_MAX), HEADER_BYTES)
         found = google_crc32c.extend(google_crc32c.value(head[_START.size :]), conf)
         if found != _START.unpack_from(head)[1]:
@@ -126,7 +138,7 @@ class SnapshotFile:
             wanted = self._state_start + size
             message = f"{path} has {self.bytes} bytes, its header says {wanted}"
             raise CorruptRecord(message, position=min(wanted, self.bytes))
-        self.meta = SnapshotMeta(index, term, crc, timestamp, conf, state_crc)
+        self.meta = SnapshotMeta(index, term, crc, timestamp, conf, state_crc, state)
 
     def chunk(self, offset: int, size: int) -> bytes:
         """`size` bytes of the file from `offset` on, to be sent; fewer only at its end."""

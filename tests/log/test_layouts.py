@@ -85,6 +85,7 @@ def test_a_newer_mark_is_refused_as_such() -> None:
 
 def test_a_snapshot_is_laid_out_as_its_table_says() -> None:
     meta = SnapshotMeta(index=41, term=5, crc=0xDDCCBBAA, timestamp=-7, conf_state=b"abc")
+    meta = meta._replace(state_version=12)
     data = b"".join(encode_snapshot(IDENTITY, meta, b"the state"))
     assert data[:8] == b"RAFTMQSS"
     assert at(data, 8, "I") == google_crc32c.value(data[12:83])
@@ -93,7 +94,7 @@ def test_a_snapshot_is_laid_out_as_its_table_says() -> None:
     assert (at(data, 40, "Q"), at(data, 48, "Q")) == (IDENTITY.cluster_hash(), 9)
     assert (at(data, 56, "Q"), at(data, 64, "I")) == (9, 0xDDCCBBAA)
     assert at(data, 68, "I") == google_crc32c.value(b"the state")
-    assert (at(data, 72, "I"), at(data, 76, "I")) == (3, 0)
+    assert (at(data, 72, "I"), at(data, 76, "I")) == (3, 12)
     assert data[80:] == b"abc" + b"the state"
 
 
