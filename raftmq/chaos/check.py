@@ -26,8 +26,8 @@ from raftmq.chaos.checkers.search import PLACES_MAX
 from raftmq.chaos.checkers.verdict import Verdict, explain, worst
 from raftmq.chaos.history import NotAHistory
 
-NODE_LOG = re.compile(r"node-\d+\.log")
-"""What a node said, not what clients saw."""
+BESIDE = re.compile(r"node-\d+\.log|replay\.txt")
+"""What stands beside a history: what a node said, and how the run is played again."""
 SUFFIXES = frozenset({".log", ".txt", ".edn", ".parquet"})
 EXIT_USAGE = 2
 EXIT_VIOLATION = 5
@@ -60,7 +60,11 @@ def main(
             click.echo(f"error: {problem}", err=True)
             problems += 1
     if not files:
-        click.echo(f"error: no history (*{', *'.join(sorted(SUFFIXES))}) here", err=True)
+        click.echo(
+            f"error: no history (*{', *'.join(sorted(SUFFIXES))}) here; a run of the core world has "
+            "none, for it has no clients: `raftmq chaos replay` judges it",
+            err=True,
+        )
     if output == "json":
         texts = {name: verdict.value for name, verdict in verdicts.items()}
         click.echo(msgspec.json.format(msgspec.json.encode(texts)))
@@ -76,12 +80,12 @@ def main(
 def histories_in(path: Path) -> list[Path]:
     """The file itself, or the histories in a folder and those below it, by name.
 
-    Logs of nodes, which the plugin keeps beside histories, are none.
+    What the plugin and campaigns keep beside histories is none.
     """
     if path.is_file():
         return [path]
     found = [file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file()]
-    return sorted(file for file in found if not NODE_LOG.fullmatch(file.name))
+    return sorted(file for file in found if not BESIDE.fullmatch(file.name))
 
 
 def judge_file(path: Path, limit: Limit, *, is_explained: bool = False) -> Verdict:

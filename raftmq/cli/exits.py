@@ -56,7 +56,7 @@ _FIXES = {
     "`raftmq topic create NAME` makes one",
     Reason.TOPIC_EXISTS: "choose another name, or `raftmq topic alter NAME --queues N`",
     Reason.BAD_NAME: "use 1 to 127 of A-Z a-z 0-9 . _ - and begin with none of . -",
-    Reason.BAD_ARGUMENT: "correct the value; the command's --help says what it may be",
+    Reason.BAD_ARGUMENT: "change what the message names; the command's --help has the options",
     Reason.TOO_LARGE: "send smaller messages, or raise limits.batch_bytes_max on every node",
     Reason.OFFSET_OUT_OF_RANGE: "`raftmq topic describe TOPIC` shows what is kept; "
     "`--from earliest` or `raftmq group reset` goes there",
@@ -83,8 +83,8 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
         return Failure(str(error), fix=fix, code=code)
     if isinstance(error, Unavailable):
         fix = (
-            f"is a cluster running at {url}? `raftmq up` starts one here; --url or RAFTMQ_URL "
-            "names another; `raftmq cluster status` examines it"
+            f"`raftmq cluster status` examines the cluster at {url}; --url or RAFTMQ_URL names "
+            "another; `raftmq up` starts one here"
         )
         return Failure(str(error), fix=fix, code=ExitCode.UNREACHABLE)
     if isinstance(error, OutcomeUnknown):

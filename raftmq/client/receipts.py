@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from raftmq.batch import Value
-from raftmq.errors import RaftmqError
+from raftmq.errors import RaftmqError, Rejected, Unavailable
 
 from .delays import format_delayed_id
 from .message import QUEUE_BITS, format_id
@@ -183,8 +183,10 @@ class SomeUnsent(RaftmqError):
 
     def __init__(self, sent: SentMany) -> None:
         failed = sent.failed
+        is_sure = all(isinstance(error, (Unavailable, Rejected)) for _, error in failed)
+        what = "were not stored" if is_sure else "are not known to be stored"
         super().__init__(
-            f"{len(failed)} of {len(sent)} messages are not known to be stored; "
+            f"{len(failed)} of {len(sent)} messages {what}; "
             f"the first is number {failed[0][0]}: {failed[0][1]}"
         )
         self.sent = sent

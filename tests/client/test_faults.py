@@ -418,7 +418,7 @@ async def test_send_many_reports_for_each_message(cluster: FakeCluster) -> None:
     )
     keys = [f"k{n}" for n in range(20)]
     async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
-        with pytest.raises(SomeUnsent) as caught:
+        with pytest.raises(SomeUnsent, match="not known to be stored") as caught:
             await p.send_many(bodies=[b"x"] * 20, keys=keys, timeout=0.2)
         sent = caught.value.sent
         assert 0 < len(sent.failed) < 20

@@ -237,6 +237,8 @@ def test_unknown_format_exits_with_2_and_the_rest_is_judged(tmp_path: Path) -> N
 
 
 def test_folder_without_histories_exits_with_2(tmp_path: Path) -> None:
+    written(tmp_path, "raftmq chaos replay '{}'", "replay.txt")
+    written(tmp_path, "peer reached\n", "node-1.log")
     result = run(tmp_path)
     assert result.exit_code == 2
     assert "no history" in result.stderr
