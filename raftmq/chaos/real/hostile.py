@@ -29,6 +29,8 @@ CONNECTIONS_MAX = 2_000
 """That a stranger keeps open: the oldest go first."""
 SILENT = (200, 600)
 """Connections that are opened one after the other, and on which nothing is said."""
+AT_ONCE = "most connections of a stranger at once"
+"""What the most that one stranger had open is counted as."""
 ATTACK_SECONDS_MAX = 2.0
 PAUSE_SECONDS = 0.15
 """Between two attacks, on average."""
@@ -85,6 +87,8 @@ class _Stranger:
         self._stage.counts["connections of strangers"] += 1
         if len(self._open) > self._most:
             self._open.popleft().socket.close()
+        counts = self._stage.counts
+        counts[AT_ONCE] = max(counts[AT_ONCE], len(self._open))
         return stream
 
     async def _say_nothing(self) -> None:

@@ -7,6 +7,10 @@ import pytest
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.real import run
 from raftmq.chaos.real.gauges import LIMITS
+from raftmq.chaos.real.hostile import AT_ONCE
+from raftmq.chaos.real.nodes import SETTINGS
+
+PLACES = int(SETTINGS["limits"]["connections_max"])
 
 
 @pytest.mark.process
@@ -19,8 +23,13 @@ def test_half_frames_silence_and_small_frames_that_become_large_break_nothing(
     assert outcome.is_good, str(outcome)
     counts = outcome.counts
     assert outcome.struck["strangers"] == 3
-    # On an idle machine some thousands, on a busy one some hundreds.
-    assert counts["connections of strangers"] > 100
-    # The measure sees the connections of strangers, and the node holds no more than it may.
-    assert 50 < counts["most open descriptors of a node"] <= LIMITS.descriptors_max
-    print({name: count for name, count in counts.items() if name.startswith(("most", "longest"))})
+    opened = counts[AT_ONCE]
+    assert counts["connections of strangers"] >= opened > 0
+    # A busy machine opens fewer. Whatever it opened, the measure sees: half of it at least, as a
+    # node accepts late, and no more than a node has places for strangers.
+    assert counts["most open descriptors of a node"] >= min(opened, PLACES) // 2
+    assert counts["most open descriptors of a node"] <= LIMITS.descriptors_max
+    print(
+        {name: count for name, count in counts.items() if name.startswith(("most", "longest"))},
+        opened,
+    )
