@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.chaos.core import test_campaign as core
 from tests.chaos.sim import test_campaign as sim
+from tests.chaos.sim import test_clocks as clocks
 from tests.chaos.sim import test_flows as flows
 from tests.chaos.sim import test_members as members
 from tests.chaos.sim import test_pop_campaign as pop
@@ -17,6 +18,8 @@ PLAYED = {
     "pop-short": (len(pop.SHORT_SEEDS), pop.SHORT_SECONDS),
     "members": (len(members.SEEDS), members.SECONDS),
     "flows": (len(flows.SEEDS), flows.SECONDS),
+    "clocks": (len(clocks.SEEDS) * len(clocks.WORKLOADS), clocks.SECONDS),
+    "clocks-members": (len(clocks.MEMBER_SEEDS), clocks.MEMBER_SECONDS),
 }
 """By campaign: how many seeds, and the simulated seconds of each."""
 

@@ -206,6 +206,11 @@ INVARIANTS: Mapping[str, Invariant] = {
         "what is committed is what commits, claims and deletions give, by their epochs",
         "log",
     ),
+    "Q25": Invariant(
+        "retention is counted",
+        "groups give up what the log has dropped, and no more; clients are told how much",
+        "log",
+    ),
     "V1": _watched("a leader soon", "once all is healed, each group has a leader soon"),
     "V3": _watched(
         "all agree in the end",

@@ -56,6 +56,9 @@ class WithheldRules:
     """The clocks of clients differ by so much at the most. None: nothing is judged by them."""
     is_drained: bool = True
     """The reader came when everything had fallen due. False: losses are not judged."""
+    retains_all: bool = True
+    """False: retention may have taken messages from their queues before anybody read them, so that
+    one which never came is not lost."""
 
 
 def check_withheld(history: History, rules: WithheldRules | None = None) -> Report:
@@ -170,7 +173,8 @@ def _lost(
     if message.call.outcome is not RowType.OK or traffic.seen.get(message.value):
         return
     reader = traffic.last_found
-    if not rules.is_drained or reader is None or traffic.starts.get(message.queue, 0):
+    is_judged = rules.is_drained and rules.retains_all
+    if not is_judged or reader is None or traffic.starts.get(message.queue, 0):
         return
     fact = f"{message.value!r} was acknowledged for {message.queue}, {why}, and never came"
     found.add("withheld-lost", fact, (message, *others), (reader,))
@@ -218,7 +222,7 @@ def _torn(
 ) -> None:
     """Nobody was told that it committed, but it has: then all of it must have come."""
     reader = traffic.last_found
-    if not rules.is_drained or reader is None:
+    if not (rules.is_drained and rules.retains_all) or reader is None:
         return
     for message in messages:
         is_there = traffic.seen.get(message.value) or traffic.starts.get(message.queue, 0)

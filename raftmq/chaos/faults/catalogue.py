@@ -251,11 +251,20 @@ _DISKS = (
           "after the other, only the later is whole.", _ONLY_SIM),
 )  # fmt: skip
 
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+# Both are powers of two long: a draw among them takes as much of the seed as one among four.
+_SKEWS_MS = (
+    -_MINUTE_MS, -500, 500, _MINUTE_MS, -2 * _HOUR_MS, 2 * _HOUR_MS, -3 * _DAY_MS, 3 * _DAY_MS,
+)  # fmt: skip
+_STEPS_MS = (
+    -_DAY_MS, -3000, 3000, _DAY_MS, -10 * _MINUTE_MS, 10 * _MINUTE_MS, -5 * _HOUR_MS, 5 * _HOUR_MS,
+)  # fmt: skip
+
 _CLOCKS = (
     _lasting("skew", "C1", "A node's clock is off by a constant.",
-             _EVERYWHERE, Aim.ONE, (-60_000, -500, 500, 60_000), "ms"),
+             _EVERYWHERE, Aim.ONE, _SKEWS_MS, "ms"),
     _once("step-clock", "C2", "A node's clock jumps, forward or back.",
-          _EVERYWHERE, Aim.ONE, (-86_400_000, -3000, 3000, 86_400_000), "ms"),
+          _EVERYWHERE, Aim.ONE, _STEPS_MS, "ms"),
     _lasting("drift", "C3", "A node's clock runs fast or slow.",
              _EVERYWHERE, Aim.ONE, (-0.1, -0.0005, 0.0005, 0.1), "share"),
     _lasting("strobe-clock", "C4", "A node's clock jumps back and forth all the time.",

@@ -1,4 +1,4 @@
-"""Mutants of what leaders do apart from serving: retention by age.
+"""Mutants of what leaders do apart from serving: retention by age, and deadlines.
 
 They are hunted on whole brokers, as consensus alone has neither retention nor wall clocks. Modules
 of the broker are loaded when a mutant is planted, so that hunts on cores need no event loop.
@@ -8,8 +8,10 @@ from importlib import import_module
 from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.consensus.core import Core
 
 _CLOCKS = ("step-clock",)
+_ALL_CLOCKS = ("skew", "step-clock", "kill-leader")
 
 
 def _one_clock(patch: Patch) -> None:
@@ -26,6 +28,50 @@ def _fastest_clock(patch: Patch) -> None:
         return max(shown)
 
     patch.set(clocks.Clocks, "agreed_ms", latest)
+
+
+def _own_clock_for_sessions(patch: Patch) -> None:
+    assigning = import_module("raftmq.broker.assigning").Assigning
+    renewal = assigning._renewal
+
+    def own(self: Any, now: int) -> Any:
+        return renewal(self, self._service.group(0)._host.now_ms())
+
+    patch.set(assigning, "_renewal", own)
+
+
+def _own_clock_for_ages(patch: Patch) -> None:
+    module = import_module("raftmq.broker.transacting")
+    find, page = module.Transacting._find, module._page
+    services: dict[int, Any] = {}
+
+    def finding(self: Any, connection: Any, frame: Any) -> None:
+        request = module.unpack(module.FindTransactions, frame.header)
+        group = self._service.group(request.partition_group)
+        if group is not None:
+            services[id(group.machine)] = group._host
+        find(self, connection, frame)
+
+    def own(machine: Any, request: Any, latest: int) -> Any:
+        return page(machine, request, services[id(machine)].now_ms() - request.age_ms_min)
+
+    patch.set(module.Transacting, "_find", finding)
+    patch.set(module, "_page", own)
+
+
+def _waits_for_the_clock(patch: Patch) -> None:
+    patch.set(Core, "stamp", lambda core, now: max(now, core.log.last_timestamp))
+
+
+def _one_message_too_many(patch: Patch) -> None:
+    duties = import_module("raftmq.broker.duties")
+    earliest = duties._earliest
+
+    def beyond(group: Any, queue: int) -> int:
+        found: int = earliest(group, queue)
+        return min(found + 1, group.machine.ends.get(queue, 0)) if found else 0
+
+    patch.set(duties, "_earliest", beyond)
 
 
 MUTANTS = (
@@ -46,5 +92,44 @@ MUTANTS = (
         plant=_fastest_clock,
         kinds=_CLOCKS,
         workload="log",
+    ),
+    Mutant(
+        number=163,
+        name="sessions-by-own-clock",
+        what="Sessions of members end by the leader's clock, not by the log's time [ours].",
+        killers=("V3", "lost-middle", "lost-postfix", "lost-prefix"),
+        plant=_own_clock_for_sessions,
+        kinds=("skew", "step-clock", "client-crash"),
+        workload="members",
+        seconds=20.0,
+    ),
+    Mutant(
+        number=164,
+        name="ages-by-own-clock",
+        what="Open transactions have an age by the leader's clock, not by the log's time.",
+        killers=("undecided-unlisted", "V3"),
+        plant=_own_clock_for_ages,
+        kinds=_ALL_CLOCKS,
+        workload="pop",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=165,
+        name="waits-for-the-clock",
+        what="The log's time stands still until its leader's clock has caught up.",
+        killers=("V3", "Q21", "Q16", "pop-lost"),
+        plant=_waits_for_the_clock,
+        kinds=_ALL_CLOCKS,
+        workload="pop",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=166,
+        name="gives-up-one-more",
+        what="Groups are told to give up the first message that retention has left as well.",
+        killers=("Q25",),
+        plant=_one_message_too_many,
+        workload="pop",
+        seconds=6.0,
     ),
 )

@@ -95,8 +95,14 @@ PACES = (Raft(tick_ms=50), Raft())
 clients and elections meet as they do for users."""
 RETENTION_MS = 3_600_000
 """Longer than any run, and shorter than the jumps of clocks: whatever is dropped was too young."""
+RETENTION_EVERY = 10
+"""Of so many runs with `--workload pop` one keeps so little that messages are dropped unread."""
+LITTLE = {"segment_bytes": 16_384, "retention_bytes": 32_768, "dead_bytes": 16_384}
 RESERVE_BYTES = 1 << 20
 """Of each disk: some tens of seconds of what clients send."""
+
+SPREAD_MS_MAX = 3000
+"""Clocks that differ by more say nothing of leases that run for a second to four."""
 
 ACKED_MIN = 20
 """A run with fewer successful operations is vacuous."""
@@ -145,6 +151,7 @@ class _Run:
         self._nodes = nodes
         self._agenda = agenda
         self._judged_by_clocks = 0
+        self._popped: PopEvidence | None = None
         self._recorder = Recorder(lambda: int(agenda.now * 1e9))
         self.deadlines = Deadlines(
             now=lambda: agenda.now, seconds=CALL_SECONDS, stops=_stops_of_caller
@@ -161,7 +168,11 @@ class _Run:
             )
             faults = {event.fault for event in schedule.events}
             taps = Taps(cluster.network, faults)
-            self._popped = PopEvidence(cluster) if self._workload_name in POPPING else None
+            is_little = self._workload_name == "pop" and schedule.seed % RETENTION_EVERY == 9
+            if is_little:
+                cluster.log = msgspec.structs.replace(cluster.log, **LITTLE)
+            if self._workload_name in POPPING:
+                self._popped = PopEvidence(cluster, retains_little=is_little)
             if any(event.fault == "strangers" for event in schedule.events):
                 cluster.limits, cluster.descriptors_max = LIMITS, DESCRIPTORS
             await cluster.found()
@@ -230,6 +241,7 @@ class _Run:
             found = self._popped.judge(history, is_drained=self._workload.is_drained)
             violations += [Violation(one.number, at_ms, str(one)) for one in found]
             compared.update(self._popped.compared)
+            stage.counts["lost to retention"] = self._popped.lost
         violations += [Violation("answered-late", at_ms, text) for text in self.deadlines.late]
         if self._judged_by_clocks:
             compared["leases by the clock"] = self._judged_by_clocks
@@ -273,23 +285,28 @@ class _Run:
         registers = history.is_function("read", "write")
         # A queue that was not drained was reported as such; what is missing then may be there.
         is_drained = self._workload.is_drained
-        # No clock of the world told a wrong time: what leases promise by the clock is judged,
-        # whatever else befell it. Answers that the network held up make the rules weaker.
-        # What retention by size takes from a consumer is fenced before its time.
-        is_right = not (self._agenda.effects[TOLD] or self._stage.cluster.log.retention_bytes)
-        clock_ms_max = CALM_CLOCK_MS if is_right else None
+        # What leases promise by the clock is judged, whatever else befell the world, as sharply as
+        # its clocks were right. Answers that the network held up make the rules weaker.
+        clock_ms_max = self._clock_ms_max()
         if isinstance(self._workload, FlowsWorkload):
             return self._workload.judge(history, clock_ms_max=clock_ms_max)
         if isinstance(self._workload, PopWorkload):
             reports += judge_pop(
                 history,
-                clock_ms_max=CALM_CLOCK_MS + self._workload.late_ms if is_right else None,
+                clock_ms_max=None
+                if clock_ms_max is None
+                else clock_ms_max + self._workload.late_ms,
                 late_ms_max=None if self._schedule.events else CALM_LATE_MS,
                 is_drained=is_drained,
             )
-            if is_right:
+            if clock_ms_max is not None:
                 self._judged_by_clocks = sum(report.compared for report in reports)
-            reports += judge_withheld(history, clock_ms_max=clock_ms_max, is_drained=is_drained)
+            reports += judge_withheld(
+                history,
+                clock_ms_max=clock_ms_max,
+                is_drained=is_drained,
+                retains_all=not self._stage.cluster.log.retention_bytes,
+            )
         elif messages.any():
             part = history.select(messages)
             reports.append(check_total_queue(part, is_drained=is_drained))
@@ -299,6 +316,24 @@ class _Run:
             part = history.select(np.asarray(registers))
             reports.append(check_linearizability(part, limit=Limit(seconds=20.0)))
         return reports
+
+    def _clock_ms_max(self) -> int | None:
+        """By how much times of clients and of logs may differ; None: nothing is judged by times.
+
+        A log's time lies between what the clock that is furthest behind shows and what the one that
+        is furthest ahead has shown; while it is ahead of its leader's clock it goes on more slowly,
+        and nothing that it times ends early.
+        """
+        cluster = self._stage.cluster
+        clocks = [machine.clock for machine in cluster.machines.values()]
+        ahead = max(clock.ahead_ms_max for clock in clocks)
+        spread = round(ahead + max(clock.behind_ms_max for clock in clocks))
+        # What retention by size takes from a consumer is fenced before its time.
+        if spread > SPREAD_MS_MAX or cluster.log.retention_bytes:
+            return None
+        if self._agenda.effects[TOLD]:
+            self._stage.counts["judged by clocks that were wrong"] = 1
+        return CALM_CLOCK_MS + spread
 
     def _why_vacuous(self, compared: Mapping[str, int]) -> str:
         if self._before_heal < ACKED_MIN:

@@ -5,7 +5,8 @@
 | a producer | sends messages with delays, takes some back; opens transactions, and commits, rolls |
 | | back or leaves them; says some outcomes twice, or the other one too |
 | a decider | ends what was left open for a while, save for some that stay undecided for ever |
-| a reader | when all is over: which transactions are open, and what stands in the queues |
+| a reader | when all is over: which transactions are open, that each is asked about, and what |
+| | stands in the queues |
 
 Delays are short, so that all fall due in time. How it is written down:
 `raftmq.chaos.checkers.withheld_calls`.
@@ -38,7 +39,7 @@ from raftmq.chaos.checkers.withheld_calls import (
 from raftmq.chaos.history import History, Recorder, Value
 from raftmq.chaos.workloads.popping import tag_of, written
 from raftmq.client import Client, Producer, Receipt
-from raftmq.client.transactions import Transaction
+from raftmq.client.transactions import OpenTransaction, Transaction
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 SHOP = "shop"
@@ -57,6 +58,8 @@ LEFT_SECONDS = 2.5
 """A transaction that is open for longer was left by its producer."""
 LOOK_SECONDS = 1.0
 """Between two looks of the decider."""
+ASKED_SECONDS = 1.0
+"""Age of transactions that a checker is asked about in the end."""
 UNDECIDED_EVERY = 7
 """One transaction of so many is never decided by the decider."""
 KEYS = 20
@@ -340,6 +343,20 @@ class Withholding:
 
     # The end
 
+    async def _be_asked(self, mq: Client, names: set[str]) -> None:
+        """Wait until a checker was asked about all of these, whatever clocks have shown."""
+        left, is_done = set(names), trio.Event()
+
+        def check(transaction: OpenTransaction) -> None:
+            left.discard(transaction.note)
+            if not left:
+                is_done.set()
+
+        async with mq.check_back(SHOP, check, after=ASKED_SECONDS, every=LOOK_SECONDS / 2):
+            if left:
+                await is_done.wait()
+        self._counts["asked about"] = len(names)
+
     async def read_all(self, mq: Client, process: int) -> None:
         """When all have fallen due: list what is open, and read the queues from their start until
         all that must be there was found.
@@ -355,6 +372,7 @@ class Withholding:
         opened = await mq.open_transactions(SHOP)
         self._recorder.ok_many(listing, [(None, one.note, None) for one in opened])
         self._counts["undecided"] = len(opened)
+        await self._be_asked(mq, {one.note for one in opened})
         ends = await mq.admin.find_offsets(self._topic, "latest")
         starts = await mq.admin.find_offsets(self._topic, "earliest")
         # What retention may have taken is not waited for.
@@ -381,7 +399,9 @@ class Withholding:
         self.is_read = True
 
 
-def judge_withheld(history: History, *, clock_ms_max: int | None, is_drained: bool) -> list[Report]:
+def judge_withheld(
+    history: History, *, clock_ms_max: int | None, is_drained: bool, retains_all: bool = True
+) -> list[Report]:
     """Judge what this workload did.
 
     Args:
@@ -389,8 +409,9 @@ def judge_withheld(history: History, *, clock_ms_max: int | None, is_drained: bo
         clock_ms_max: see `WithheldRules`.
         is_drained: False: the reader did not find all that must be there, which was reported as
             such.
+        retains_all: the same.
     """
-    rules = WithheldRules(clock_ms_max=clock_ms_max, is_drained=is_drained)
+    rules = WithheldRules(clock_ms_max=clock_ms_max, is_drained=is_drained, retains_all=retains_all)
     report = check_withheld(history, rules)
     return [report] if is_drained or report.anomalies else []
 

@@ -46,6 +46,8 @@ class WallClock:
         """It jumps ahead by as much and back again, every tenth of a second."""
         self.ahead_ms_max = 0.0
         """The furthest that it was ahead when somebody looked at it."""
+        self.behind_ms_max = 0.0
+        """The furthest that it was behind."""
         self._drift = 0.0
         self._drift_since = 0.0
 
@@ -75,6 +77,7 @@ class WallClock:
         if int(shown) != int(now * 1000):
             self._agenda.effects["wrong times told"] += 1
             self.ahead_ms_max = max(self.ahead_ms_max, shown - now * 1000)
+            self.behind_ms_max = max(self.behind_ms_max, now * 1000 - shown)
         return EPOCH_MS + int(shown)
 
 

@@ -16,7 +16,7 @@ from raftmq.chaos.faults import Event, Schedule, World, draw, of_world
 from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.sim import process_faults
 from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.pop_evidence import DELIVERIES, RECORDS, STATES
+from raftmq.chaos.sim.pop_evidence import DELIVERIES, GIVEN_UP, LOST, RECORDS, STATES
 from raftmq.chaos.sim.run import run
 from tests.chaos.sim.processes import trace_hash_in_another_process
 
@@ -61,6 +61,8 @@ def test_short_runs_lose_no_message_and_break_no_lease() -> None:
     print(f"due and without effect: {totals.never_struck}")
     assert totals.seeds == len(SHORT_SEEDS)
     assert totals.compared["leases by the clock"] > 0
+    assert totals.compared[GIVEN_UP] > 0
+    assert totals.compared[LOST] > 0
     often = {name for name, count in totals.scheduled.items() if count >= OFTEN}
     assert len(often) > 5
     assert not often & set(totals.never_struck) - set(QUIET)
@@ -118,6 +120,8 @@ def test_what_retention_takes_from_slow_consumers_is_counted_and_nothing_else_is
     assert outcome.history is not None
     books = [one.books for one in pop_traffic(outcome.history).values()]
     assert sum(one.lost for one in books if one is not None) > 10
+    assert outcome.compared[GIVEN_UP] > 10
+    assert outcome.compared[LOST] > 0
 
 
 def test_nothing_is_lost_where_processes_end_as_they_apply_commands(

@@ -9,10 +9,18 @@ import pytest
 
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.outcome import Outcome
-from raftmq.chaos.sim.pop_evidence import DELIVERIES, RECORDS, STATES, PopEvidence
+from raftmq.chaos.sim.pop_evidence import (
+    DELIVERIES,
+    RECORDS,
+    STATES,
+    KeptQueues,
+    PopEvidence,
+)
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.workloads import popping
+from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.producers import Producers
+from raftmq.pop.results import Appended
 
 RESTARTS = tuple(Event(at, "kill", (at // 1000 % 3 + 1,)) for at in range(1500, 4000, 1000))
 
@@ -56,3 +64,20 @@ def test_run_that_compared_nothing_is_vacuous(monkeypatch: pytest.MonkeyPatch) -
     assert STATES in outcome.vacuous
     assert DELIVERIES in outcome.vacuous
     assert RECORDS not in outcome.vacuous
+
+
+def test_groups_are_told_to_give_up_what_the_log_has_dropped_and_no_more() -> None:
+    kept, machine = KeptQueues(), PartitionMachine()
+
+    def told(index: int, earliest: int, log_start: int) -> list[tuple[int, bool]]:
+        machine.serving.earliest[7], machine.log_start = earliest, log_start
+        return [(count, bool(fact)) for count, fact in kept.follow([], index, machine)]
+
+    for index, (base, count) in enumerate([(0, 3), (3, 2), (5, 4)], 10):
+        placed = Appended(7, base, count, 0, False, 0)
+        assert not list(kept.follow([placed], index, machine))
+    assert told(20, 3, 11) == [(3, False)]
+    assert told(21, 3, 11) == []
+    # Within a batch; a batch that the log keeps.
+    assert told(22, 4, 12) == [(1, True)]
+    assert told(23, 9, 12) == [(5, True)]

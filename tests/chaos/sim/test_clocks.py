@@ -1,0 +1,60 @@
+"""Wrong clocks and everything that has a deadline: leases, delays, transactions, sessions, claims.
+
+Clocks of nodes jump by seconds to days, forwards and backwards, for a while or until the heal, and
+whoever leads ends meanwhile. What is judged by times of clients is judged as sharply as the clocks
+were right; what is judged by the log's time is judged in full, and all must come to its end.
+"""
+
+import os
+
+import pytest
+
+from raftmq.chaos.campaign import Plan, Totals, campaign
+from raftmq.chaos.faults import Event, Schedule, World
+from raftmq.chaos.sim.run import run
+
+FAULTS = ("clock", "kill-leader")
+SEEDS = range(1, 11)
+SECONDS = 6.0
+WORKLOADS = ("pop", "flows")
+MEMBER_SEEDS = range(1, 21)
+MEMBER_SECONDS = 10.0
+
+
+def play(workload: str, seeds: range, seconds: float) -> Totals:
+    """Seeds with faults of clocks alone."""
+    plan = Plan(World.SIM, FAULTS, workload=workload, seconds=seconds)
+    totals = Totals()
+    for result in campaign(plan, seeds, jobs=len(os.sched_getaffinity(0))):
+        assert result.outcome.is_good, str(result.outcome)
+        totals.add(result)
+    assert totals.seeds == len(seeds)
+    return totals
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_no_clock_loses_a_message_or_keeps_one_for_ever(workload: str) -> None:
+    play(workload, SEEDS, SECONDS)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+def test_no_clock_keeps_a_queue_without_a_reader() -> None:
+    play("members", MEMBER_SEEDS, MEMBER_SECONDS)
+
+
+def test_leases_are_judged_by_clocks_that_differ_a_little() -> None:
+    wrong = Schedule(2, 6, (Event(1000, "skew", (1,), 3000, 500),))
+    outcome = run(wrong, workload="pop")
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["judged by clocks that were wrong"]
+    assert outcome.compared["leases by the clock"] > 50
+
+
+def test_transaction_that_is_open_is_asked_about_after_a_day_that_was_not() -> None:
+    jumps = tuple(Event(800, "step-clock", (node,), 0, 86_400_000) for node in (1, 2, 3))
+    outcome = run(Schedule(3, 8, jumps), workload="pop")
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["asked about"] > 0
