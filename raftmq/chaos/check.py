@@ -61,8 +61,8 @@ def main(
             problems += 1
     if not files:
         click.echo(
-            f"error: no history (*{', *'.join(sorted(SUFFIXES))}) here; a run of the core world has "
-            "none, for it has no clients: `raftmq chaos replay` judges it",
+            f"error: no history (*{', *'.join(sorted(SUFFIXES))}) here; a run of the core world "
+            "has none, for it has no clients: `raftmq chaos replay` judges it",
             err=True,
         )
     if output == "json":
