@@ -7,13 +7,13 @@ import msgspec
 
 from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
-from raftmq.pop.catalog import AlterTopic, Command, CreateTopic, DeleteTopic
+from raftmq.pop.catalog import Command
+from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.wire.assigning import MemberView
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import (
     EARLIEST,
     LATEST,
-    AdminDone,
     ChangeMember,
     ClusterView,
     FrameKind,
@@ -123,7 +123,8 @@ class Admin:
             Rejected: `UNKNOWN_TOPIC`, or `BAD_ARGUMENT` for fewer queues than it has.
         """
         left = seconds_left(self._router, timeout)
-        await self._change(AlterTopic(name, queues), left())
+        number = (await self._topic(name, left())).id
+        await self._change(AlterTopic(name, queues, number), left())
         return _info(await self._topic(name, left()))
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
@@ -132,7 +133,9 @@ class Admin:
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
         """
-        await self._change(DeleteTopic(name), timeout)
+        left = seconds_left(self._router, timeout)
+        number = (await self._topic(name, left())).id
+        await self._change(DeleteTopic(name, number), left())
         self._router.topics.pop(name, None)
 
     async def list_groups(
@@ -532,10 +535,9 @@ class Admin:
 
     async def _change(self, command: Command, timeout: float | None) -> None:
         message = AdminMessage(msgspec.to_builtins(command))
-        frame = await self._router.call_leader(
+        await self._router.call_leader(
             SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
         )
-        unpack(AdminDone, frame.header)
 
     async def _member(self, change: ChangeMember, timeout: float | None) -> None:
         await self._router.call_leader(

@@ -144,7 +144,9 @@ async def delete_group(
     if not await find_groups(router, name, None, left()):
         for group in groups:
             has_offsets = has_offsets or bool(await committed_of(router, group, name, left()))
-    command = DeleteConsumerGroup(name, is_whole=True, is_forced=is_forced, has_offsets=has_offsets)
+    command = DeleteConsumerGroup(
+        name, is_whole=True, is_forced=is_forced, has_offsets=has_offsets, seen=view.version
+    )
     index = int(await _change(router, command, left()))
     silent: dict[int, RaftmqError] = {}
 
@@ -187,7 +189,13 @@ async def attach(
 
 async def detach(router: Router, topic: str, group: str, timeout: float | None = None) -> int:
     """Let a consumer group take no more messages of a topic; the number that it had, 0: none."""
-    return int(await _change(router, Detach(topic, group), timeout))
+    left = seconds_left(router, timeout)
+    found = await find_groups(router, group, topic, left())
+    if not found or not found[0].attachments:
+        await router.within(left(), router.topic(topic, is_fresh=True), f"looking up {topic!r}")
+        return 0
+    number = found[0].attachments[0].number
+    return int(await _change(router, Detach(topic, group, number), left()))
 
 
 async def _change(router: Router, command: ConsumerGroupCommand, timeout: float | None) -> Any:

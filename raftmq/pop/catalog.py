@@ -23,9 +23,10 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
 
 Invariants:
-- Every command may be repeated: the second time changes nothing. It answers the same, save that
-  deleting a topic or a consumer group twice says that it is unknown, and that a second `Detach`
-  finds no number. So a client whose answer was lost asks again.
+- Every command may be repeated: the second time changes nothing, and it answers the same. So a
+  client whose answer was lost asks again. What takes something away names the one that its caller
+  saw, so a repeat does nothing to what has the name by then. (Those of older software name nothing:
+  a second one answers that there is none.)
 - Under one generation a node has one data folder, and generations only rise, also over a removal:
   number and generation together never mean two folders.
 - Under one replica generation a node has one log of a group (`replicas`).
@@ -67,6 +68,7 @@ from .policy import Policy
 from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
 from .results import Changed, Refused, Result, UnsupportedVersion
 from .subscribers import Subscribe, Subscribers, Unsubscribe
+from .topics import AlterTopic, CreateTopic, DeleteTopic
 
 VERSION = 1
 """The newest record version that this machine applies."""
@@ -80,10 +82,10 @@ QUEUES_MAX = 1 << QUEUE_BITS
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
 
-_STATE_VERSION = 5
-_STATE_VERSIONS = (1, 2, 3, 4, _STATE_VERSION)
+_STATE_VERSION = 6
+_STATE_VERSIONS = (1, 2, 3, 4, 5, _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
-third no members, the fourth no deletions."""
+third no members, the fourth no deletions, the fifth none that were carried out."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
 
 
@@ -192,34 +194,6 @@ class PutGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_group"):
 
     group: Group
     """The group and its members."""
-
-
-class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="create_topic"):
-    """Create a topic."""
-
-    name: str
-    """1 to 127 of `A-Z a-z 0-9 . _ -`, starting with a letter, digit or underscore."""
-    queues: int
-    """How many queues, 1 to 65,536."""
-    beside: str = ""
-    """A topic: queue n of both lies in the same data group, as long as both have one; empty: the
-    topic begins where its turn is."""
-
-
-class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="alter_topic"):
-    """Give a topic more queues."""
-
-    name: str
-    """The topic."""
-    queues: int
-    """The new number of queues, not below the present one."""
-
-
-class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topic"):
-    """Delete a topic. Its messages go with the log's retention; nobody can reach them any more."""
-
-    name: str
-    """The topic."""
 
 
 Command = (
@@ -346,8 +320,8 @@ class Catalog:
                 return self._create_topic(command, now)
             case AlterTopic():
                 return self._alter_topic(command)
-            case DeleteTopic(name=name):
-                return self._delete_topic(name)
+            case DeleteTopic():
+                return self._delete_topic(command)
             case Subscribe() | Unsubscribe():
                 return self._subscribe(command)
             case PutConsumerGroup():
@@ -472,10 +446,13 @@ class Catalog:
         self._names[self.topic_last] = command.name
         return Changed(self.topic_last)
 
-    def _delete_topic(self, name: str) -> Result:
-        topic = self.topics.pop(name, None)
+    def _delete_topic(self, command: DeleteTopic) -> Result:
+        if command.id and command.id not in self._names:
+            # A repeat: what has the name by now is another topic.
+            return Changed(command.id)
+        topic = self.topics.pop(command.name, None)
         if topic is None:
-            return _unknown_topic(name)
+            return _unknown_topic(command.name)
         del self._names[topic.id]
         self.subscribers.drop_topic(topic.id, self.applied + 1)
         self.consumer_groups.drop_topic(topic.id, self.applied + 1)
@@ -493,12 +470,15 @@ class Catalog:
 
     def _attach(self, command: Attach | Detach) -> Result:
         topic = self.topics.get(command.topic)
+        if isinstance(command, Detach) and command.number:
+            return self.consumer_groups.detach(command.number, self.applied + 1)
         if topic is None:
             return _unknown_topic(command.topic)
         index = self.applied + 1
         if isinstance(command, Attach):
             return self.consumer_groups.attach(topic.id, len(topic.groups), command, index)
-        return self.consumer_groups.detach(topic.id, command.consumer_group, index)
+        attachment = self.consumer_groups.find(topic.id, command.consumer_group)
+        return self.consumer_groups.detach(attachment.number if attachment else 0, index)
 
     def _join(self, command: JoinGroup, now: int) -> Result:
         topic, index = self.topics.get(command.topic), self.applied + 1
@@ -525,6 +505,8 @@ class Catalog:
         return self.memberships.regrant(topic.id, command, index=self.applied + 1)
 
     def _alter_topic(self, command: AlterTopic) -> Result:
+        if command.id and command.id not in self._names:
+            return Changed(command.id)
         topic = self.topics.get(command.name)
         if topic is None:
             return _unknown_topic(command.name)

@@ -9,7 +9,7 @@ each attachment gets a number that is never used again, and all that the data gr
     Attach("orders", "billing", "pop", True)           -> the same again: the first one holds
     Attach("orders", "audit", "ordered", False)        -> the group is made, with the usual policy
     Attach("orders", "audit", "pop", False)            -> refused: it is an ordered group
-    Detach("orders", "billing")                        -> forgotten; the next Attach has number 9
+    Detach("orders", "billing", 7)                     -> forgotten; the next Attach has number 9
 
 A consumer group of which nothing is kept here may still read by offset and commit what it has read,
 and have filters: that needs no entry.
@@ -79,6 +79,10 @@ class DeleteConsumerGroup(
     has_offsets: bool = False
     """True: something is committed under its name, so there is such a group even if nothing of it
     is kept in the catalog."""
+    seen: int | None = None
+    """Index of a record that the caller had seen when it was asked: if the group was deleted by a
+    later one, this is a repeat, and what has the name by now is another group. None, which older
+    software wrote: whatever has the name is deleted."""
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
@@ -102,6 +106,9 @@ class Detach(msgspec.Struct, frozen=True, array_like=True, tag="detach"):
     """The topic's name."""
     consumer_group: str
     """The consumer group's name."""
+    number: int = 0
+    """The attachment's number: nothing is done to a later one of the two. 0, which older software
+    wrote: that of the two names."""
 
 
 ConsumerGroupCommand = PutConsumerGroup | DeleteConsumerGroup | Attach | Detach
@@ -218,13 +225,11 @@ class ConsumerGroups:
             self.version = index
         return Changed([attachment.number, self.groups[name].version])
 
-    def detach(self, topic_id: int, name: str, index: int) -> Result:
-        """Detach a group from a topic; the result's value is the number that it had, 0: none."""
-        attachment = self.find(topic_id, name)
-        if attachment is None:
-            return Changed(0)
-        self._forget(attachment, index)
-        return Changed(attachment.number)
+    def detach(self, number: int, index: int) -> Result:
+        """Forget an attachment, if it is there; the result's value is its number."""
+        if number in self.attachments:
+            self._forget(self.attachments[number], index)
+        return Changed(number)
 
     def topic_changed(self, topic_id: int, index: int) -> None:
         """A topic has more queues: perhaps in data groups that had none of it."""

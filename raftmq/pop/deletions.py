@@ -8,11 +8,13 @@ here, with the index of the record that made it, until each data group has taken
     data group 1: forget "billing", up to 40;  data group 2 has no leader
     system group: 1 has come to 40, 2 to 0     -> kept
     data group 2: forget "billing", up to 40
-    system group: all have come to 40          -> `PruneDeletions(40)`: forgotten here as well
+    system group: all have come to 40          -> `PruneDeletions(40)`: only its index is kept
 
 Invariants:
 - Deletions are ordered by their index; a name has one at the most, the last.
-- A deletion is forgotten here only after every data group has carried it out.
+- A deletion is carried out here only after every data group has carried it out.
+- One that is asked for again deletes nothing that came after the first time: of deletions that are
+  carried out the last 10,000 are known, and what was asked before those is refused.
 """
 
 from collections.abc import Iterator
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 DELETIONS_MAX = 10_000
 """Deletions that wait for data groups; each node keeps them all in memory."""
+DONE_MAX = 10_000
+"""Deletions that are carried out and still known."""
 _SHOWN = 140
 """Characters of a name in a message."""
 
@@ -62,6 +66,9 @@ class Deletions:
         self.last = 0
         """Index of the last one, also if it is forgotten by now; 0: there was none."""
         self._of_name: dict[str, Deletion] = {}
+        # Those that are carried out: name → index, the latest last; and up to where some are lost.
+        self._done: dict[str, int] = {}
+        self._lost = 0
 
     def __len__(self) -> int:
         return len(self._of_name)
@@ -84,16 +91,32 @@ class Deletions:
     def prune(self, until: int) -> Result:
         """Forget those up to an index; the value is how many those were."""
         before = len(self._of_name)
-        self._of_name = {d.name: d for d in self._of_name.values() if d.index > until}
+        for deletion in [d for d in self._of_name.values() if d.index <= until]:
+            del self._of_name[deletion.name]
+            self._done.pop(deletion.name, None)
+            self._done[deletion.name] = deletion.index
+        while len(self._done) > DONE_MAX:
+            self._lost = self._done.pop(next(iter(self._done)))
         return Changed(before - len(self._of_name))
+
+    def since(self, name: str, index: int) -> int | None:
+        """The index of the last deletion of a name if that came after another index, else 0; None:
+        it is not known any more."""
+        pending = self._of_name.get(name)
+        last = self._done.get(name, 0) if pending is None else pending.index
+        if last > index:
+            return last
+        return None if index < self._lost else 0
 
     def dump(self) -> list[Any]:
         """All of it as plain values."""
-        return [self.last, list(self._of_name.values())]
+        return [self.last, list(self._of_name.values()), list(self._done.items()), self._lost]
 
     def load(self, state: list[Any]) -> None:
         """Take the state that `dump` gave."""
-        self.last, deletions = state
+        self.last, deletions, *done = state
+        if done:
+            self._done, self._lost = dict(done[0]), done[1]
         for deletion in msgspec.convert(deletions, list[Deletion]):
             self._of_name[deletion.name] = deletion
 
@@ -102,6 +125,12 @@ def delete_group(catalog: "Catalog", command: DeleteConsumerGroup) -> Result:
     """Delete a consumer group: the value is the deletion's index; None for the old command, which
     leaves committed offsets where they are."""
     name, index = command.name, catalog.applied + 1
+    since = 0 if command.seen is None else catalog.deletions.since(name, command.seen)
+    if since is None:
+        message = f"{DONE_MAX} consumer groups were deleted since this was asked: ask again"
+        return Refused(Reason.TOO_LARGE, message)
+    if since:
+        return Changed(since)
     refused = _check(catalog, command)
     if refused is not None:
         return refused

@@ -4,9 +4,10 @@ import pytest
 
 from raftmq.broker import pages
 from raftmq.broker.pages import PAGE_BYTES, consumer_groups_page
-from raftmq.pop.catalog import Bootstrap, Catalog, CreateTopic, Node
+from raftmq.pop.catalog import Bootstrap, Catalog, Node
 from raftmq.pop.consumer_groups import Attach, DeleteConsumerGroup, PutConsumerGroup
 from raftmq.pop.policy import Mode, Order, Policy
+from raftmq.pop.topics import CreateTopic
 from raftmq.wire.codec import pack
 from raftmq.wire.consumer_groups import (
     AttachmentView,

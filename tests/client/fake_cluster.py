@@ -41,6 +41,7 @@ from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.offsets import CommitOffsets as CommitCommand
 from raftmq.pop.producers import ClaimSessions as ClaimCommand
 from raftmq.pop.results import Appended, Changed, Refused, Result
+from raftmq.pop.topics import CreateTopic
 from raftmq.wire.assigning import CommitOffsets, FindMembers, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
@@ -212,7 +213,7 @@ class FakeCluster:
         return result
 
     def create_topic(self, name: str = "orders", queues: int = 1) -> None:
-        self.change_catalog(catalog_commands.CreateTopic(name, queues))
+        self.change_catalog(CreateTopic(name, queues))
 
     def move(self, group: int, to: int) -> None:
         """Another node leads from now on."""

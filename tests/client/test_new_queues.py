@@ -6,7 +6,7 @@ import pytest
 from raftmq.client import connect
 from raftmq.client.queues import ASK_SECONDS
 from raftmq.errors import Reason, Rejected
-from raftmq.pop import catalog as catalog_commands
+from raftmq.pop.topics import AlterTopic
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 
@@ -31,7 +31,7 @@ def counted(cluster: FakeCluster, fate: Fate = Fate.DONE) -> list[int]:
 
 def grow(cluster: FakeCluster, queues: int) -> None:
     """Somebody gives the topic more queues."""
-    cluster.change_catalog(catalog_commands.AlterTopic("orders", queues))
+    cluster.change_catalog(AlterTopic("orders", queues))
 
 
 async def test_queue_that_others_have_added_is_found_at_once(cluster: FakeCluster) -> None:

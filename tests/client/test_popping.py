@@ -8,8 +8,8 @@ import pytest
 from raftmq.client.handles import handle_of
 from raftmq.client.popping import PopConsumer
 from raftmq.errors import Reason, Rejected
-from raftmq.pop.catalog import AlterTopic
 from raftmq.pop.consumer_groups import DeleteConsumerGroup
+from raftmq.pop.topics import AlterTopic
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind

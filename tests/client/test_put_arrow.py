@@ -9,7 +9,7 @@ import pytest
 from raftmq.batch import queue_of
 from raftmq.client import connect
 from raftmq.errors import Reason, Rejected
-from raftmq.pop.catalog import DeleteTopic
+from raftmq.pop.topics import DeleteTopic
 
 from .fake_cluster import URL, FakeCluster
 

@@ -6,12 +6,9 @@ from raftmq.errors import Reason
 from raftmq.log.record import Kind
 from raftmq.log.record import encode as encode_record
 from raftmq.pop.catalog import (
-    AlterTopic,
     Bootstrap,
     Catalog,
     Command,
-    CreateTopic,
-    DeleteTopic,
     Group,
     NameNode,
     Node,
@@ -25,6 +22,7 @@ from raftmq.pop.consumer_groups import Attach, DeleteConsumerGroup
 from raftmq.pop.membership import JoinGroup, LeaveGroup, RenewMembers
 from raftmq.pop.policy import Mode
 from raftmq.pop.results import Changed, Refused, Result
+from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
 
 NODES = [Node(1, "a", 1), Node(2, "b", 2), Node(3, "c", 3)]
 
@@ -133,6 +131,16 @@ def test_number_of_a_deleted_topic_is_never_used_again(catalog: Catalog) -> None
     assert catalog.group_of(65536) is None
     assert reason(run(catalog, DeleteTopic("t"))) is Reason.UNKNOWN_TOPIC
     assert run(catalog, CreateTopic("t", 2)) == Changed(2)
+
+
+def test_change_that_names_a_topic_spares_the_next_one_of_its_name(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("t", 2))
+    assert run(catalog, AlterTopic("t", 3, 1)) == Changed(1)
+    assert run(catalog, DeleteTopic("t", 1)) == Changed(1)
+    run(catalog, CreateTopic("t", 2))
+    for again in (AlterTopic("t", 3, 1), DeleteTopic("t", 1)):
+        assert run(catalog, again) == Changed(1)
+    assert catalog.topics["t"].queues == [2 << 16, 2 << 16 | 1]
 
 
 def test_node_that_carries_a_group_is_not_forgotten(catalog: Catalog) -> None:

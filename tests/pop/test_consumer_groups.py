@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from raftmq.errors import Reason
 from raftmq.pop import consumer_groups
-from raftmq.pop.catalog import (
-    AlterTopic,
-    Bootstrap,
-    Catalog,
-    CreateTopic,
-    DeleteTopic,
-    Node,
-    parse_command,
-)
+from raftmq.pop.catalog import Bootstrap, Catalog, Node, parse_command
 from raftmq.pop.consumer_groups import (
     Attach,
     Attachment,
@@ -30,6 +22,7 @@ from raftmq.pop.consumer_groups import (
 from raftmq.pop.policy import INVISIBLE_MS_MAX, Mode, Order, Policy
 from raftmq.pop.results import Changed, Refused
 from raftmq.pop.subscribers import Subscribe
+from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
 
 from .test_catalog import reason, run
 

@@ -4,12 +4,13 @@ import pytest
 
 from raftmq.errors import Reason
 from raftmq.pop import deletions
-from raftmq.pop.catalog import Catalog, CreateTopic
+from raftmq.pop.catalog import Catalog
 from raftmq.pop.consumer_groups import DeleteConsumerGroup, PutConsumerGroup
 from raftmq.pop.deletions import Deletion, PruneDeletions
 from raftmq.pop.membership import JoinGroup
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.results import Changed, Result
+from raftmq.pop.topics import CreateTopic
 
 from .test_catalog import catalog, reason, run
 
@@ -105,3 +106,32 @@ def test_deletions_that_wait_are_bounded(catalog: Catalog, monkeypatch: pytest.M
     assert isinstance(delete(catalog, "b", offsets=True), Changed)
     run(catalog, PruneDeletions(catalog.applied))
     assert isinstance(delete(catalog, "c", offsets=True), Changed)
+
+
+def test_deletion_that_is_asked_for_again_spares_what_came_since(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletions, "DONE_MAX", 2)
+
+    def asked(name: str, seen: int) -> Result:
+        command = DeleteConsumerGroup(name, is_whole=True, has_offsets=True, seen=seen)
+        return run(catalog, command)
+
+    seen = catalog.applied
+    run(catalog, PutConsumerGroup("g", Mode.PULL, Policy()))
+    deleted = asked("g", seen)
+    assert deleted == Changed(catalog.applied)
+    run(catalog, PutConsumerGroup("g", Mode.PULL, Policy()))
+    assert asked("g", seen) == deleted
+    run(catalog, PruneDeletions(catalog.applied))
+    catalog = Catalog.restore(catalog.snapshot())
+    assert asked("g", seen) == deleted
+    assert "g" in catalog.consumer_groups.groups
+    later = catalog.applied
+    for name in ("a", "b"):
+        asked(name, later)
+    run(catalog, PruneDeletions(catalog.applied))
+    # It is not known any more whether this is a repeat.
+    assert reason(asked("g", seen)) is Reason.TOO_LARGE
+    assert asked("g", catalog.applied) == Changed(catalog.applied)
+    assert "g" not in catalog.consumer_groups.groups

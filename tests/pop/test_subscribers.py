@@ -5,9 +5,10 @@ import pytest
 
 from raftmq.errors import Reason
 from raftmq.pop import subscribers
-from raftmq.pop.catalog import AlterTopic, Bootstrap, Catalog, CreateTopic, DeleteTopic, Node
+from raftmq.pop.catalog import Bootstrap, Catalog, Node
 from raftmq.pop.results import Changed
 from raftmq.pop.subscribers import Subscribe, Unsubscribe
+from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
 
 from .test_catalog import reason, run
 

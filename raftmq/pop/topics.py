@@ -1,0 +1,36 @@
+"""What the catalog is told about topics."""
+
+import msgspec
+
+
+class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="create_topic"):
+    """Create a topic."""
+
+    name: str
+    """1 to 127 of `A-Z a-z 0-9 . _ -`, starting with a letter, digit or underscore."""
+    queues: int
+    """How many queues, 1 to 65,536."""
+    beside: str = ""
+    """A topic: queue n of both lies in the same data group, as long as both have one; empty: the
+    topic begins where its turn is."""
+
+
+class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="alter_topic"):
+    """Give a topic more queues."""
+
+    name: str
+    """The topic."""
+    queues: int
+    """The new number of queues, not below the present one."""
+    id: int = 0
+    """The topic's number: nothing is done to a later one of its name. 0, which older software
+    wrote: that of the name."""
+
+
+class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topic"):
+    """Delete a topic. Its messages go with the log's retention; nobody can reach them any more."""
+
+    name: str
+    """The topic."""
+    id: int = 0
+    """As of `AlterTopic`."""
