@@ -80,6 +80,19 @@ def test_results_of_settlements_are_remembered_up_to_a_bound(
     assert log.call(Settle(GROUP, 10, 1, [])) == [[1, 1, 1, 1]]
 
 
+def test_consumers_that_settle_are_remembered_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "CONSUMERS_MAX", 3)
+    log = Counter()
+    log.send(40)
+    for consumer in range(1, 11):
+        log.settle(consumer, step(Deed.ACK, log.pop(consumer, 1)[0]))
+    machine = PartitionMachine.restore(log.machine.snapshot())
+    for one in (log.machine.serving, machine.serving):
+        assert [key[1] for key in one._consumers] == [8, 9, 10]
+
+
 def test_consumer_that_ends_frees_its_place_on_the_leader_without_a_record() -> None:
     async def job(cluster: Cluster, mq: Client) -> None:
         async with mq.producer("orders") as producer:

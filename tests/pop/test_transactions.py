@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from raftmq.batch import encode
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
+from raftmq.pop import transactions
 from raftmq.pop.delays import NEVER, NOT_WAITING
 from raftmq.pop.machine import DropQueues, Limits, Trim
 from raftmq.pop.results import Appended, Changed, Delayed, Refused, Result
@@ -219,6 +220,30 @@ def test_outcomes_are_forgotten_after_a_week() -> None:
     log.tick(log.now + ENDED_MS_MAX + 1)
     log.end(6, ROLLBACK)
     assert reason(log.end(5)) is Reason.UNKNOWN_TRANSACTION
+
+
+def test_open_transactions_are_bounded_and_none_of_them_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transactions, "OPEN_MAX", 3)
+    log = Log()
+    assert [log.begin(number) for number in (1, 2, 3)] == [Changed()] * 3
+    assert isinstance(log.begin(4), Refused)
+    assert log.begin(2) == Changed(), "a repeat is no new one"
+    assert log.end(1) == Changed([COMMIT, 0, True])
+    assert log.begin(4) == Changed()
+
+
+def test_outcomes_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "ENDED_MAX", 3)
+    log = Log()
+    for number in range(1, 6):
+        log.end(number, ROLLBACK)
+    log.restore_twin()
+    assert [reason(log.end(number)) for number in (1, 2)] == [Reason.UNKNOWN_TRANSACTION] * 2
+    assert [log.end(number, ROLLBACK) for number in (3, 4, 5)] == [
+        Changed([ROLLBACK, 0, False])
+    ] * 3
 
 
 class TransactionMachine(RuleBasedStateMachine):
