@@ -174,10 +174,9 @@ def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
 
     def answer(*, is_latest: bool, refusal: str = "") -> None:
         generation, name = node.acquaintances.folder_of(probe.node)
-        header = pack(
-            ProbeReply(name, is_latest, node.may_lead, generation, refusal, node.now_ms())
-        )
-        connection.reply(frame.kind, frame.correlation, header)
+        lost, now_ms = sorted(node.lost_logs), node.now_ms()
+        reply = ProbeReply(name, is_latest, node.may_lead, generation, refusal, now_ms, lost)
+        connection.reply(frame.kind, frame.correlation, pack(reply))
 
     def answer_as_leader() -> None:
         if probe.replaces:

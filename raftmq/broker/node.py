@@ -33,6 +33,7 @@ from raftmq.log.faults import Dropped, LogFault, RotFound
 from raftmq.log.record import Record
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
 from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.replicas import RetireReplica
 from raftmq.pop.results import Result, UnsupportedVersion
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.codec import unpack
@@ -74,7 +75,7 @@ from .popping import Popping
 from .preference import prefer
 from .releasing import Releasing
 from .repair import Repairs
-from .replicas import Replicas
+from .replicas import Replicas, retire_lost
 from .requests import Requests
 from .retaining import Retaining
 from .retiring import Retiring
@@ -122,6 +123,8 @@ class Node:
         """How many data folders of this node were lost before this one."""
         self.waits_for = ""
         """Why it does not serve yet, for people; empty: it does, or will at once."""
+        self.lost_logs: set[int] = set()
+        """Partition groups whose logs are lost here, while another member id is asked for."""
         self._blank_catalog = Catalog()
         self._marked: dict[Group, None] = {}
         self._wake = trio.Event()
@@ -189,6 +192,12 @@ class Node:
         Returns why that could not be done, or None. Cancelling leaves it open.
         """
         return await prefer(self, group, node)
+
+    async def retire_lost(
+        self, connection: Connection, frame: Frame, group: Group, command: RetireReplica
+    ) -> None:
+        """Retire a member if its node says itself that its log is lost. Cancelling leaves it open."""
+        await retire_lost(self, connection, frame, group, command)
 
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""

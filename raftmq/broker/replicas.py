@@ -23,6 +23,7 @@ Invariants:
 - Under one member id a node has one log of a group, as long as it has one data folder.
 - The id of a replica is durable in `node.json` before its first message leaves. A founder's log is
   durable before that, so that a crash in between does not leave a group without founders.
+- A log counts as lost only if its own node says so over the leader's link to it.
 - No replica is opened by a catalog that is older than what this node has opened.
 
 Left out: undoing it. A log that was out of reach and turns up after another member took its place
@@ -42,9 +43,12 @@ from raftmq.pop.catalog import SYSTEM_GROUP
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.replicas import RetireReplica, generation_of, member_id, member_of, replica_of
 from raftmq.pop.results import Changed, Result
-from raftmq.wire.messages import Admin, AdminDone, FrameKind
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import Admin, AdminDone, ErrorReply, FrameKind, Probe, ProbeReply
 
-from .group import node_of
+from .answers import answering
+from .connection import Connection
+from .group import Group, node_of
 from .hosting import GroupOpener, group_folder
 from .identity import Identity, load, save
 from .peers import PeerLink
@@ -74,7 +78,6 @@ class Replicas:
         self._node = node
         self._opener = opener
         self._identity: Identity = identity
-        self._asking: set[int] = set()
 
     async def open_all(self) -> None:
         """At the start: open the groups that have a folder here, the system group first.
@@ -102,8 +105,8 @@ class Replicas:
     def think(self) -> None:
         """Ask for the ids of replicas that are wanted here and whose logs are lost."""
         for number in sorted(self._node.catalog.groups):
-            if self._is_lost(number) and number not in self._asking:
-                self._asking.add(number)
+            if self._is_lost(number) and number not in self._node.lost_logs:
+                self._node.lost_logs.add(number)
                 self._node.start_soon(self._replace, number)
 
     def _is_missing(self, number: int) -> bool:
@@ -129,7 +132,7 @@ class Replicas:
         try:
             await self.retire(number, member, is_lost=True)
         finally:
-            self._asking.discard(number)
+            self._node.lost_logs.discard(number)
 
     async def retire(self, number: int, member: int, *, is_lost: bool = False) -> int:
         """Ask the catalog to use up a member's id.
@@ -173,6 +176,7 @@ class Replicas:
                 "its log of partition group 0 is lost: it waits for the group's leader, and so for "
                 "a majority of the other nodes, to take it in as another member"
             )
+            node.lost_logs.add(SYSTEM_GROUP)
             own = member_id(node.id, node.generation, self._identity.replicas[SYSTEM_GROUP])
             taker = await self.retire(SYSTEM_GROUP, own, is_lost=True)
             if not taker or generation_of(taker) != node.generation:
@@ -181,6 +185,7 @@ class Replicas:
             # The same id if the catalog never had this node: it is about to join.
             replica, is_sure = replica_of(taker), taker == own
         node.waits_for = ""
+        node.lost_logs.discard(SYSTEM_GROUP)
 
     def _check_system(self) -> None:
         """End the node if another member took the place of its replica of the system group."""
@@ -223,6 +228,33 @@ class Replicas:
         replicas = self._identity.replicas | {number: replica}
         self._identity = msgspec.structs.replace(self._identity, replicas=replicas)
         save(self._node.world.files, self._node.settings.node.data, self._identity)
+
+
+async def retire_lost(
+    node: "Node", connection: Connection, frame: Frame, group: Group, command: RetireReplica
+) -> None:
+    """On the system group's leader: retire a member if its node says itself that its log is lost.
+
+    Who sends the command may be anybody. Cancelling leaves it open.
+    """
+    number = node_of(command.member)
+    # A node that the catalog does not have yet has no id to lose: it hears which it has.
+    if number in node.catalog.nodes and not await _has_lost(node, number, command.group):
+        message = f"node {number} does not say itself that its log of group {command.group} is lost"
+        connection.refuse(frame.correlation, ErrorReply("unavailable", message))
+        return
+    ticket = answering(connection, frame, AdminDone)
+    group.propose(Kind.COMMANDS, encode_commands([command]), ticket, is_upkeep=True)
+
+
+async def _has_lost(node: "Node", other: int, number: int) -> bool:
+    """Whether another node says, over the link to it, that its log of a group is lost."""
+    link = node.links.get(other)
+    with trio.move_on_after(ANSWER_SECONDS_MAX / 2), suppress(Unavailable):
+        if link is not None:
+            probe = Probe(node.id, node.incarnation)
+            return number in (await link.ask(FrameKind.PROBE, probe, ProbeReply)).lost_logs
+    return False
 
 
 async def _ask(link: PeerLink, command: RetireReplica) -> int:

@@ -108,6 +108,11 @@ class Service(Protocol):
     async def prefer(self, group: Group, node: int) -> ErrorReply | None:
         """Note in the catalog who shall lead a group; why that could not be done, or None."""
 
+    async def retire_lost(
+        self, connection: Connection, frame: Frame, group: Group, command: RetireReplica
+    ) -> None:
+        """Carry out the command if the member's node says itself that its log is lost."""
+
 
 class _Produce:
     """A batch that waits for its commit."""
@@ -443,6 +448,9 @@ class Requests:
         ):
             # A node that was removed hears nothing of the catalog, and asks again and again.
             connection.reply(frame.kind, frame.correlation, pack(AdminDone(taker)))
+            return
+        if isinstance(command, RetireReplica) and command.is_lost and group.is_leader:
+            self._service.start_soon(self._service.retire_lost, connection, frame, group, command)
             return
         # A replica that is deleted gives a full disk space.
         is_upkeep = isinstance(command, RetireReplica)

@@ -518,6 +518,8 @@ class ProbeReply(_Wire, frozen=True):
     """Why it cannot take that place; empty: it was not asked for, or it has it."""
     now_ms: int = 0
     """The peer's wall clock, milliseconds since 1970."""
+    lost_logs: list[int] = []
+    """Partition groups whose logs are lost on the peer, while it asks for other member ids."""
 
 
 class RepairRange(_Wire, frozen=True):

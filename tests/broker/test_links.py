@@ -180,6 +180,23 @@ def test_guest_who_claims_a_newer_term_decides_nothing() -> None:
     in_cluster(scenario)
 
 
+def test_client_under_a_nodes_number_retires_no_log_of_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("orders", 3)
+        leader = cluster.leader(0)
+        victim = next(node for node in (1, 2, 3) if node != leader)
+        hello = Hello(PROTOCOL, "test", victim, "", "x", f"node{victim}", 7400)
+        async with cluster.connection(leader) as client:
+            await client.ask(FrameKind.HELLO, hello, Welcome)
+            for group in (0, 1):
+                with pytest.raises(Refused, match="does not say itself"):
+                    await client.admin("retire_replica", group, victim, True)
+        await trio.sleep(5)
+        assert sorted(cluster.nodes) == [1, 2, 3]
+
+    in_cluster(scenario)
+
+
 async def answer_garbage(stream: trio.abc.Stream, asked: set[int]) -> None:
     """Say Welcome, then answer every question with what nobody can read."""
     welcome = Welcome(PROTOCOL, "test", 77, "x", "x", 1 << 20, 1 << 20)
