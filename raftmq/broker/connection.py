@@ -318,6 +318,8 @@ class Connection:
                 data = await self._stream.receive_some(
                     RECEIVE_BYTES if self.hello is not None else HELLO_BYTES_MAX
                 )
+                # What has come counts, however late it is acted on.
+                scope.deadline = inf
                 if not data:
                     return
                 self._feed(bytes(data))
@@ -373,6 +375,8 @@ class Connection:
                 if frame is None:
                     return True
                 self._unfinished = 0
+                # The next frame may have begun in the same read: it has its own time.
+                self._note_progress()
                 self._load.finished(self)
                 if self.hello is None:
                     self._greet(frame)

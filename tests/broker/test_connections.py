@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 import trio
+import trio.testing
 
 from raftmq.batch import encode
 from raftmq.batch.compression import Compression
@@ -13,15 +14,18 @@ from raftmq.broker.connection import (
     FRAME_SECONDS_MAX,
     HELLO_BYTES_MAX,
     NODE_PLACES,
+    Connection,
+    Load,
     places_for_connections,
 )
 from raftmq.broker.requests import LARGE_BYTES
+from raftmq.broker.settings import Limits
 from raftmq.chaos.world import MemoryFiles
 from raftmq.log.faults import NoDescriptor
 from raftmq.log.segment import HardState
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import FrameParser, encode_frame
-from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello, Metadata
+from raftmq.wire.frame import Frame, FrameParser, encode_frame
+from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello, Metadata, Welcome
 from tests.broker.cluster import Cluster, RawClient, Refused
 from tests.broker.scenario import QUEUE, in_cluster
 from tests.log.building import Chain, open_store, write
@@ -117,6 +121,49 @@ def test_frames_beyond_the_limit_are_read_one_after_the_other() -> None:
         assert load.finisher is None
 
     in_cluster(scenario)
+
+
+class Refusing:
+    """A handler that welcomes everybody and refuses every request."""
+
+    is_serving = True
+    handled = 0
+
+    def greet(self, hello: Hello) -> Welcome:
+        """Anybody is welcome."""
+        return Welcome(PROTOCOL, "test", 1, "x", "test", 16 * MIB, 16 * MIB)
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """No."""
+        self.handled += 1
+        connection.refuse(frame.correlation, ErrorReply("busy", "no"))
+
+    def settle(self) -> None:
+        """Nothing waits."""
+
+    def closed(self, connection: Connection) -> None:
+        """Nothing is kept."""
+
+
+def test_large_frames_that_come_slowly_one_behind_the_other_are_all_read() -> None:
+    """The second one begins in the read that ends the first: its bytes are counted from there."""
+    frames = (encode_frame(FrameKind.PRODUCE, n, b"", [bytes(2 * MIB)]) for n in (1, 2, 3))
+    data = b"".join(part for frame in frames for part in frame)
+    handler, limits = Refusing(), Limits()
+
+    async def main() -> None:
+        here, there = trio.testing.memory_stream_pair()
+        load = Load(bytes_max=limits.requests_bytes_max, places=100)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Connection(there, handler, limits, load).serve)
+            await here.send_all(HELLO)
+            for at in range(0, len(data), 25_000):
+                await here.send_all(data[at : at + 25_000])
+                await trio.sleep(0.5)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert handler.handled == 3
 
 
 class connections:  # used as a function
