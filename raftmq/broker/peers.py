@@ -180,6 +180,7 @@ class PeerLink:
             try:
                 stream = await self._open()
             except Exception as error:
+                _raise_bug(error)
                 # Whatever a resolver makes of the name: links are best effort by contract.
                 self.last_error = f"{type(error).__name__}: {error}"
                 was_refused = isinstance(error, ConnectionRefusedError)
@@ -223,9 +224,8 @@ class PeerLink:
                     ) as error:
                         self.last_error = f"the link broke: {error}"
                     nursery.cancel_scope.cancel()
-        except AssertionError:
-            raise  # a bug of this node, not of its peer
         except Exception as error:
+            _raise_bug(error)
             self.last_error = f"{type(error).__name__}: {error}"
         finally:
             self._outbox, self.incarnation = None, ""
@@ -275,3 +275,11 @@ class PeerLink:
             answer = self._waiting.get(frame.correlation)
             if answer is not None:
                 answer(frame)
+
+
+def _raise_bug(error: Exception) -> None:
+    """An assertion that failed is a bug of this node, not of its peer, also in a nursery's group:
+    it ends the node."""
+    group = ExceptionGroup("", [error])
+    if group.subgroup(AssertionError) is not None:
+        raise error

@@ -1,6 +1,7 @@
 """Links to other nodes: what addresses, strangers and bad answers can do to a node, and cannot."""
 
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
@@ -225,33 +226,44 @@ def test_link_to_a_node_that_moved_is_cut_at_once() -> None:
 
 
 def test_frame_that_comes_along_with_the_welcome_is_acted_on_at_once() -> None:
-    async def main() -> list[str]:
-        here, there = trio.testing.memory_stream_pair()
-        welcome = Welcome(PROTOCOL, "test", 2, "folder", "raftmq", 1 << 20, 1 << 20)
-        why = ErrorReply("superseded", "another folder took your place")
-        parts = encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))
-        parts += encode_frame(FrameKind.ERROR, 0, pack(why))
-        refusals: list[str] = []
-        link = PeerLink(
-            Peer(2, "node2", 7400),
-            lambda: Hello(PROTOCOL, "test", 1, "own", "raftmq"),
-            world=OneStream(here),
-            step=Step(),
-            unsent_bytes_max=1 << 20,
-            frame_bytes_max=1 << 20,
-            on_open=lambda _: None,
-            on_lost=lambda *_: None,
-            on_refused=lambda reply: refusals.append(reply.code),
-        )
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(link.run)
-            await there.receive_some()
-            await there.send_all(b"".join(parts))
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        return refusals
+    refusals: list[str] = []
+    trio.run(hear_a_refusal, lambda reply: refusals.append(reply.code))
+    assert refusals == ["superseded"]
 
-    assert trio.run(main) == ["superseded"]
+
+def test_assertion_that_fails_while_a_link_reads_ends_the_node() -> None:
+    def fail(reply: ErrorReply) -> None:
+        raise AssertionError(reply.code)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        trio.run(hear_a_refusal, fail)
+    assert raised.value.subgroup(AssertionError) is not None
+
+
+async def hear_a_refusal(on_refused: Callable[[ErrorReply], None]) -> None:
+    """A link is welcomed, and told `superseded` with the same read."""
+    here, there = trio.testing.memory_stream_pair()
+    welcome = Welcome(PROTOCOL, "test", 2, "folder", "raftmq", 1 << 20, 1 << 20)
+    why = ErrorReply("superseded", "another folder took your place")
+    parts = encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))
+    parts += encode_frame(FrameKind.ERROR, 0, pack(why))
+    link = PeerLink(
+        Peer(2, "node2", 7400),
+        lambda: Hello(PROTOCOL, "test", 1, "own", "raftmq"),
+        world=OneStream(here),
+        step=Step(),
+        unsent_bytes_max=1 << 20,
+        frame_bytes_max=1 << 20,
+        on_open=lambda _: None,
+        on_lost=lambda *_: None,
+        on_refused=on_refused,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        await there.receive_some()
+        await there.send_all(b"".join(parts))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
 
 
 class OneStream:
