@@ -6,6 +6,7 @@ where it changes.
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
 from raftmq.batch import Batch
 from raftmq.wire.popping import Action
@@ -15,7 +16,7 @@ from .desk import Desk
 from .leases import Grip
 from .loop import Entered, Loop
 from .message import Slice
-from .popped import LeasedMessage, LeasedMessages, PoppedMessages, Settlement, delay_ms
+from .popped import LeasedMessage, LeasedMessages, Settlement, delay_ms
 from .popping import PopConsumer
 from .shelf import Taken
 
@@ -148,7 +149,7 @@ class BlockingPopConsumer(Entered):
         part = (taken[0].lease, taken[0].bits)
         self._consumer._at_desk().settle_nowait([part], Action.GIVE_BACK)
 
-    async def _give_back(self, popped: PoppedMessages) -> None:
+    async def _give_back(self, popped: LeasedMessages[Any]) -> None:
         """The application was not handed them: others may have them."""
         self._consumer._at_desk().settle_nowait(popped.parts, Action.GIVE_BACK)
 

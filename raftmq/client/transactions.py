@@ -38,7 +38,7 @@ from typing import NamedTuple, Self
 import anyio
 
 from raftmq.batch import BATCH_BYTES_DEFAULT, Limits, Sealed, Value, encode
-from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.transacting import (
@@ -114,14 +114,16 @@ class Transaction:
         self._partition_group = -1 if inputs is None else inputs.partition_group
         self._unkeyed = -1
         self._sequences: dict[int, int] = {}
+        # True once its beginning may have left; and once it is answered.
+        self._may_be_open = False
         self._is_begun = False
         self._is_ended = False
         self._is_broken = False
 
     @property
     def id(self) -> str | None:
-        """What names it; None before its first message."""
-        if not self._is_begun:
+        """What names it; None before its first message, and if that did not open it."""
+        if not self._may_be_open:
             return None
         return format_transaction_id(self._partition_group, self._number)
 
@@ -235,10 +237,15 @@ class Transaction:
     async def _begin(self, partition_group: int) -> None:
         inputs = [] if self._inputs is None else self._inputs.wire()
         request = BeginTransaction(partition_group, self._number, self._group, self._note, inputs)
-        await self._router.call_leader(
-            partition_group, FrameKind.BEGIN, request, timeout=self._timeout, is_change=True
-        )
+        was_doubtful, self._may_be_open = self._may_be_open, True
         self._partition_group = partition_group
+        try:
+            await self._router.call_leader(
+                partition_group, FrameKind.BEGIN, request, timeout=self._timeout, is_change=True
+            )
+        except (Rejected, Unavailable):
+            self._may_be_open = was_doubtful
+            raise
         self._is_begun = True
 
     async def commit(self) -> None:

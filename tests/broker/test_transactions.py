@@ -8,7 +8,7 @@ import trio
 from raftmq.client import Client, Outgoing
 from raftmq.client.router import Router
 from raftmq.client.transactions import OpenTransaction, Transaction
-from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 from raftmq.wire.messages import FrameKind
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import QUEUE, bodies, with_client
@@ -166,6 +166,42 @@ def test_check_back_goes_on_beside_a_partition_group_without_a_leader(
             monkeypatch.undo()
             # The end of the first one failed, and the second one was ended all the same.
             assert await bodies(cluster, QUEUE) == [b"second"]
+
+    with_client(job)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_transaction_whose_beginning_has_no_answer_is_rolled_back(
+    monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    call_leader = Router.call_leader
+
+    async def call(router: Router, group: int, asked: FrameKind, *args: Any, **kwargs: Any) -> Any:
+        answer = await call_leader(router, group, asked, *args, **kwargs)
+        if asked == FrameKind.BEGIN:
+            await trio.sleep(5)
+            raise OutcomeUnknown("BEGIN may have been done")
+        return answer
+
+    async def begin(t: Transaction) -> None:
+        async with t:
+            await t.send(b"a")
+
+    async def job(cluster: Cluster, mq: Client) -> None:
+        monkeypatch.setattr(Router, "call_leader", call)
+        async with mq.producer("orders") as p:
+            t = p.transaction(group="shop")
+            if is_cancelled:
+                with trio.move_on_after(1):
+                    await begin(t)
+            else:
+                with pytest.raises(OutcomeUnknown):
+                    await begin(t)
+        monkeypatch.undo()
+        assert await mq.open_transactions() == []
+        assert t.id is not None
+        with pytest.raises(Rejected):
+            await mq.end_transaction(t.id, commit=True)
 
     with_client(job)
 

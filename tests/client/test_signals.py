@@ -95,8 +95,8 @@ def test_messages_that_are_put_back_come_with_the_next_call(tmp_path: Path) -> N
             (one,) = consumer.fetch(1, wait=5.0)
             mq._loop.wait(partial(consumer._put_back, one))
             got: list[bytes] = []
-            while batch := consumer.fetch(20, wait=1.0):
-                got += batch.bodies
+            while messages := consumer.fetch(20, wait=1.0):
+                got += messages.bodies
             assert set(lost.bodies) <= set(got)
             assert len(got) == len(set(got))
         with mq.consumer("orders", group="p", mode="pop", invisible=600) as consumer:
