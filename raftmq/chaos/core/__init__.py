@@ -11,7 +11,7 @@ checked at every event), `nemesis` and the `*_faults` modules (how each fault is
 | `network`, `transfers`, `clock`, `disk` | what lies between and below them |
 | `clients`, `operator` | who asks something of them |
 | `safety`, `recovering`, `last_checks`, `views` | what must hold |
-| `nemesis`, `stage`, `*_faults`, `atlas` | what goes wrong |
+| `nemesis`, `stage`, `*_faults`, `effects`, `atlas` | what goes wrong |
 
 Sources: TigerBeetle's VOPR, FoundationDB's simulation, etcd's data-driven tests.
 """

@@ -1,7 +1,8 @@
 """What clients do: propose records, each unlike all others, and ask for linearizable reads.
 
-A client mostly finds the leader, sometimes somebody else. A record is acknowledged when the node
-that took it has applied it; it is lost, or nobody knows, if that never happens.
+A client mostly finds the leader, sometimes somebody else. A new leader has clients at once, and
+whoever believes that it leads still keeps some of its own for a while. A record is acknowledged
+when the node that took it has applied it; it is lost, or nobody knows, if that never happens.
 
 Invariants:
 - What was acknowledged is committed, and stays where it was acknowledged (checked in the end).
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 BURSTS = (0, 0, 0, 0, 3, 6)
 """So many reads follow one soon after."""
 
+WRITE_BURSTS, BURST_US = (0,) * 14 + (8,), 10_000
+"""So many writes follow one within this time: several are under way then."""
+
+LOYAL_SECONDS = 1.0
+"""Clients of a leader that was deposed come back for so long."""
+
 
 class Clients:
     """All clients. It is state."""
@@ -29,6 +36,7 @@ class Clients:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._random = Random(f"clients {cluster.seed}")
+        self._at_elections = Random(f"clients at elections {cluster.seed}")
         self._proposed = 0
         self._reads = 0
         self.floors: dict[bytes, int] = {}
@@ -61,9 +69,15 @@ class Clients:
             return
         self._later(self._propose, self._cluster.settings.proposals_per_second)
         replica = self._pick()
-        count = self._random.choice((1, 1, 1, 2, 4))
-        size = self._random.choice((0, 20, 100, 300))
-        if replica is None or replica.is_full:
+        if replica is not None:
+            self._write_at(replica, self._random)
+            for _ in range(self._random.choice(WRITE_BURSTS)):
+                delay_us = int(self._random.random() * BURST_US) + 1
+                self._cluster.loop.after(delay_us, self._write_at, replica, self._random)
+
+    def _write_at(self, replica: "Replica", random: Random) -> None:
+        count, size = random.choice((1, 1, 1, 2, 4)), random.choice((0, 20, 100, 300))
+        if replica.is_full or replica.is_gone:
             return
         items = [(int(Kind.BATCH), self._value(size)) for _ in range(count)]
         replica.turn(self._propose_to, replica, items)
@@ -91,6 +105,25 @@ class Clients:
             self._cluster.counts["acked"] += 1
         else:
             self._cluster.counts["lost to another leader"] += 1
+
+    def elected(self, replica: "Replica") -> None:
+        """Somebody won an election: clients come to it, and to those who have not heard of it."""
+        random, loop = self._at_elections, self._cluster.loop
+        loop.after(int(random.random() ** 2 * 20_000) + 1, self._visit, replica)
+        for node in self._cluster.nodes.values():
+            other = node.replica
+            if other is not None and other is not replica and other.is_leader:
+                for _ in range(random.randint(0, 3)):
+                    delay_us = int(random.random() * LOYAL_SECONDS * 1e6) + 1
+                    loop.after(delay_us, self._visit, other)
+
+    def _visit(self, replica: "Replica") -> None:
+        if not self.is_active or replica.is_gone:
+            return
+        if self._at_elections.random() < 0.7:
+            self.read_at(replica)
+        else:
+            self._write_at(replica, self._at_elections)
 
     def _read(self) -> None:
         if not self.is_active:

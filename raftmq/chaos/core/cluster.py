@@ -141,6 +141,7 @@ class Cluster:
         if role is Role.LEADER:
             self.counts["elections"] += 1
             replica.led_since = replica.ticks
+            self.clients.elected(replica)
         if Role.LEADER in (role, before):
             name = role.name.lower()
             self.tell(replica.node.id, f"{name}, term {replica.core.term}")

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 SECTOR_BYTES = 512
 INDEX_SHARE = 0.3
 """So many of the flipped bits are in an index, if there is one."""
+SHOWN_SHARE, SHOWN_US_MAX = 0.5, 3_000_000
+"""So often the node starts again within this time: damage shows at a start."""
 CUT_BYTES_MAX = 400
 """A tail that is cut off is at most so long."""
 
@@ -116,6 +118,17 @@ def _damaged(stage: Stage, node: "Node") -> None:
     node.is_damaged = True
     stage.cluster.loop.effects[DAMAGED] += 1
     stage.cluster.tell(node.id, f"is damaged: {stage.event.fault}")
+    _may_show(stage, node)
+
+
+def _may_show(stage: Stage, node: "Node") -> None:
+    def start_again() -> None:
+        if node.is_up and stage.cluster.loop.now_us < stage.end_us:
+            node.end(power=False)
+            node.start_later()
+
+    if stage.random.random() < SHOWN_SHARE:
+        stage.later(int(stage.random.random() * SHOWN_US_MAX), start_again)
 
 
 def _marks(data: bytes) -> list[Mark]:
@@ -171,6 +184,7 @@ def _flip_index(stage: Stage) -> bool:
         node.disk.flip(path, stage.random.randrange(len(node.disk.bytes_of(path)) * 8))
         node.flipped_indexes.add(name)
         stage.cluster.loop.effects[DAMAGED] += 1
+        _may_show(stage, node)
     return bool(names)
 
 

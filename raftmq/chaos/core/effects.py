@@ -17,11 +17,13 @@ DELAYED = "messages delayed"
 OVERTAKEN = "messages overtaken"
 DOUBLED = "messages doubled"
 SLOWED = "messages slowed"
+LATE = "messages that came late"
 AGAIN = "messages sent again"
 NEEDLESS = "snapshots that were not needed"
 ENDED = "processes ended"
 DARK = "machines that went dark"
 STOOD = "events that waited"
+LAGGED = "records applied late"
 STOPPED = "crash points reached"
 SLOW_JOBS = "disk jobs slowed"
 SCARCE = "space told as scarce"
@@ -52,6 +54,7 @@ EFFECTS: Mapping[str, str] = {
     "stale-replay": AGAIN,
     "needless-snapshot": NEEDLESS,
     "drop-kind": DROPPED,
+    "late-kind": LATE,
     "kill": ENDED,
     "kill-minority": ENDED,
     "kill-majority": ENDED,
@@ -63,6 +66,7 @@ EFFECTS: Mapping[str, str] = {
     "pause-leader": STOOD,
     "pause-kill": ENDED,
     "slow-node": SLOWED,
+    "slow-apply": LAGGED,
     "crash-point": STOPPED,
     "kill-then-power": DARK,
     "power-loss": DARK,

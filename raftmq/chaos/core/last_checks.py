@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from raftmq.chaos.core.broken import Broken
 from raftmq.chaos.core.disk import contents
 from raftmq.chaos.core.node import Node
+from raftmq.chaos.core.recovering import ALL_BYTES
 from raftmq.log.builder import SegmentBuilder
 from raftmq.log.faults import RotFound
 from raftmq.log.segment import Identity
@@ -21,8 +22,6 @@ from raftmq.log.store import LogSettings, LogStore
 
 if TYPE_CHECKING:
     from raftmq.chaos.core.cluster import Cluster
-
-_ALL_BYTES = 2**30
 
 
 def check(cluster: "Cluster", nodes: Sequence[Node]) -> None:
@@ -45,7 +44,7 @@ def _check_disk(cluster: "Cluster", node: Node) -> None:
     assert node.replica is not None
     store = node.replica.store
     try:
-        records = store.read(store.first_index, store.last_index + 1, _ALL_BYTES)
+        records = store.read(store.first_index, store.last_index + 1, ALL_BYTES)
     except RotFound as rot:
         raise Broken("L7", f"node {node.id}: {rot}") from rot
     for record in records:

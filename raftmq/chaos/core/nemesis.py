@@ -108,6 +108,7 @@ class Nemesis:
             node.clock.set_right()
             node.disk.calm()
             node.disk_factor = 1.0
+            node.apply_ms = 0.0
             node.crash_point = ""
             node.loses_power = False
         self._cluster.tell(0, "everything heals")

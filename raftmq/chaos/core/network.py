@@ -9,7 +9,7 @@ inherits the links of the one before.
 |---|---|
 | cut, one way or both | a count for each direction: several faults may cut the same link |
 | delay, loss, duplication, reordering | shares over all links |
-| kinds that are lost | a set of `MessageKind`; chunks of snapshots have a kind of their own |
+| kinds that are lost, or late | sets of `MessageKind`; chunks have a kind of their own |
 
 Invariants:
 - No fault: every message arrives once, in order, if the receiver is up.
@@ -20,7 +20,16 @@ from collections.abc import Callable
 from random import Random
 
 from raftmq.broker.group import node_of
-from raftmq.chaos.core.effects import DELAYED, DOUBLED, DROPPED, HELD, LOST, OVERTAKEN, SLOWED
+from raftmq.chaos.core.effects import (
+    DELAYED,
+    DOUBLED,
+    DROPPED,
+    HELD,
+    LATE,
+    LOST,
+    OVERTAKEN,
+    SLOWED,
+)
 from raftmq.chaos.core.loop import Loop
 from raftmq.consensus import Message, MessageKind
 
@@ -29,6 +38,9 @@ CHUNK = 100
 
 BASE_US, SPREAD_US = 200, 1000
 """A link takes between the first, and the first and the second together."""
+
+LATE_US_MAX, LATE_SHARE = 1_500_000, 0.3
+"""So late is what comes late; and so many messages of such a kind are late, and as many twice."""
 
 OLD_MESSAGES = 512
 """So many messages of the past are kept for a replay."""
@@ -52,6 +64,8 @@ class Network:
         """Shares of all messages."""
         self.lost_kinds: set[int] = set()
         """What never arrives."""
+        self.late_kinds: Counter[int] = Counter()
+        """What comes late, or twice: how many faults say so."""
         self.lag_us: dict[int, int] = {}
         """By node: its messages wait so long before it takes them."""
         self.is_rough = False
@@ -64,7 +78,8 @@ class Network:
     def settle(self) -> None:
         """The fields were changed."""
         shares = (self.delay_ms, self.loss, self.duplication, self.reordering)
-        self.is_rough = any(shares) or bool(self.lost_kinds) or bool(self.lag_us)
+        kinds = (self.lost_kinds, self.late_kinds)
+        self.is_rough = any(shares) or any(kinds) or bool(self.lag_us)
 
     def send(self, message: Message) -> None:
         """Put a message on its way."""
@@ -102,6 +117,11 @@ class Network:
             self.lost += 1
             effects[DROPPED if is_dropped else LOST] += 1
             return
+        if kind in self.late_kinds and (dice := random()) < 2 * LATE_SHARE:
+            effects[LATE] += 1
+            self._loop.at(at + int(random() * LATE_US_MAX), call, *args)
+            if dice < LATE_SHARE:
+                return
         if self.delay_ms:
             effects[DELAYED] += 1
             # Mostly around the mean, sometimes ten times as much.
@@ -155,6 +175,7 @@ class Network:
         self.cuts.clear()
         self.delay_ms = self.loss = self.duplication = self.reordering = 0.0
         self.lost_kinds.clear()
+        self.late_kinds.clear()
         self.lag_us.clear()
         self.settle()
 

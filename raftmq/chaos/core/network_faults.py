@@ -4,15 +4,21 @@ Sources: Jepsen's nemeses; FoundationDB's swizzle-clog; OmniPaxos (EuroSys 2023)
 constrained election and chain.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from raftmq.broker.hosting import consensus_meta
 from raftmq.chaos.core.effects import AGAIN
 from raftmq.chaos.core.network import CHUNK
 from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
 from raftmq.consensus import Message, MessageKind, Snapshot
+from raftmq.log.snapshot import SnapshotMeta as StoredMeta
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.replica import Replica
 
 Pairs = list[tuple[int, int]]
 
@@ -21,11 +27,13 @@ KINDS: Mapping[int, tuple[int, ...]] = {
     2: (MessageKind.APPEND_RESPONSE,),
     3: (MessageKind.HEARTBEAT,),
     4: (CHUNK, MessageKind.SNAPSHOT),
+    5: (MessageKind.APPEND,),
+    6: (MessageKind.HEARTBEAT_RESPONSE,),
 }
-"""What the levels of `drop-kind` stand for."""
+"""What the levels of `drop-kind` and `late-kind` stand for."""
 
-SNAPSHOT_WAIT_US = 4_000_000
-"""So long a fault waits for the next snapshot."""
+SNAPSHOT_WAIT_US = 8_000_000
+"""So long a fault waits for new snapshots."""
 
 REPLAYS = 40
 """Old messages that arrive once more."""
@@ -234,34 +242,43 @@ def stale_replay(stage: Stage) -> None:
 
 
 def needless_snapshot(stage: Stage) -> None:
-    """N26: the newest one, sent as soon as it is taken: the member has all that it covers, and may
-    not have heard yet that it is committed."""
-    cluster, node = stage.cluster, stage.node()
-    known = {
-        m.index for n in cluster.nodes.values() if n.replica for m in n.replica.store.snapshots
-    }
+    """N26: a member is sent an old one, then all are sent each new one as soon as it is taken: they
+    have what it covers, and may not have heard yet that it is committed."""
+    cluster = stage.cluster
+    leader = cluster.leader()
+    if leader is not None and leader.store.snapshots:
+        _send_snapshot(leader, stage.node().id, stage.random.choice(leader.store.snapshots))
+    newest = max(
+        (m.index for n in cluster.nodes.values() if n.replica for m in n.replica.store.snapshots),
+        default=0,
+    )
     end_us = min(stage.end_us, cluster.loop.now_us + SNAPSHOT_WAIT_US)
 
     def watch() -> None:
+        nonlocal newest
         leader = cluster.leader()
-        if cluster.loop.now_us >= end_us:
-            return
-        metas = (
-            [] if leader is None else [m for m in leader.store.snapshots if m.index not in known]
-        )
-        if leader is None or not metas or leader.node is node or node.id not in leader.core.members:
+        if leader is not None:
+            for meta in leader.store.snapshots:
+                if meta.index > newest:
+                    newest = meta.index
+                    for number in sorted(leader.core.members):
+                        _send_snapshot(leader, number, meta)
+        if cluster.loop.now_us < end_us:
             stage.later(2_000, watch)
-            return
-        message = Message(
-            MessageKind.SNAPSHOT,
-            node.id,
-            sender=leader.node.id,
-            term=leader.core.term,
-            snapshot=Snapshot(consensus_meta(metas[-1])),
-        )
-        leader.turn(leader.send, message)
 
     watch()
+
+
+def _send_snapshot(leader: "Replica", to: int, meta: StoredMeta) -> None:
+    if to != leader.node.id and to in leader.core.members:
+        message = Message(
+            MessageKind.SNAPSHOT,
+            to,
+            sender=leader.node.id,
+            term=leader.core.term,
+            snapshot=Snapshot(consensus_meta(meta)),
+        )
+        leader.turn(leader.send, message)
 
 
 def drop_kind(stage: Stage) -> Undo:
@@ -273,6 +290,22 @@ def drop_kind(stage: Stage) -> Undo:
 
     def undo() -> None:
         network.lost_kinds -= kinds
+        network.settle()
+
+    return undo
+
+
+def late_kind(stage: Stage) -> Undo:
+    """N29."""
+    network = stage.cluster.network
+    kinds = KINDS[int(stage.event.level)]
+    network.late_kinds.update(kinds)
+    network.settle()
+
+    def undo() -> None:
+        for kind in kinds:
+            network.late_kinds[kind] -= 1
+        network.late_kinds += Counter()
         network.settle()
 
     return undo
@@ -301,5 +334,6 @@ HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
     "stale-replay": stale_replay,
     "needless-snapshot": needless_snapshot,
     "drop-kind": drop_kind,
+    "late-kind": late_kind,
 }
 """By name of the fault."""

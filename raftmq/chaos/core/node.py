@@ -1,13 +1,15 @@
 """One machine: its disk, its clock, its faults, and the process that runs on it most of the time.
 
     up --kill, power loss, fault--> down --(a second later)--> up
-                                      `--recovery refuses--> refused, until it is replaced
+                                      |--recovery refuses--> refused, until it is replaced
+                                      `--recovery cuts the log--> up, and abstains
 
 A place (1, 2, 3, ...) is taken by one node after the other: who replaces a node gets an id of its
 own, as the broker does it (`node_of`).
 
 Invariants:
-- A node that refuses its disk, or lost it, never comes back under its id.
+- A node that refuses its disk, or lost it, never comes back under its id; one whose log was cut
+  counts as damaged until it holds all again.
 """
 
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from raftmq.chaos.world.disk import PowerLoss
 from raftmq.consensus import ConfState, Message
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import LogFault, RotFound, WrongLog
+from raftmq.log.record import Record
 
 if TYPE_CHECKING:
     from raftmq.chaos.core.cluster import Cluster
@@ -58,8 +61,12 @@ class Node:
         """What happened to it while it was paused."""
         self.disk_factor = 1.0
         """How much longer the disk takes."""
+        self.apply_ms = 0.0
+        """Its machine lags up to so much behind."""
         self.is_damaged = False
         """A fault destroyed something of its disk: it counts as no copy any more."""
+        self.vouched_for: list[Record] = []
+        """What its log held before it was cut; empty once it counts again."""
         self.flipped_indexes: set[str] = set()
         """Names of index files that a fault has damaged at some time."""
         self.refusal = ""
@@ -144,6 +151,13 @@ class Node:
             self._felt(DARK)
         else:
             self.disk.kill()
+
+    def counts_again(self) -> None:
+        """Its member holds all that it may have held: if its disk is sound, it is a copy again."""
+        self.cluster.counts["members that count again"] += 1
+        self.cluster.tell(self.id, "counts again")
+        self.cluster.safety.returned(self)
+        self.is_damaged = not self.cluster.safety.is_sound(self)
 
     def crash_now(self) -> None:
         """The process ends in the middle of what it does; it is started again later."""

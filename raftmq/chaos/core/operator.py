@@ -115,7 +115,8 @@ class Operator:
         conf = leader.conf_state
         for number in (*conf.voters, *conf.learners):
             node = cluster.nodes[number]
-            if node.is_damaged or node.refusal:
+            returns = node.replica is not None and node.replica.abstains
+            if (node.is_damaged and not returns) or node.refusal:
                 cluster.counts["replaced"] += 1
                 self.ask(replacing(number, self.successor(node).id), tries=1)
                 return

@@ -117,6 +117,19 @@ def slow_node(stage: Stage) -> Undo:
     return undo
 
 
+def slow_apply(stage: Stage) -> Undo:
+    """P14."""
+    nodes, level = stage.targets(), stage.event.level
+    for node in nodes:
+        node.apply_ms = level
+
+    def undo() -> None:
+        for node in nodes:
+            node.apply_ms = 0.0
+
+    return undo
+
+
 def crash_point(stage: Stage) -> None:
     """P8: at a point of the process or of a disk call, with the power or without."""
     node = stage.node()
@@ -223,12 +236,14 @@ def two_changes(stage: Stage) -> None:
 
 
 def change_when_cut(stage: Stage) -> None:
-    """M6: one is cut off for three seconds, meanwhile another is removed or added."""
+    """M6: one is cut off for three seconds, meanwhile another is removed, replaced or added."""
     undo = isolate_node(stage)
     stage.later(3_000_000, undo)
-    operator = stage.cluster.operator
-    if stage.random.random() < 0.5 and len(stage.event.nodes) > 1:
+    operator, dice = stage.cluster.operator, stage.random.random()
+    if dice < 0.4 and len(stage.event.nodes) > 1:
         operator.ask(removing(stage.node(1).id))
+    elif dice < 0.7 and len(stage.event.nodes) > 1:
+        operator.ask(replacing(stage.node(1).id, operator.spare().id))
     else:
         operator.ask(adding(operator.spare().id))
 
@@ -296,6 +311,7 @@ HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
     "pause-leader": pause_leader,
     "pause-kill": pause_kill,
     "slow-node": slow_node,
+    "slow-apply": slow_apply,
     "crash-point": crash_point,
     "kill-then-power": kill_then_power,
     "skew": _clock("offset_ms"),

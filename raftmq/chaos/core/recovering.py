@@ -8,8 +8,8 @@
 | L4 | what was cut: never anything that was synced |
 | L3 | records that are read back, byte for byte, with what was written |
 
-A node whose disk was damaged by a fault may refuse to start, and nothing more: what it starts with
-must be right all the same.
+A node whose disk was damaged by a fault may refuse to start, or start with less and abstain, and
+nothing more: what it starts with must be right all the same.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from raftmq.chaos.core.broken import Broken
 from raftmq.chaos.core.disk import contents
+from raftmq.errors import CorruptRecord
+from raftmq.log.faults import LogFault
 from raftmq.log.record import Record
 from raftmq.log.segment import Identity
 from raftmq.log.store import LogSettings, LogStore, Recovered
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.machine import Machine
     from raftmq.chaos.core.node import Node
     from raftmq.chaos.core.replica import Replica
+
+ALL_BYTES = 2**30
 
 AGAIN_EACH = 4
 """One in so many starts is done twice."""
@@ -52,21 +56,26 @@ class Recovering:
     ) -> None:
         """A node opened its disk: take what is there for durable, if it may be."""
         durable, state = node.durable, recovered.hard_state
+        if recovered.abstains and not node.is_damaged:
+            raise Broken("L2", f"node {node.id} cuts a log that nothing happened to")
         if state.term < durable.hard_state.term:
             raise Broken("R6", f"node {node.id} had synced term {durable.hard_state.term}: {state}")
         is_same = state.term == durable.hard_state.term
         if is_same and durable.hard_state.vote not in (0, state.vote):
             raise Broken("R11", f"node {node.id} forgot its vote {durable.hard_state}: {state}")
         records = self._records(node, recovered)
-        floor = durable.floor()
-        self._check_floor(node, recovered, records, floor)
+        if recovered.abstains:
+            node.vouched_for += durable.records
+        else:
+            self._check_floor(node, recovered, records, durable.floor())
         if machine.applied and self.digests.get(machine.applied) != machine.digest:
             raise Broken("R21", f"node {node.id} restored another state at {machine.applied}")
         base = recovered.start
         durable.restart(base.index, base.term, records)
         durable.hard_state = state
         self._starts += 1
-        if self._starts % AGAIN_EACH == 0:
+        # The next start puts a mark after what says that this one abstains.
+        if self._starts % AGAIN_EACH == 0 and not recovered.abstains:
             self._check_again(node)
 
     def _records(self, node: "Node", recovered: Recovered) -> list[Record]:
@@ -98,11 +107,35 @@ class Recovering:
         copy = node.disk.copy()
         before = contents(copy)
         settings = LogSettings(segment_bytes=self.cluster.settings.segment_bytes)
-        LogStore.open(copy, "log", settings, Identity("core", node.id, 0))
+        identity, mends = Identity("core", node.id, 0), self.cluster.settings.mends
+        LogStore.open(copy, "log", settings, identity, mends=mends)
         after = contents(copy)
         if before != after:
             changed = [path for path in before | after if before.get(path) != after.get(path)]
             raise Broken("L1", f"node {node.id}: a second recovery changed {changed}")
+
+    def returned(self, node: "Node") -> None:
+        """A member whose log was cut votes again: it must hold all that it may have answered for
+        and that was committed, or an election by its vote could lose it."""
+        for record in node.vouched_for:
+            known = self.committed.get(record.index)
+            if known is not None and known.crc == record.crc and not node.durable.holds(record):
+                raise Broken(
+                    "R13", f"node {node.id} counts again without {record.index}, it had it"
+                )
+        node.vouched_for.clear()
+
+    def is_sound(self, node: "Node") -> bool:
+        """Whether everything on a node's disk checks out."""
+        settings = LogSettings(segment_bytes=self.cluster.settings.segment_bytes)
+        try:
+            store, _ = LogStore.open(
+                node.disk.copy(), "log", settings, Identity("core", node.id, 0)
+            )
+            store.read(store.first_index, store.last_index + 1, ALL_BYTES)
+        except (LogFault, OSError, CorruptRecord):
+            return False
+        return True
 
     def refused(self, node: "Node", fault: BaseException) -> None:
         """A node does not start from its disk."""

@@ -14,7 +14,7 @@ events for later, ends the process at faults that a broker ends at, and has all 
 Invariants:
 - An answer that claims something durable leaves only from `persisted`.
 
-Left out: several groups in a process, back-pressure, sessions.
+Left out: several groups in a process, back-pressure, sessions, segments mended from peers.
 
 Sources: `raftmq.broker.group`, `.disk`, `.hosting`, `.housekeeping`, `.snapshots`.
 """
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from raftmq.broker.hosting import consensus_meta, log_meta, oldest_snapshot
 from raftmq.broker.storage import GroupStorage
 from raftmq.chaos.core.broken import Broken
-from raftmq.chaos.core.effects import NEEDLESS, STOPPED
+from raftmq.chaos.core.effects import LAGGED, NEEDLESS, STOPPED
 from raftmq.chaos.core.machine import Machine, restore
 from raftmq.chaos.core.views import View
 from raftmq.chaos.core.writing import Writing
@@ -76,6 +76,9 @@ class Replica:
         self.cluster = cluster
         self.is_gone = False
         self.store, recovered = open_store(node, cluster)
+        self.abstains = bool(recovered.abstains)
+        """Whether its log was cut, and its vote counts for nothing."""
+        self._is_returning = False
         self.machine, self.conf_state = _restored(self.store)
         self._assemble(recovered)
         self.view = View(node.durable.base, node.durable.records)
@@ -119,6 +122,7 @@ class Replica:
                 election_ticks=settings.election_ticks,
                 heartbeat_ticks=settings.heartbeat_ticks,
                 applied=self.machine.applied,
+                abstains=self.abstains,
                 pre_vote=settings.pre_vote,
                 check_quorum=settings.check_quorum,
                 announce_commit=settings.announce_commit,
@@ -162,7 +166,7 @@ class Replica:
             look(self)
             node.stopped(fault)
         except AssertionError as error:
-            if isinstance(error, Broken) or not node.is_damaged:
+            if isinstance(error, Broken) or not node.is_damaged or self.abstains:
                 raise
             # What is left of its log contradicts the others: it notices, and stops for good.
             node.end(power=False)
@@ -217,7 +221,15 @@ class Replica:
                 self._work(ready)
             # Before the next round applies what this one committed.
             safety.look(self)
+        if self.abstains and not self._is_returning and raft.may_count_again:
+            self._is_returning = True
+            self.writing.submit(self.store.end_abstention, self._counts_again)
         self.writing.flush()
+
+    def _counts_again(self, _: object) -> None:
+        self.raft.end_abstention()
+        self.abstains = False
+        self.node.counts_again()
 
     def _drop_covered(self) -> None:
         # What a snapshot covers must not be applied after it.
@@ -229,11 +241,7 @@ class Replica:
                 self.writing.write(message)
             elif message.to == APPLY_THREAD:
                 self._applies.append(message)
-                if self.cluster.settings.apply_ms_max:
-                    delay = int(self.cluster.random.random() * self.cluster.settings.apply_ms_max)
-                    self.cluster.loop.after(delay * 1000, self.turn, self._apply_next)
-                else:
-                    self._apply_next()
+                self._apply_soon()
             else:
                 self.send(message)
 
@@ -276,6 +284,8 @@ class Replica:
         kind = message.kind
         if kind is MessageKind.APPEND_RESPONSE or kind is MessageKind.VOTE_RESPONSE:
             cluster.safety.promised(self, message)
+        elif kind is MessageKind.VOTE:
+            cluster.safety.asked(self, message)
         if kind is MessageKind.SNAPSHOT:
             cluster.transfers.send(self, message)
         else:
@@ -401,6 +411,17 @@ class Replica:
 
     # Applying
 
+    def _apply_soon(self) -> None:
+        cluster, lag_ms = self.cluster, self.node.apply_ms
+        if lag_ms:
+            cluster.loop.effects[LAGGED] += 1
+        lag_ms = lag_ms or cluster.settings.apply_ms_max
+        if lag_ms:
+            delay = int(cluster.random.random() * lag_ms)
+            cluster.loop.after(delay * 1000, self.turn, self._apply_next)
+        else:
+            self._apply_next()
+
     def _apply_next(self) -> None:
         if not self._applies:
             return
@@ -441,7 +462,12 @@ class Replica:
 def open_store(node: "Node", cluster: "Cluster") -> tuple[LogStore, Recovered]:
     """Open the node's log."""
     settings = LogSettings(segment_bytes=cluster.settings.segment_bytes)
-    return LogStore.open(node.disk, FOLDER, settings, Identity("core", node.id, 0))
+    identity, mends = Identity("core", node.id, 0), cluster.settings.mends
+    store, recovered = LogStore.open(node.disk, FOLDER, settings, identity, mends=mends)
+    if recovered.rotten:
+        # Only a broker can have its peers mend a sealed segment.
+        raise recovered.rotten[0]
+    return store, recovered
 
 
 def _restored(store: LogStore) -> tuple[Machine, ConfState]:

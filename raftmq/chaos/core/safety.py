@@ -10,7 +10,7 @@ records chain by checksum, so that one equal record stands for equal logs up to 
 | a node wins an election | R1, R4, R18 |
 | a leader's commit index rises | R12, R13, R23 |
 | a follower's commit index rises; a record is applied | R5, R8, R16, R21 |
-| a vote or an acknowledgement leaves | R11, R14, L5 |
+| a vote, a request for one or an acknowledgement leaves | R11, R14, L5 |
 | a snapshot is taken or installed | R19, R21 |
 | a read is granted | R20 |
 | a node starts from its disk | R6, R11, R24, L1, L2, L4 |
@@ -265,15 +265,18 @@ class Safety(Recovering):
     def _check_durable(self, replica: "Replica", record: Record) -> None:
         conf, nodes = replica.conf_state, self.cluster.nodes
         for half in (conf.voters, conf.voters_outgoing):
-            held = [voter for voter in half if nodes[voter].durable.holds(record)]
+            # What a damaged one lost it had vouched for: it abstains, and nobody is elected by it.
+            held = [n for n in half if nodes[n].is_damaged or nodes[n].durable.holds(record)]
             if half and 2 * len(held) <= len(half):
                 _broken("R13", f"{record.index} is committed and durable on {held} of {half}")
         if conf.voters_outgoing:
             return
-        logs = {voter: nodes[voter].durable for voter in conf.voters}
+        logs = {n: nodes[n].durable for n in conf.voters if not nodes[n].is_damaged}
         ends = sorted(log.up_to_date(log.base_term) for log in logs.values())
+        if 2 * len(ends) <= len(conf.voters):
+            return
         # Who is at least here could win a majority's votes.
-        enough = ends[len(ends) // 2]
+        enough = ends[len(conf.voters) // 2]
         for voter, log in logs.items():
             if log.up_to_date(log.base_term) >= enough and not log.holds(record):
                 _broken("R23", f"node {voter} could be elected without committed {record.index}")
@@ -403,6 +406,12 @@ class Safety(Recovering):
             _broken("R11", f"node {number} votes for {first} and {candidate} in term {term}")
         if durable.term < term or (durable.term == term and durable.vote != candidate):
             _broken("R14", f"node {number} votes in term {term}, synced is {durable}")
+
+    def asked(self, replica: "Replica", message: Message) -> None:
+        """A request for a vote leaves: the candidate's own must be durable (Raft figure 2)."""
+        number, durable = replica.node.id, replica.node.durable.hard_state
+        if durable.term < message.term or (durable.term == message.term and durable.vote != number):
+            _broken("R14", f"node {number} asks for votes of {message.term}, synced is {durable}")
 
     def is_foreign_campaign(self, replica: "Replica", message: Message) -> bool:
         """Whether a request for a vote comes from no member, while this node hears its leader."""

@@ -7,7 +7,7 @@ that speed is measured with.
 Sources: swarm testing (Groce et al., ISSTA 2012), applied to settings.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 KIB = 1024
@@ -53,6 +53,9 @@ class Settings:
     """Of clients, all together."""
     reads_per_second: float = 2.0
     """Linearizable reads."""
+    mends: bool = False
+    """A log that rotted is cut, and its member abstains until it holds all again, as in the broker;
+    else its node refuses to start."""
     is_liveness: bool = False
     """At the heal only a random quorum comes back; the rest stays dead, and progress is due."""
 
@@ -69,11 +72,11 @@ def draw_settings(seed: int) -> Settings:
         return random.random() < of
 
     segment_bytes = random.choice([KIB, 4 * KIB, 16 * KIB, 64 * KIB])
-    return Settings(
+    drawn = Settings(
         nodes=random.choices([3, 4, 5, 7, 1], [60, 8, 24, 6, 2])[0],
-        heartbeat_ticks=random.choice([1, 2]),
-        pre_vote=share(0.85),
-        check_quorum=share(0.85),
+        heartbeat_ticks=random.choice([1, 2, 5]),
+        pre_vote=share(0.8),
+        check_quorum=share(0.8),
         announce_commit=share(0.4),
         forwards_proposals=share(0.2),
         is_async=share(0.8),
@@ -87,4 +90,8 @@ def draw_settings(seed: int) -> Settings:
         proposals_per_second=random.choice([2.0, 5.0, 10.0]),
         reads_per_second=random.choice([0.5, 2.0, 4.0]),
         is_liveness=share(0.15),
+        mends=share(0.6),
     )
+    # A member that abstains is in a term above its leader's, which one without both never tells.
+    tells = drawn.pre_vote or drawn.check_quorum
+    return replace(drawn, mends=drawn.mends and tells)

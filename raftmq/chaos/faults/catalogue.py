@@ -168,8 +168,12 @@ _NETWORK = (
              "nothing on many connections, and answers anything.", _BROKERS),
     _once("old-address", "N25", "A node of another cluster answers at a node's address.",
           _ONLY_SIM, Aim.PAIR),
-    _once("needless-snapshot", "N26", "A member is sent a snapshot that it does not need.",
+    _once("needless-snapshot", "N26", "Members are sent snapshots that they do not need.",
           _ONLY_CORE),
+    _lasting("late-kind", "N29", "One kind of message comes late, or comes and comes late once "
+             "more, when others have overtaken it: votes, answers to appends, heartbeats, "
+             "snapshots, appends, answers to heartbeats.", _ONLY_CORE, Aim.ALL,
+             (1, 1, 2, 3, 4, 5, 6), "kind"),
 )  # fmt: skip
 
 _PROCESSES = (
@@ -201,6 +205,8 @@ _PROCESSES = (
           _ONLY_SIM, Aim.MINORITY),
     _once("stop", "P11", "A process is asked to end, in the middle of work.",
           _BROKERS),
+    _lasting("slow-apply", "P14", "State machines lag behind what is committed.",
+             _ONLY_CORE, Aim.MAJORITY, (200, 1000, 3000), "ms"),
     _once("kill-then-power", "P12", "A process ends before a sync, starts again, and its machine "
           "loses power within a second.", _ONLY_CORE),
 )  # fmt: skip

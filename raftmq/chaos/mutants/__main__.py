@@ -153,6 +153,7 @@ def _honesty(rows: Rows) -> list[str]:
     return [
         f"{by_chance} fall to what a seed draws; {len(hinted)} are hunted with *hints*:",
         "faults chosen by hand, or settings that the bug needs.",
+        *(f"{m.number} has them because {m.why_hinted}." for m in hinted if m.why_hinted),
         f"{len(own)} are planted in the simulation itself ({', '.join(own)}):",
         "they try the checks and are no",
         f"bugs of the product, so that {len(shown) - len(own)} of its mutants are listed.",

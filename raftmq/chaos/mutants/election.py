@@ -1,4 +1,4 @@
-"""Mutants of elections and votes: numbers 1 to 12, 101, 102 and 109.
+"""Mutants of elections and votes: numbers 1 to 12, 101, 102, 109 and 132 to 134.
 
 Sources: Raft §5.1, §5.2, §5.4.1, thesis §4.2.3 and §9.6 for what is broken; issues of other
 implementations as named.
@@ -11,12 +11,22 @@ from raftmq.chaos.core import Settings, nemesis, replica
 from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.stage import Stage
 from raftmq.chaos.mutants.mutant import Mutant, Patch
-from raftmq.consensus import Config, ConfState, Message, MessageKind, Role, election, leader, raft
+from raftmq.consensus import (
+    Config,
+    ConfState,
+    Message,
+    MessageKind,
+    Role,
+    abstaining,
+    election,
+    leader,
+    raft,
+)
 from raftmq.consensus.core import Core
 from raftmq.consensus.log import RaftLog
 from raftmq.consensus.quorum import VoteResult
 from raftmq.consensus.ready import ReadyMaker
-from raftmq.consensus.types import HardState
+from raftmq.consensus.types import NONE, HardState
 
 _on_vote_request = election.on_vote_request
 _on_vote_response = election.on_vote_response
@@ -178,12 +188,29 @@ def asks_before_its_own_vote_is_durable(patch: Patch) -> None:
     patch.set(replica, "Config", partial(Config, votes_wait=False))
 
 
-def _without_pre_vote(settings: Settings) -> Settings:
-    return replace(settings, pre_vote=False)
-
-
 def _of_five(settings: Settings) -> Settings:
     return replace(settings, nodes=5, pre_vote=False)
+
+
+def counts_in_any_term(patch: Patch) -> None:
+    """132"""
+
+    def may(core: Core) -> bool:
+        log = core.log
+        is_durable = log.unstable.snapshot is None and log.committed < log.unstable.offset
+        return core.leader != NONE and is_durable
+
+    patch.set(abstaining, "may_count_again", may)
+
+
+def counts_at_once(patch: Patch) -> None:
+    """133"""
+    patch.set(abstaining, "may_count_again", lambda core: True)
+
+
+def never_counts_again(patch: Patch) -> None:
+    """134"""
+    patch.set(abstaining, "may_count_again", lambda core: False)
 
 
 MUTANTS = (
@@ -216,6 +243,7 @@ MUTANTS = (
         plant=compares_logs_by_length,
         kinds=("isolate-leader", "split-halves", "pause-leader", "kill"),
         settings=lambda s: replace(s, check_quorum=False, proposals_per_second=20.0),
+        why_hinted="it takes a leader that stays in office alone, one in five of those drawn",
     ),
     Mutant(
         number=5,
@@ -224,7 +252,8 @@ MUTANTS = (
         killers=("R1",),
         plant=counts_votes_of_older_terms,
         kinds=("delay", "reorder", "kill-leader", "constrained-election"),
-        settings=_without_pre_vote,
+        settings=lambda s: replace(s, pre_vote=False),
+        why_hinted="it takes elections that fail without pre-votes, and late answers",
     ),
     Mutant(
         number=6,
@@ -241,6 +270,7 @@ MUTANTS = (
         plant=counts_a_vote_each_time_it_arrives,
         kinds=("duplicate", "split-halves", "split-minority-third"),
         settings=_of_five,
+        why_hinted="it takes five voters without pre-votes, one in sixteen of the clusters drawn",
     ),
     Mutant(
         number=8,
@@ -262,8 +292,6 @@ MUTANTS = (
         what="A leader votes for others in its own term [DaosRaft #70].",
         killers=("R11", "R14"),
         plant=leader_votes_for_others,
-        kinds=("delay", "kill-leader", "isolate-leader", "reorder", "duplicate"),
-        settings=_without_pre_vote,
     ),
     Mutant(
         number=11,
@@ -300,6 +328,26 @@ MUTANTS = (
         what="A candidate asks for votes before its own is durable [ours, until f1311d0].",
         killers=("R14", "R3"),
         plant=asks_before_its_own_vote_is_durable,
-        kinds=("slow-disk", "kill-leader", "isolate-leader"),
+    ),
+    Mutant(
+        number=132,
+        name="returns-too-early",
+        what="A member that lost records votes again when its commit index is of an older term.",
+        killers=("R4", "R13", "R23", "R5", "R15"),
+        plant=counts_in_any_term,
+    ),
+    Mutant(
+        number=133,
+        name="returns-at-once",
+        what="A member that lost records votes again at once.",
+        killers=("R4", "R13", "R23", "R5", "R15"),
+        plant=counts_at_once,
+    ),
+    Mutant(
+        number=134,
+        name="never-returns",
+        what="A member that lost records never votes again.",
+        killers=("V1", "V3"),
+        plant=never_counts_again,
     ),
 )

@@ -1,4 +1,4 @@
-"""Mutants of applying, membership, snapshots and reads: 30, 31, 33 to 47, 105 to 108, 121, 122.
+"""Mutants of applying, membership, snapshots and reads: 30 to 47 but 32, 105 to 108, 121, 122, 130.
 
 Sources: Raft §6, §7, thesis §4 and §6.4 for what is broken; issues of other implementations as
 named.
@@ -10,7 +10,6 @@ from dataclasses import replace
 import msgspec
 
 from raftmq.broker import hosting
-from raftmq.chaos.core import Settings
 from raftmq.chaos.core.machine import Machine
 from raftmq.chaos.core.replica import Replica
 from raftmq.chaos.mutants.mutant import Mutant, Patch
@@ -121,6 +120,21 @@ def installs_old_snapshots(patch: Patch) -> None:
     """40"""
 
     def restore(core: Core, snapshot: Snapshot) -> bool:
+        core.log.restore(snapshot)
+        conf_state = snapshot.meta.conf_state
+        restore_membership(core, conf_state, last_index=core.log.last_index)
+        return True
+
+    patch.set(follower, "_restore", restore)
+
+
+def installs_over_what_it_has(patch: Patch) -> None:
+    """130"""
+
+    def restore(core: Core, snapshot: Snapshot) -> bool:
+        # The guard that is missing: a log that matches keeps what follows.
+        if snapshot.meta.index <= core.log.committed:
+            return False
         core.log.restore(snapshot)
         conf_state = snapshot.meta.conf_state
         restore_membership(core, conf_state, last_index=core.log.last_index)
@@ -259,24 +273,6 @@ def stamps_by_its_own_clock(patch: Patch) -> None:
     patch.set(Core, "stamp", lambda core, now: now or core.log.last_timestamp)
 
 
-_CHANGES = (
-    "add-voter", "remove-voter", "replace-node", "two-changes", "remove-leader", "rejoin",
-    "change-when-cut", "isolate-leader",
-)  # fmt: skip
-
-
-def _small_segments(settings: Settings) -> Settings:
-    return replace(settings, segment_bytes=1024, segments_kept=1)
-
-
-def _slow_to_apply(settings: Settings) -> Settings:
-    return replace(settings, apply_ms_max=1000, is_async=True, committed_bytes_max=2**24)
-
-
-def _many_reads(settings: Settings) -> Settings:
-    return replace(settings, reads_per_second=10.0, nodes=max(settings.nodes, 3))
-
-
 MUTANTS = (
     Mutant(
         number=30,
@@ -325,7 +321,6 @@ MUTANTS = (
         what="A joint membership needs only the majority of its new half.",
         killers=("R13", "R1"),
         plant=joint_needs_only_the_new_half,
-        kinds=("replace-node", "isolate-node", "slow-disk", "isolate-leader", "kill"),
     ),
     Mutant(
         number=37,
@@ -355,8 +350,6 @@ MUTANTS = (
         what="An old snapshot is installed, and what follows it is thrown away.",
         killers=("R7", "R15", "assert"),
         plant=installs_old_snapshots,
-        kinds=("stale-replay", "duplicate", "delay", "isolate-node", "reorder"),
-        settings=_small_segments,
     ),
     Mutant(
         number=41,
@@ -378,8 +371,6 @@ MUTANTS = (
         what="Records are applied while a snapshot of them is installed [openraft eed681d].",
         killers=("R8", "R16", "R21"),
         plant=applies_while_it_installs,
-        kinds=("isolate-node", "slow-disk", "loss", "pause"),
-        settings=lambda s: _slow_to_apply(_small_segments(s)),
         is_of_the_simulator=True,
     ),
     Mutant(
@@ -395,8 +386,6 @@ MUTANTS = (
         what="A leader answers reads before it has committed in its term.",
         killers=("R20",),
         plant=reads_before_its_first_commit,
-        kinds=("slow-disk", "kill-leader", "isolate-leader", "kill-all"),
-        settings=_many_reads,
     ),
     Mutant(
         number=46,
@@ -432,8 +421,6 @@ MUTANTS = (
         what="A node campaigns though a committed membership change waits to be applied.",
         killers=("R17", "R1", "R4", "R18"),
         plant=campaigns_over_a_pending_change,
-        kinds=_CHANGES,
-        settings=_slow_to_apply,
     ),
     Mutant(
         number=108,
@@ -442,7 +429,8 @@ MUTANTS = (
         killers=("R20",),
         plant=grants_reads_by_any_echo,
         kinds=("split-minority-third", "split-halves", "split-majority", "quorum-loss"),
-        settings=lambda s: replace(_many_reads(s), nodes=5, check_quorum=False),
+        settings=lambda s: replace(s, nodes=5, reads_per_second=10.0, check_quorum=False),
+        why_hinted="it shows in clusters of five and more that split, one in three of those drawn",
     ),
     Mutant(
         number=121,
@@ -457,5 +445,12 @@ MUTANTS = (
         what="A leader stamps records by its own clock, also when the log is ahead.",
         killers=("R5", "assert"),
         plant=stamps_by_its_own_clock,
+    ),
+    Mutant(
+        number=130,
+        name="snapshot-over-more",
+        what="A snapshot is installed over a log that holds all it covers, and more.",
+        killers=("R4", "R13", "R14", "R15", "R23"),
+        plant=installs_over_what_it_has,
     ),
 )

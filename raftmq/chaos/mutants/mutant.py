@@ -92,6 +92,8 @@ class Mutant:
     """Faults that bring it out; empty: any."""
     settings: Callable[[Settings], Settings] = as_drawn
     """Options of consensus that it needs."""
+    why_hinted: str = ""
+    """Why random draws of the core world do not find it: for people."""
     is_of_the_simulator: bool = False
     """It is planted in the simulation's own node or machine: it tries the checks, not the
     product."""

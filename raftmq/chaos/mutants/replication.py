@@ -297,7 +297,7 @@ MUTANTS = (
         number=13,
         name="truncates-matches",
         what="An append that holds nothing new truncates the log [openraft 9540c90, RaftOS #26].",
-        killers=("R15", "R2", "assert"),
+        killers=("R15", "R2", "R14", "assert"),
         plant=truncates_what_matches,
     ),
     Mutant(
@@ -322,6 +322,7 @@ MUTANTS = (
         plant=commits_beyond_what_it_was_sent,
         kinds=("isolate-leader", "split-majority", "split-halves", "kill"),
         settings=lambda s: replace(s, message_bytes_max=0, check_quorum=False),
+        why_hinted="it takes a leader that stays in office alone and sends record by record",
     ),
     Mutant(
         number=17,
@@ -343,7 +344,6 @@ MUTANTS = (
         what="A rejection takes the next index down to the match index [PySyncObj #167, WRaft #7].",
         killers=("R10",),
         plant=next_falls_below_match,
-        kinds=("reorder", "duplicate", "isolate-node", "loss", "kill", "stale-replay"),
     ),
     Mutant(
         number=20,

@@ -1,4 +1,4 @@
-"""Mutants of the log store: numbers 48 to 53, and 124 to 129.
+"""Mutants of the log store: numbers 48 to 53, 124 to 129, and 131.
 
 Sources: "All File Systems Are Not Created Equal" (OSDI '14), "Can Applications Recover from fsync
 Failures?" (ATC '20), Protocol-Aware Recovery (FAST '18); issues as named.
@@ -9,9 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from raftmq.chaos.core import Settings
 from raftmq.chaos.mutants.mutant import Mutant, Patch
-from raftmq.log import reading, recovery, store, writer
+from raftmq.log import cutting, reading, recovery, store, writer
 from raftmq.log.files import FileSystem
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
@@ -151,15 +150,15 @@ def does_not_sync_at_the_start(patch: Patch) -> None:
     patch.set(recovery, "_last", last_of)
 
 
-def _small_segments(settings: Settings) -> Settings:
-    return replace(settings, segment_bytes=1024, segments_kept=1000)
+def stays_in_its_term(patch: Patch) -> None:
+    """131"""
+    highest_term = cutting._highest_term
 
+    def below(files: FileSystem, path: str) -> int | None:
+        highest = highest_term(files, path)
+        return None if highest is None else highest - 1
 
-def _reads_from_disk(settings: Settings) -> Settings:
-    # What a new member is sent, and what is applied late, comes from the disk then.
-    return replace(
-        settings, cache_bytes=2048, segments_kept=1000, segment_bytes=64 * 1024, is_liveness=False
-    )
+    patch.set(cutting, "_highest_term", below)
 
 
 MUTANTS = (
@@ -183,8 +182,6 @@ MUTANTS = (
         what="Records that are read back are not checked by their checksum.",
         killers=("L4", "R5", "R3", "error"),
         plant=does_not_check_what_it_reads,
-        kinds=("bit-flip", "bad-sector", "lost-write", "misdirected-write"),
-        settings=_reads_from_disk,
     ),
     Mutant(
         number=51,
@@ -200,7 +197,8 @@ MUTANTS = (
         killers=("L4", "L6", "L7", "L2", "assert", "error", "V3"),
         plant=trusts_a_damaged_index,
         kinds=("bit-flip", "kill"),
-        settings=lambda s: replace(_small_segments(s), cache_bytes=2048),
+        settings=lambda s: replace(s, segment_bytes=1024, segments_kept=1000, cache_bytes=2048),
+        why_hinted="one fault in seventy damages an index, and few runs read by one",
     ),
     Mutant(
         number=53,
@@ -215,6 +213,8 @@ MUTANTS = (
         what="A restarted node believes the commit index of its marks, though its log proves more.",
         killers=("R24",),
         plant=believes_marks_alone,
+        kinds=("slow-change", "kill-then-power", "kill", "replace-node"),
+        why_hinted="it takes a crash between two changes of members",
     ),
     Mutant(
         number=125,
@@ -243,6 +243,8 @@ MUTANTS = (
         what="A mark says that records of its own write are committed, which a crash may tear off.",
         killers=("L2", "R5", "R15", "R16", "assert"),
         plant=marks_what_the_write_commits,
+        kinds=("torn-write", "crash-point", "slow-change", "kill-then-power", "power-loss"),
+        why_hinted="it takes a crash that tears the write of a record which that write commits",
     ),
     Mutant(
         number=129,
@@ -250,5 +252,25 @@ MUTANTS = (
         what="What proves a record to be committed is taken to prove the next one too.",
         killers=("R5", "R15", "R16", "R4", "R17", "assert"),
         plant=sealed_proves_the_next,
+    ),
+    Mutant(
+        number=131,
+        name="cut-stays-in-term",
+        what="A log that was cut goes on in its term, not in one above.",
+        killers=("R11", "R1", "R4", "R9", "R13", "R14"),
+        plant=stays_in_its_term,
+        kinds=(
+            "bit-flip",
+            "bad-sector",
+            "misdirected-write",
+            "lost-write",
+            "lost-hard-state",
+            "unreadable-sector",
+            "kill",
+            "isolate-leader",
+            "kill-leader",
+        ),
+        settings=lambda s: replace(s, mends=True),
+        why_hinted="one fault in nine is damage, and few of those cut a log",
     ),
 )

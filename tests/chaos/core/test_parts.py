@@ -1,5 +1,6 @@
 """The parts of the core simulator, each by itself."""
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -87,6 +88,14 @@ def test_network_loses_doubles_and_reorders_shares() -> None:
     assert sorted(mixed) == list(range(400))
     assert mixed != sorted(mixed)
     assert delivered("lost_kinds", {int(MessageKind.APPEND)}) == []
+
+
+def test_kind_that_is_late_comes_twice_or_is_overtaken() -> None:
+    seen = delivered("late_kinds", Counter({int(MessageKind.APPEND): 1}))
+    assert set(seen) == set(range(400))
+    assert 480 < len(seen) < 560
+    assert seen != sorted(seen)
+    assert delivered("late_kinds", Counter({int(MessageKind.VOTE): 1})) == list(range(400))
 
 
 def test_what_is_on_its_way_when_a_link_is_cut_is_lost() -> None:
@@ -180,6 +189,32 @@ def test_acknowledgement_of_what_is_not_synced_is_noticed() -> None:
     )  # fmt: skip
     with pytest.raises(Broken, match="R14"):
         cluster.safety.promised(node.replica, claim)
+
+
+def test_request_for_a_vote_before_the_own_one_is_synced_is_noticed() -> None:
+    cluster = running()
+    node = cluster.nodes[1]
+    assert node.replica is not None
+    term = node.durable.hard_state.term + 1
+    with pytest.raises(Broken, match="R14"):
+        node.replica.send(Message(MessageKind.VOTE, 2, sender=1, term=term))
+
+
+def test_who_still_leads_is_asked_when_another_is_elected(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = running()
+    leader = cluster.leader()
+    assert leader is not None
+    others = {node.place for node in cluster.nodes.values()} - {leader.node.place}
+    pairs = [(leader.node.place, other) for other in others]
+    cluster.network.cut(pairs + [(b, a) for a, b in pairs])
+    asked: list[object] = []
+    monkeypatch.setattr(cluster.clients, "_visit", asked.append)
+    leader.node.pause()
+    while cluster.leader() is leader:
+        cluster.loop.run_until(cluster.loop.now_us + 100_000)
+    cluster.loop.run_until(cluster.loop.now_us + 2_000_000)
+    assert asked[0] is cluster.leader()
+    assert leader in asked
 
 
 def test_lost_synced_record_is_noticed_at_the_next_start() -> None:

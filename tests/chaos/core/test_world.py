@@ -149,6 +149,15 @@ def test_damaged_node_is_replaced_and_nothing_is_lost(name: str) -> None:
     assert outcome.counts.get("refused to start", 0) <= 1
 
 
+@pytest.mark.parametrize("name", ["lost-hard-state", "bad-sector"])
+def test_member_whose_log_was_cut_holds_all_again_and_counts(name: str) -> None:
+    settings = replace(STEADY, segment_bytes=64 * 1024, mends=True)
+    outcome = run(damaged(name, 2), settings)
+    assert outcome.is_good, str(outcome)
+    assert outcome.counts["members that count again"] == 1
+    assert outcome.counts.get("replaced", 0) == 0
+
+
 def test_atlas_spares_the_last_quorum_of_intact_copies() -> None:
     outcome = run(damaged("wipe", 2, 3), STEADY)
     assert outcome.is_good, str(outcome)

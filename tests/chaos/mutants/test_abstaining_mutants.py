@@ -1,6 +1,7 @@
 """The test of the tests: each rule of a member that abstains is left out, and a test notices.
 
-The core simulator has no repair, so that these are hunted by the tests of consensus themselves.
+The core simulator hunts them too (mutants 132 to 134); here it is shown that the tests of consensus
+see each by itself.
 """
 
 from collections.abc import Callable

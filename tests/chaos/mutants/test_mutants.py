@@ -83,6 +83,8 @@ def test_page_says_who_was_hunted_with_hints_and_who_is_no_bug_of_the_product() 
     assert "(12, 30, 31, 43)" in text
     for mutant in hinted:
         assert f"| {mutant.what} | {mutant.hints} |" in text
+        assert mutant.why_hinted, f"{mutant.name}: why does no seed draw what it needs?"
+        assert f"{mutant.number} has them because {mutant.why_hinted}." in text
 
 
 ROW: dict[str, int | float | str] = {
