@@ -227,8 +227,9 @@ class _Stranger:
         """Measure what the node holds, from outside."""
         stage, seen = self._stage, set[str]()
         while True:
-            taken = sum(stream.taken_bytes for stream in self._endless if stream.is_open)
-            bound = LIMITS.requests_bytes_max + FRAME_BYTES + READ_BYTES * len(self._endless)
+            endless = [stream for stream in self._endless if stream.is_open]
+            taken = sum(stream.taken_bytes for stream in endless)
+            bound = LIMITS.requests_bytes_max + FRAME_BYTES + READ_BYTES * len(endless)
             count = sum(stream.is_open for stream in self._streams)
             for name, is_broken, text in (
                 ("B1", taken > bound, f"{taken} bytes of unfinished frames; the limit is {bound}"),
