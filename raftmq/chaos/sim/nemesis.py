@@ -170,6 +170,9 @@ class Nemesis:
         if undo is not None:
             self._undos[number] = undo
             stage.agenda.call_after(event.lasts_ms / 1000, partial(self._end, number, event))
+        else:
+            # It happens once, or found nothing to strike: there is nothing left to excuse.
+            self._availability.fault_ends(number)
 
     def _end(self, number: int, event: Event) -> None:
         undo = self._undos.pop(number, None)

@@ -1,6 +1,8 @@
 """Service while a majority is well: what is judged, and that a lack of it is found out."""
 
+from collections import Counter
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from raftmq.chaos.sim.availability import (
     SETTLE_SECONDS,
     WINDOW_SECONDS,
 )
+from raftmq.chaos.sim.nemesis import Nemesis
 from raftmq.chaos.sim.run import run
 
 LOW = Event(3000, "low-disk", (1,), 41_000, 0.75)
@@ -49,3 +52,19 @@ def test_patient_schedule_leaves_time_to_judge() -> None:
         events = schedule.events
         assert all(event.at_ms + event.lasts_ms <= schedule.heal_ms for event in events)
         assert any(event.lasts_ms >= 1000 * (SETTLE_SECONDS + WINDOW_SECONDS) for event in events)
+
+
+def test_lasting_fault_that_finds_nothing_to_strike_excuses_nothing() -> None:
+    now = SimpleNamespace(effects=Counter(), call_after=None)
+    watch = SimpleNamespace(note=lambda *_: None, situations=lambda *_: [])
+    stage = SimpleNamespace(
+        agenda=now, watch=watch, is_healing=False, nodes_of=lambda _: [], leader=lambda: 0
+    )
+    lasting: set[int] = set()
+    availability = SimpleNamespace(
+        fault_begins=lambda number, _: lasting.add(number), fault_ends=lasting.discard
+    )
+    nemesis = Nemesis(stage, Schedule(0, 60.0, ()), availability)  # type: ignore[arg-type]
+    # Clients are to be cut off from whoever leads, and nobody does.
+    nemesis._begin(0, Event(0, "cut-clients", (), lasts_ms=60_000))
+    assert lasting == set()
