@@ -221,11 +221,18 @@ class Book(msgspec.Struct):
         return msgspec.json.decode(path.read_bytes(), type=cls) if path.exists() else cls()
 
     def write(self, path: Path) -> None:
-        """Put the book into a file, and its page beside the file."""
+        """Put the book into a file, and its page beside the file; each is there whole, as it was or
+        as it is, also if the process ends meanwhile."""
         path.parent.mkdir(parents=True, exist_ok=True)
         encoded = msgspec.json.encode(_rounded(msgspec.to_builtins(self)))
-        path.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
-        path.with_suffix(".md").write_text(page(Book.read(path)))
+        _replace(path, msgspec.json.format(encoded, indent=1) + b"\n")
+        _replace(path.with_suffix(".md"), page(Book.read(path)).encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(content)
+    new.replace(path)
 
 
 def _rounded(value: object) -> object:

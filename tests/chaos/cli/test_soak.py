@@ -178,3 +178,23 @@ def test_page_shows_the_book() -> None:
         for found in row.found:
             *_, schedule = shlex.split(found.replay)
             assert Schedule.from_json(schedule).seed == found.seed
+
+
+def test_book_is_whole_after_a_write_that_ends_half_way(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "soak.json"
+    book = Book()
+    book.soaks.append(book.begin())
+    book.write(path)
+    before = path.read_bytes(), path.with_suffix(".md").read_bytes()
+    written = Path.write_bytes
+
+    def half(self: Path, data: bytes) -> int:
+        written(self, data[: len(data) // 2])
+        raise OSError("the machine is switched off")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(OSError, match="switched off"):
+        book.write(path)
+    assert (path.read_bytes(), path.with_suffix(".md").read_bytes()) == before
