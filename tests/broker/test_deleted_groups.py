@@ -1,6 +1,7 @@
 """Deleted consumer groups in whole made-up clusters: nothing of them is left or returns."""
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import msgspec
@@ -14,7 +15,8 @@ from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
 from raftmq.pop.consumer_groups import DeleteConsumerGroup
 from raftmq.pop.deletions import Deletion
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.offsets import CommitOffsets, Offsets
+from raftmq.pop.offsets import CommitOffsets, ForgetOffsets, Offsets
+from raftmq.pop.results import Changed
 from raftmq.wire.messages import Admin, FrameKind
 from tests.broker.cluster import Cluster
 from tests.broker.test_assignment import QUEUES, opened, read_on, send, settled, with_clients
@@ -78,6 +80,64 @@ def test_instance_that_comes_between_two_parts_of_a_deletion_is_spared() -> None
     assert [len(part.names) for part in parts] == [1000, 502]
     assert set(offsets.committed) == {f"b@new{n}" for n in range(1500)}
     assert (offsets.forgotten, offsets.parts) == (40, 0)
+
+
+def play_late_deletions(seed: int) -> str:
+    """A broadcast group is deleted and made again, while leaders carry out its deletions late, in
+    parts, in any order and twice: what is wrong in the end, or empty."""
+    random, offsets, catalog = Random(seed), Offsets(10**6), Catalog()
+    ends = {1: 10**6, 2: 10**6}
+    expected: dict[tuple[str, int], int] = {}
+    proposed: list[ForgetOffsets] = []
+    for now in range(1, random.randint(20, 120)):
+        # It is the catalog's index as well: of deletions, and of what owners are granted.
+        match random.choice(["commit"] * 4 + ["propose", "apply", "apply", "delete"]):
+            case "commit":
+                name, queue = f"b@{random.randrange(8)}", random.choice([1, 2])
+                command = CommitOffsets(name, [queue], [now], epochs=[now], sequence=1)
+                assert offsets.commit(command, ends, now) == Changed([])
+                expected[name, queue] = now
+            case "delete":
+                catalog.deletions.add(Deletion("b", now, has_instances=True))
+                expected.clear()
+            case "propose":
+                part = forgetting.next_part(catalog, offsets)
+                proposed += [part] * random.randint(1, 2) if part is not None else []
+            case "apply" if proposed:
+                offsets.forget(proposed.pop(random.randrange(len(proposed))), now)
+    for _ in range(20):
+        part = forgetting.next_part(catalog, offsets)
+        if part is None:
+            break
+        offsets.forget(part, 1000)
+    else:
+        return "the deletions never end"
+    found = {
+        (name, queue): offset
+        for name, of_group in offsets.committed.items()
+        for queue, (offset, _) in of_group.items()
+    }
+    return "" if found == expected else f"{found} is committed, not {expected}"
+
+
+def test_random_deletions_that_come_late_take_the_old_group_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forgetting, "NAMES_MAX", 4)
+    for seed in range(200):
+        assert play_late_deletions(seed) == "", seed
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [("_newer", lambda *_: set()), ("has_older", lambda *_: True)],
+)
+def test_planted_bug_of_late_deletions_is_found(
+    name: str, planted: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgetting, "NAMES_MAX", 4)
+    monkeypatch.setattr(Offsets, name, planted)
+    assert any(play_late_deletions(seed) for seed in range(200))
 
 
 def test_group_that_read_by_offset_leaves_nothing_and_begins_anew() -> None:
