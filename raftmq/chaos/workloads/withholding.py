@@ -353,8 +353,11 @@ class Withholding:
                 is_done.set()
 
         async with mq.check_back(SHOP, check, after=ASKED_SECONDS, every=LOOK_SECONDS / 2):
-            if left:
-                await is_done.wait()
+            while left:
+                with trio.move_on_after(LOOK_SECONDS):
+                    await is_done.wait()
+                # An ending that stood on the network may have come since the list.
+                left &= {one.note for one in await mq.open_transactions(SHOP)}
         self._counts["asked about"] = len(names)
 
     async def read_all(self, mq: Client, process: int) -> None:
