@@ -196,7 +196,7 @@ class Node:
     async def retire_lost(
         self, connection: Connection, frame: Frame, group: Group, command: RetireReplica
     ) -> None:
-        """Retire a member if its node says itself that its log is lost. Cancelling leaves it open."""
+        """Retire a member if its node says itself that its log is lost."""
         await retire_lost(self, connection, frame, group, command)
 
     def mark_idle(self) -> None:
