@@ -128,6 +128,8 @@ class Comparing:
         self._own: dict[int, dict[int, int]] = {}
         self._told: dict[int, dict[int, int]] = {}
         self._mending: set[Group] = set()
+        # Borders whose own snapshot cannot be read, whatever its checksum says.
+        self._rotten: set[tuple[Group, int]] = set()
         self.compared = 0
         """Borders that were compared since the start."""
         self.mended = 0
@@ -210,6 +212,7 @@ class Comparing:
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
         finally:
             self._mending.discard(group)
+            self._rotten = {each for each in self._rotten if each[0] is not group}
 
     def _overrule(self, group: Group) -> None:
         """Nobody has the state that the log names: what this leader has holds from now on."""
@@ -223,14 +226,16 @@ class Comparing:
     async def _try(self, group: Group, index: int, crc: int) -> bool:
         """Whether this replica does not differ any longer."""
         try:
-            if not _has(group.store, index, crc) and not await self._fetch(group, index, crc):
+            is_here = (group, index) not in self._rotten and _has(group.store, index, crc)
+            if not is_here and not await self._fetch(group, index, crc):
                 return False
+            self._rotten.discard((group, index))
             state = await run_on(self._reader, lambda: group.store.open_snapshot(index).state())
             machine = restore_machine(group.number, state)
             await self._catch_up(group, machine)
         except CorruptRecord:
-            # What stands here under the right checksum is rotten: get it again.
-            await self._fetch(group, index, crc)
+            # What stands here under the right checksum is rotten: the next round gets it again.
+            self._rotten.add((group, index))
             return False
         except RotFound as fault:
             self._node.repairs.found(fault)

@@ -1,6 +1,7 @@
 """Replicas that differ are found at the next border, by the checksum in the log, and rebuilt."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import cbor2
 import pytest
@@ -9,8 +10,11 @@ import trio
 from raftmq.broker import comparing
 from raftmq.broker.comparing import Checksum
 from raftmq.broker.group import Group
+from raftmq.broker.hosting import restore_machine
 from raftmq.broker.settings import Log
 from raftmq.broker.tickets import Callback
+from raftmq.errors import CorruptRecord
+from raftmq.log.faults import DiskFull
 from raftmq.log.record import Kind
 from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.frame import Frame
@@ -129,6 +133,42 @@ def test_answer_of_a_peer_that_cannot_be_read_is_passed_over(
         borders.differ(wrong)
         await borders.pass_one()
         await borders.pass_one()
+        assert borders.mended(wrong) == 1
+        borders.assert_alike()
+
+    run(job)
+
+
+def test_full_disk_while_a_rotten_snapshot_is_fetched_again_ends_no_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults: list[str] = []
+
+    def rotten_once(*args: Any) -> Any:
+        if "rotten" not in faults:
+            faults.append("rotten")
+            raise CorruptRecord("rotten", position=0)
+        return restore_machine(*args)
+
+    async def job(borders: Borders, alice: Consumer) -> None:
+        await borders.pass_one()
+        wrong = borders.followers[0]
+        store = borders.group(wrong).store
+        adopt = store.adopt_snapshot
+
+        def full_once(index: int) -> None:
+            if "full" not in faults and "rotten" in faults:
+                faults.append("full")
+                raise DiskFull("full")
+            adopt(index)
+
+        monkeypatch.setattr(comparing, "restore_machine", rotten_once)
+        monkeypatch.setattr(store, "adopt_snapshot", full_once)
+        borders.differ(wrong)
+        await borders.pass_one()
+        await borders.pass_one()
+        await trio.sleep(10)
+        assert faults == ["rotten", "full"]
         assert borders.mended(wrong) == 1
         borders.assert_alike()
 
