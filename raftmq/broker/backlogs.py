@@ -83,7 +83,9 @@ class Backlogs:
             connection.refuse(frame.correlation, ErrorReply(Reason.TOO_LARGE.value, message))
             return
         letters, bases, bits = request.letters, request.bases, request.bits
-        command = calls.ChangeDead(request.number, letters, request.is_purge, bases, bits)
+        command = calls.ChangeDead(
+            request.number, letters, request.is_purge, bases, bits, request.request
+        )
         ticket = answering(connection, frame, DeadChanged)
         group.propose(Kind.COMMANDS, encode_commands([command]), ticket)
 

@@ -260,7 +260,7 @@ class Popping:
             refusal = ErrorReply(Reason.BAD_ARGUMENT.value, message)
             connection.refuse(frame.correlation, refusal)
             return
-        command = calls.ResetGroup(request.number, queues, offsets)
+        command = calls.ResetGroup(request.number, queues, offsets, request.request)
         self._say_and_answer(group, command, connection, frame, lambda _: Done())
 
     def drop(self, connection: Connection) -> None:

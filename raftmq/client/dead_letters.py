@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from raftmq.pop.pieces import bits_of
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import LATEST, FrameKind, TopicView
@@ -277,7 +279,8 @@ async def change_dead(
             where.setdefault((each.partition_group, each.number), []).append(each)
     messages = 0
     for (partition_group, number), some in where.items():
-        for request in _changes(partition_group, number, some, is_purge=is_purge):
+        for change in _changes(partition_group, number, some, is_purge=is_purge):
+            request = msgspec.structs.replace(change, request=router.draw_request())
             frame = await router.call_leader(
                 partition_group, FrameKind.BURY, request, timeout=left(), is_change=True
             )

@@ -160,13 +160,13 @@ async def _set_popping(
     offsets: Mapping[int, int],
     timeout: float | None = None,
 ) -> None:
-    """Let an attachment go on elsewhere: `groups` and `offsets` as for `set_offsets`. A repeat
-    takes back what was handed out since."""
+    """Let an attachment go on elsewhere: `groups` and `offsets` as for `set_offsets`."""
     left = seconds_left(router, timeout)
     for group, queues in by_partition(groups).items():
         for start in range(0, len(queues), RESET_QUEUES_MAX):
             part = list(queues)[start : start + RESET_QUEUES_MAX]
-            message = ResetGroup(group, number, part, [offsets[each] for each in part])
+            there = [offsets[each] for each in part]
+            message = ResetGroup(group, number, part, there, router.draw_request())
             await router.call_leader(
                 group, FrameKind.RESET, message, timeout=left(), is_change=True
             )

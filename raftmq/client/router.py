@@ -85,6 +85,8 @@ class Router:
         self, world: ClientWorld, addresses: list[Address], *, cluster: str, seconds_max: float
     ) -> None:
         self._world = world
+        self.draw_request = partial(world.random.randrange, 1, 1 << 63)
+        """Gives a number that names a request, so that a repeat of it can be told."""
         self._bootstrap = list(addresses)
         self._attempts: dict[Address, _Attempt] = {}
         self._suspect_until: dict[int, float] = {}

@@ -158,6 +158,9 @@ class ChangeDead(msgspec.Struct, frozen=True, array_like=True, tag="change_dead"
     bits: list[bytes] = msgspec.field(default_factory=list)
     """For each letter which messages from there on are meant: little-endian, bit n is the message
     at `base + n`."""
+    request: int = 0
+    """A random number of the caller's own: a repeat of it does nothing, and gets the same answer.
+    0, which older software wrote: none."""
 
 
 class ResetGroup(msgspec.Struct, frozen=True, array_like=True, tag="reset_group"):
@@ -169,6 +172,8 @@ class ResetGroup(msgspec.Struct, frozen=True, array_like=True, tag="reset_group"
     """Numbers of queues."""
     offsets: list[int]
     """For each the next message to hand out; -1: at the queue's end."""
+    request: int = 0
+    """As of `ChangeDead`."""
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):

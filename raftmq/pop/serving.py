@@ -25,6 +25,7 @@ Sources: rabbit_fifo (credit inside the machine); Raft thesis §6.3 (sessions).
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, assert_never
 
@@ -63,6 +64,8 @@ RESULTS_MAX = 1_000_000
 """Results of settlements that are remembered, over all consumers: 8 MB and more."""
 LEASES_MAX = 4 * HANDED_MAX
 """Leases that one record opens, over all groups: those without get theirs with the next record."""
+DONE_MAX = 4096
+"""Requests of administration whose result is remembered: far more than wait for an answer."""
 IDLE_MS_MAX = 24 * 3600 * 1000
 """A consumer that was not heard of for so long is forgotten."""
 ASKED_MAX = 100_000
@@ -173,6 +176,8 @@ class Serving:
         self._consumers: dict[_Settling, _Consumer] = {}
         # The results of all of them.
         self._results = 0
+        # Requests of administration that were carried out → their results, the latest last.
+        self._done: dict[int, int | None] = {}
         self._timers: list[tuple[int, int]] = []
         # Number → which of its timers counts; others in the heap are void.
         self._timer: dict[int, int] = {}
@@ -301,9 +306,9 @@ class Serving:
             case Lose():
                 return self._lose(call, ends)
             case ChangeDead():
-                return self._change_dead(call)
+                return self._once(call.request, partial(self._change_dead, call))
             case ResetGroup():
-                return self._reset(call, ends)
+                return self._once(call.request, partial(self._reset, call, ends))
             case Claim():
                 return self._claim(call, now)
             case _:
@@ -452,6 +457,17 @@ class Serving:
                 self._touched.add(number)
         return Changed()
 
+    def _once(self, request: int, change: Callable[[], Result]) -> Result:
+        """Do what somebody asks for; if that is done already the result is as it was."""
+        if request in self._done:
+            return Changed(self._done[request])
+        result = change()
+        if request and isinstance(result, Changed):
+            self._done[request] = result.value
+            if len(self._done) > DONE_MAX:
+                del self._done[next(iter(self._done))]
+        return result
+
     def _change_dead(self, call: ChangeDead) -> Result:
         attached = self.attached.get(call.number)
         if attached is None:
@@ -506,11 +522,13 @@ class Serving:
                 for key, x in self._consumers.items()
             ],
             self.claims.dump(),
+            list(self._done.items()),
         ]
 
     def load(self, state: list[Any]) -> None:
         """Take the state that `dump` gave."""
-        attached, earliest, consumers, claims = state
+        attached, earliest, consumers, claims, *done = state
+        self._done = dict(*done)
         self.claims.load(claims)
         for number, topic, name, version, dumped in attached:
             group = PopGroup.load(dumped)

@@ -16,8 +16,8 @@ gave it. A consumer is named by a random number of its own, the same for as long
 talks to each partition group that has queues of the topic, and is known to each by itself.
 
 What a request may be repeated: all of them. A `Pop` takes the place of the one before. A `Settle`
-has a sequence number, and a repeat gets the answer of the first. A `ResetGroup` that is repeated
-takes back what was handed out since the first.
+has a sequence number, and a `ResetGroup` or `ChangeDead` a random one: a repeat does nothing and
+gets the answer of the first, as long as it is among the last 4,096 of its partition group.
 """
 
 from enum import IntEnum
@@ -296,6 +296,8 @@ class ChangeDead(_Wire, frozen=True):
     bits: list[bytes] = msgspec.field(default_factory=list)
     """For each letter which messages from there on are meant, as in `Lease`; those that are not in
     it are passed over."""
+    request: int = 0
+    """Random, the same when it is asked again; 0: it may be done twice."""
 
 
 class DeadChanged(_Wire, frozen=True):
@@ -317,6 +319,8 @@ class ResetGroup(_Wire, frozen=True):
     """Numbers of queues, 10,000 at the most."""
     offsets: list[int]
     """For each the next message to hand out, cut to what the queue holds; -1: at its end."""
+    request: int = 0
+    """As of `ChangeDead`."""
 
 
 RESET_QUEUES_MAX = 10_000

@@ -3,11 +3,14 @@ once, whatever others have done meanwhile."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+import pytest
 import trio
 
 from raftmq.client import Client
+from raftmq.client.consumer import Start
 from tests.broker.cluster import Cluster
 from tests.broker.test_assignment import with_clients
 
@@ -105,5 +108,39 @@ def test_detaching_a_group_spares_its_next_attachment() -> None:
         assert await take(app) == []
         assert await operator.admin.detach("t", "g")
         assert not await operator.admin.detach("t", "g")
+
+    with_clients(job, clients=2)
+
+
+@pytest.mark.parametrize("to", ["earliest", "latest"])
+def test_reset_of_a_group_that_pops_is_carried_out_once(to: Start) -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        app, operator = mqs[:2]
+        await app.admin.create_topic("t", queues=1)
+        await send(app, [b"one", b"two"])
+        assert await take(app) == [b"one", b"two"]
+        async with late_answer(cluster, operator) as asked, trio.open_nursery() as nursery:
+            nursery.start_soon(partial(operator.admin.reset_group, "g", "t", to=to))
+            await asked.wait()
+            await trio.sleep(1)
+            await send(app, [b"three"])
+            came = [b"three"] if to == "latest" else [b"one", b"two", b"three"]
+            assert await take(app) == came
+        assert await take(app) == []
+
+    with_clients(job, clients=2)
+
+
+def test_dead_letters_that_are_redriven_are_counted() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        app, operator = mqs[:2]
+        await app.admin.create_topic("t", queues=1)
+        await send(app, [b"one", b"two"])
+        async with app.consumer("t", group="g", mode="pop") as consumer:
+            await (await consumer.pop(10, wait=2)).reject("bad")
+        letters = await operator.admin.dead_letters("t", "g")
+        async with late_answer(cluster, operator):
+            assert await operator.admin.redrive(letters) == 2
+        assert await take(app) == [b"one", b"two"]
 
     with_clients(job, clients=2)

@@ -8,6 +8,7 @@ import pytest
 from raftmq.batch import encode
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
+from raftmq.pop import serving
 from raftmq.pop.calls import ChangeDead, Deed, Feed, Lose, OpenGroup, ResetGroup, Step
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.machine import PartitionMachine
@@ -189,3 +190,23 @@ def _trace(log: Log, states: dict[int, str]) -> None:
                 if is_meant:
                     at = log.records[traced.index - 1].timestamp
                     states[offset] = follow(state, touch.kind, detail=touch.detail, at=at)
+
+
+def test_request_that_arrives_again_does_nothing_and_gets_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "DONE_MAX", 2)
+    log = opened()
+    log.send(4)
+    (first,) = log.ask(ALICE, 10)
+    log.settle(1, only(log, 3, Deed.REJECT, first.token))
+    back, redriven = ResetGroup(1, [QUEUE], [0], 7), ChangeDead(1, [1], False, [], [], 8)
+    assert log.call(redriven, back) == [1, None]
+    (again,) = log.ask(BOB, 10)
+    log.settle(1, all_of(again), consumer=BOB)
+    log.machine = PartitionMachine.restore(log.machine.snapshot())
+    assert log.call(redriven, back) == [1, None]
+    assert log.ask(BOB, 10) == []
+    # The oldest are forgotten, and carried out once more.
+    assert log.call(ChangeDead(1, [1], True, [], [], 9), redriven, back) == [0, 0, None]
+    assert [h.messages for h in log.ask(BOB, 10)] == [run(0, 4, 1)]

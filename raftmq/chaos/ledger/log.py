@@ -114,6 +114,8 @@ class PopLog:
         self._is_withheld_broken = False
         # The number of a consumer's last settlement, its results, and since when.
         self._sessions: dict[tuple[int, int, bool], tuple[int, list[int], int]] = {}
+        # Requests of administration that were carried out.
+        self._done: set[int] = set()
         # Groups whose dead letters were redriven or purged by the record.
         self._attended: set[int] = set()
         # (group, queue) → the first offset that the machine had not looked at so far.
@@ -216,10 +218,8 @@ class PopLog:
                 self._note_committed(self.committed.follow_forget(command, result, now))
             case Lose():
                 self._lose(command)
-            case ChangeDead():
-                self._change_dead(command)
-            case ResetGroup():
-                self._reset(command)
+            case ChangeDead() | ResetGroup():
+                self._administer(command, result)
             case DropQueues(queues=queues):
                 self._drop(set(queues))
                 self.withheld.drop_queues(set(queues))
@@ -361,6 +361,16 @@ class PopLog:
                 for group in self.groups.values():
                     if queue in group.queues:
                         group.lose(group.queues[queue], earliest)
+
+    def _administer(self, command: ChangeDead | ResetGroup, result: Result) -> None:
+        if command.request in self._done:
+            return
+        if command.request and isinstance(result, Changed):
+            self._done.add(command.request)
+        if isinstance(command, ChangeDead):
+            self._change_dead(command)
+        else:
+            self._reset(command)
 
     def _change_dead(self, command: ChangeDead) -> None:
         group = self.groups.get(command.number)
