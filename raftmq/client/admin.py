@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
 from raftmq.pop.catalog import Command
 from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
@@ -87,7 +87,7 @@ class Admin:
         """
         left = seconds_left(self._router, timeout)
         await self._change(CreateTopic(name, queues, beside), left())
-        return _info(await self._topic(name, left()))
+        return await self._changed(name, left())
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """All topics by name."""
@@ -125,7 +125,7 @@ class Admin:
         left = seconds_left(self._router, timeout)
         number = (await self._topic(name, left())).id
         await self._change(AlterTopic(name, queues, number), left())
-        return _info(await self._topic(name, left()))
+        return await self._changed(name, left())
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic; nobody can reach its messages any more.
@@ -543,6 +543,14 @@ class Admin:
         await self._router.call_leader(
             SYSTEM_GROUP, FrameKind.MEMBER, change, timeout=timeout, is_change=True
         )
+
+    async def _changed(self, name: str, timeout: float | None) -> TopicInfo:
+        """A topic that was created or altered."""
+        try:
+            return _info(await self._topic(name, timeout))
+        except Unavailable as error:
+            message = f"topic {name!r} is changed, and could not be looked up: {error}"
+            raise OutcomeUnknown(message) from error
 
     async def _topic(self, name: str, timeout: float | None) -> TopicView:
         looking = self._router.topic(name, is_fresh=True)

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from raftmq.client.admin import Admin
 from raftmq.client.router import Router
+from raftmq.errors import OutcomeUnknown, Unavailable
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import AdminDone, FrameKind, TopicView
@@ -50,3 +51,17 @@ def test_second_leader_has_what_the_first_one_left(
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     assert made.timeouts == pytest.approx(parts)
+
+
+def test_topic_that_is_created_and_not_found_in_time_is_not_said_to_be_absent() -> None:
+    class Lost(SlowRouter):
+        async def topic(self, name: str, *, is_fresh: bool = False) -> TopicView:
+            raise Unavailable(f"nobody answers about {name}")
+
+    router: Router = Lost()  # type: ignore[assignment]
+
+    async def main() -> None:
+        with pytest.raises(OutcomeUnknown, match="'orders' is changed"):
+            await Admin(router).create_topic("orders")
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
