@@ -156,7 +156,9 @@ class Offsets:
         if owned:
             self.epochs[name] = owned
         self._count += len(of_group) + len(owned) - before
-        if of_group or owned:
+        # Who owns nothing any more does not say for how long the offsets are kept.
+        is_fenced = bool(fenced) and len(fenced) == len(command.queues)
+        if (of_group or owned) and not is_fenced:
             self._lease(command, now)
         return Changed(fenced) if command.epochs else Changed()
 

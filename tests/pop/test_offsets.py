@@ -167,6 +167,13 @@ def test_commit_without_a_lease_keeps_the_offsets_for_ever_and_a_reset_keeps_the
     assert table.at() == 5
 
 
+def test_commit_that_is_fenced_does_not_touch_the_lease() -> None:
+    table = Table()
+    table.commit(8, 60, kept_ms=DAY)
+    assert table.commit(9, 7) == Changed([1])
+    assert table.offsets.leases == {"g": (DAY, 5 + DAY)}
+
+
 def test_dropped_queues_take_epochs_and_leases_along() -> None:
     table = Table()
     table.commit(4, 7, kept_ms=DAY)

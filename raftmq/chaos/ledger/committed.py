@@ -74,7 +74,8 @@ class CommittedModel:
                 one.epochs[queue] = name
             if command.offsets[place] != CLAIM:
                 one.offsets[queue] = command.offsets[place], now
-        if one.offsets or one.epochs:
+        is_fenced = bool(fenced) and len(fenced) == len(command.queues)
+        if (one.offsets or one.epochs) and not is_fenced:
             self._names[command.consumer_group] = one
             if not (command.is_reset and one.kept_ms):
                 one.kept_ms = command.kept_ms
