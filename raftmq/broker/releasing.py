@@ -147,7 +147,7 @@ class Releasing:
                 assert isinstance(result, Refused)
                 refuse(ErrorReply(result.reason.value, result.message))
 
-        command = Cancel(request.queues, request.dues, request.numbers)
+        command = Cancel(request.queues, request.dues, request.numbers, request.request)
         # It gives space back, so a full disk is no reason to refuse it.
         payload = encode_commands([command])
         group.propose(Kind.COMMANDS, payload, Callback(done, refuse), is_upkeep=True)

@@ -117,7 +117,7 @@ async def cancel_delayed(router: Router, message_id: str, timeout: float | None)
         message = f"topic {topic.name!r} has {len(topic.groups)} queues, and no queue {queue}"
         raise Rejected(Reason.BAD_ARGUMENT, message)
     group = topic.groups[queue]
-    request = CancelDelayed(group, [queue_number], [due], [number])
+    request = CancelDelayed(group, [queue_number], [due], [number], router.draw_request())
     frame = await router.call_leader(
         group, FrameKind.CANCEL, request, timeout=left(), is_change=True
     )

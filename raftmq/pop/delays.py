@@ -75,6 +75,7 @@ _DELIVERY = Flag.DELIVERY.value
 _REGION_BITS = POSITION_BITS + 6
 """How the log's end is held: per 64 records, as one count a record is too much for memory."""
 _SPARE_TIMERS = 64
+_REQUEST_MASK = (1 << 63) - 1
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel_delayed"):
@@ -86,6 +87,9 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel_delayed")
     """For each when it falls due."""
     numbers: list[int]
     """For each its number."""
+    request: int = 0
+    """A random number of the caller's own: a repeat of it gets the same answer. 0, which older
+    software wrote: none."""
 
 
 class Carry(msgspec.Struct, frozen=True, array_like=True, tag="carry_delayed"):
@@ -128,8 +132,8 @@ class Delays:
         self._timers: list[tuple[int, int]] = []
         # Region of the log → messages that stand in it.
         self._held: dict[int, int] = {}
-        # Numbers of cancelled messages, the latest last.
-        self._cancelled: dict[int, None] = {}
+        # Numbers of cancelled messages → the request that did it, the latest last.
+        self._cancelled: dict[int, int] = {}
         # The record of the last `Carry`.
         self._carried = 0
         # The record of the last commit, and the numbers that it gave.
@@ -210,12 +214,14 @@ class Delays:
             message = f"as many queues, times and numbers are needed, up to {ITEMS_MAX}"
             return Refused(Reason.BAD_ARGUMENT, message)
         items = zip(command.queues, command.dues, command.numbers, strict=True)
-        return Changed([self._cancel(*item) for item in items])
+        request = command.request & _REQUEST_MASK
+        return Changed([self._cancel(*item, request) for item in items])
 
-    def _cancel(self, queue: int, due: int, number: int) -> int:
+    def _cancel(self, queue: int, due: int, number: int, request: int) -> int:
         # Before its time is looked at: a repeat must not say that a cancelled message is delivered.
         if number in self._cancelled:
-            return NOT_WAITING
+            is_repeat = request > 0 and self._cancelled[number] == request
+            return CANCELLED if is_repeat else NOT_WAITING
         if due <= self.now:
             return FELL_DUE
         shelf = self._shelves.get(queue)
@@ -224,7 +230,7 @@ class Delays:
             return NOT_WAITING
         self._leave(np.array([place]))
         self._tidy(queue, shelf)
-        self._cancelled[number] = None
+        self._cancelled[number] = request
         if len(self._cancelled) > CANCELLED_MAX:
             del self._cancelled[next(iter(self._cancelled))]
         return CANCELLED
@@ -376,9 +382,10 @@ class Delays:
     # Snapshots.
 
     def dump(self) -> list[Any]:
-        """The state but for the rows: `[now, dropped, [[queue, rows], …], cancelled]`."""
+        """The state but for the rows: `[now, dropped, [[queue, rows], …], cancelled, by whom]`."""
         counts = [[queue, shelf.count] for queue, shelf in sorted(self._shelves.items())]
-        return [self.now, self.dropped, counts, array("q", self._cancelled).tobytes()]
+        cancelled = (self._cancelled.keys(), self._cancelled.values())
+        return [self.now, self.dropped, counts, *(array("q", x).tobytes() for x in cancelled)]
 
     def columns(self) -> list["array[int]"]:
         """The rows, to be written one after the other: by queue the three columns of its shelf.
@@ -392,7 +399,9 @@ class Delays:
         """The reverse of `dump` and `columns`, which stand at the end of a snapshot."""
         self.now, self.dropped, counts, *later = state
         if later:
-            self._cancelled = dict.fromkeys(array("q", later[0]))
+            numbers = array("q", later[0])
+            requests = array("q", later[1]) if len(later) > 1 else [0] * len(numbers)
+            self._cancelled = dict(zip(numbers, requests, strict=True))
         position = len(snapshot) - ROW_BYTES * sum(count for _, count in counts)
         for queue, count in counts:
             end = position + ROW_BYTES * count

@@ -44,13 +44,13 @@ from .transactions import Begin, End, Transactions, is_half
 VERSION = 1
 """The newest record version that this machine applies."""
 
-_STATE_VERSION = 13
-_STATE_VERSIONS = (*range(1, 13), _STATE_VERSION)
+_STATE_VERSION = 14
+_STATE_VERSIONS = (*range(1, 14), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
 these, the seventh no claimed sessions; the eighth had wishes whose time was over, the ninth no
 deletions of consumer groups, the tenth no settlements by handle, the eleventh no count of the parts
-of deletions, the twelfth no requests of administration."""
+of deletions, the twelfth no requests of administration, the thirteenth none of cancellations."""
 _DELAYED = 1 << 62
 """In a producer's session: a batch went not to an offset, but to this plus its number."""
 _DIGEST = struct.Struct("<QIQ")

@@ -21,6 +21,8 @@ class CancelDelayed(_Wire, frozen=True):
     """For each when it falls due, milliseconds since 1970: its delivery time as it was sent."""
     numbers: list[int]
     """For each its number: `Produced.number` and its position in the batch."""
+    request: int = 0
+    """Random, the same when it is asked again, which gets the answer of the first; 0: none."""
 
 
 class DelayedCancelled(_Wire, frozen=True):

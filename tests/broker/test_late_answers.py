@@ -144,3 +144,17 @@ def test_dead_letters_that_are_redriven_are_counted() -> None:
         assert await take(app) == [b"one", b"two"]
 
     with_clients(job, clients=2)
+
+
+def test_message_that_was_taken_back_is_said_to_be() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        app, operator = mqs[:2]
+        await app.admin.create_topic("t", queues=1)
+        async with app.producer("t") as producer:
+            receipt = await producer.send(b"later", delay=600)
+        assert receipt.id is not None
+        async with late_answer(cluster, operator):
+            assert await operator.cancel(receipt.id)
+        assert not await operator.cancel(receipt.id)
+
+    with_clients(job, clients=2)

@@ -33,3 +33,15 @@ def test_cancelled_messages_are_remembered_up_to_a_bound(monkeypatch: pytest.Mon
     log.tick(5_000)
     outcomes = [log.cancel(7, 5_000, number) for number in numbers]
     assert outcomes == [FELL_DUE] * 2 + [NOT_WAITING] * 3
+
+
+def test_cancellation_that_arrives_again_gets_its_answer_and_another_one_does_not() -> None:
+    log = DelayLog()
+    waiting = log.send([b"a"], [5_000])
+    assert isinstance(waiting, Delayed)
+    mine, other = (Cancel([7], [5_000], [waiting.number], request) for request in (1, 2))
+    assert log.run(mine) == [Changed([CANCELLED])]
+    log.tick(5_000)
+    for machine in (log.machine, PartitionMachine.restore(log.machine.snapshot())):
+        assert machine.delays.cancel(mine) == Changed([CANCELLED])
+        assert machine.delays.cancel(other) == Changed([NOT_WAITING])

@@ -96,7 +96,7 @@ class WithheldModel:
         self.counts: Counter[str] = Counter()
         """Messages by what became of them: released, taken back, committed and so on."""
         self._ended: dict[int, tuple[int, int]] = {}
-        self._taken_back: set[int] = set()
+        self._taken_back: dict[int, int] = {}
         # What became of numbers that wait no more.
         self._gone: dict[int, str] = {}
         # (queue, producer, epoch, sequence) → number.
@@ -230,20 +230,21 @@ class WithheldModel:
         if not isinstance(result, Changed):
             return
         items = zip(command.queues, command.dues, command.numbers, strict=True)
-        outcomes = [self._cancel(*item) for item in items]
+        outcomes = [self._cancel(*item, command.request) for item in items]
         if outcomes != list(result.value):
             yield "Q21", f"{command} gave {result.value} and should give {outcomes}"
 
-    def _cancel(self, queue: int, due: int, number: int) -> int:
+    def _cancel(self, queue: int, due: int, number: int, request: int) -> int:
         if number in self._taken_back:
-            return NOT_WAITING
+            is_repeat = request > 0 and self._taken_back[number] == request
+            return CANCELLED if is_repeat else NOT_WAITING
         if due <= self._now:
             return FELL_DUE
         one = self.waiting.get(number)
         if one is None or (one.queue, one.due) != (queue, due) or due >= NEVER:
             return NOT_WAITING
         self._drop([number], "taken back")
-        self._taken_back.add(number)
+        self._taken_back[number] = request
         return CANCELLED
 
     def follow_carry(self, command: Carry, result: Result) -> Iterator[Fact]:

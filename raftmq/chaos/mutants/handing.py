@@ -115,8 +115,8 @@ def says_that_a_cancelled_message_is_delivered(patch: Patch) -> None:
     """147"""
     cancel = Delays._cancel
 
-    def lies(self: Delays, queue: int, due: int, number: int) -> int:
-        outcome = cancel(self, queue, due, number)
+    def lies(self: Delays, queue: int, due: int, number: int, request: int) -> int:
+        outcome = cancel(self, queue, due, number, request)
         return FELL_DUE if outcome == NOT_WAITING and due <= self.now else outcome
 
     patch.set(Delays, "_cancel", lies)

@@ -29,9 +29,9 @@ def cancels_in_words(patch: Patch) -> None:
     """111"""
     cancel = Delays._cancel
 
-    def promise(self: Delays, queue: int, due: int, number: int) -> int:
+    def promise(self: Delays, queue: int, due: int, number: int, request: int) -> int:
         if due <= self.now:
-            return cancel(self, queue, due, number)
+            return cancel(self, queue, due, number, request)
         return CANCELLED
 
     patch.set(Delays, "_cancel", promise)
@@ -41,8 +41,8 @@ def cancels_what_is_due(patch: Patch) -> None:
     """112"""
     cancel = Delays._cancel
 
-    def late(self: Delays, queue: int, due: int, number: int) -> int:
-        outcome = cancel(self, queue, due, number)
+    def late(self: Delays, queue: int, due: int, number: int, request: int) -> int:
+        outcome = cancel(self, queue, due, number, request)
         shelf = self._shelves.get(queue)
         if outcome == FELL_DUE and shelf is not None and shelf.remove(due, number) is not None:
             return CANCELLED
