@@ -20,7 +20,11 @@ one that is overtaken takes a higher number.
 Invariants:
 - A text that was cut, or of which a character changed, is refused; it settles nothing else.
 
-Left out: handles of whole leases; those of one lease are put together on their way.
+Each message is settled by itself: of several that are settled together the answer says how many
+were in hand, not which. But for acks the last one of a lease goes first, as in the order of a queue
+such a message takes all that comes after it in its lease along.
+
+Left out: handles of whole leases.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,9 +45,7 @@ from .settling import reason_of
 from .world import ClientWorld
 
 ITEMS_MAX = 1000
-"""Leases, or single messages, settled by one request."""
-BITS_MAX = 8 * 64 * 1024
-"""Offsets that one item may span."""
+"""Messages settled by one request."""
 OVERTAKEN_MAX = 5
 """How often another process may number its settlements above ours before this one gives up."""
 RANDOM_BITS = 22
@@ -215,27 +217,9 @@ async def settle_handles(
         consumers.setdefault(key, []).append(handle)
     settled: set[Handle] = set()
     for key, mine in consumers.items():
-        settler = _Settler(router, key, deed, number, left())
-        together = list(_by_lease(mine))
-        settled |= await settler.settle(together)
-        # Of an item all is settled or nothing: one that is too late must not hold up the others.
-        alone = [[h] for item in together if len(item) > 1 for h in item if h not in settled]
-        settled |= await settler.settle(alone)
+        mine.sort(reverse=deed.action is not Action.ACK)
+        settled |= await _Settler(router, key, deed, number, left()).settle(mine)
     return settled
-
-
-def _by_lease(handles: list[Handle]) -> Iterator[list[Handle]]:
-    """Handles of one lease together, as far as one item can span them."""
-    leases: dict[int, list[Handle]] = {}
-    for handle in sorted(handles):
-        leases.setdefault(handle.token, []).append(handle)
-    for lease in leases.values():
-        start = 0
-        for at, handle in enumerate(lease):
-            if handle.offset - lease[start].offset >= BITS_MAX:
-                yield lease[start:at]
-                start = at
-        yield lease[start:]
 
 
 class _Settler:
@@ -255,36 +239,32 @@ class _Settler:
         self._sequence = sequence
         self._timeout = timeout
 
-    async def settle(self, items: list[list[Handle]]) -> set[Handle]:
-        """Settle messages, each item as a whole."""
+    async def settle(self, handles: list[Handle]) -> set[Handle]:
+        """Settle messages, in this order."""
         settled: set[Handle] = set()
-        for start in range(0, len(items), ITEMS_MAX):
-            part = items[start : start + ITEMS_MAX]
-            results = await self._ask([self._item(item) for item in part])
-            for item, result in zip(part, results, strict=True):
-                settled |= self._settled(item, result)
+        for start in range(0, len(handles), ITEMS_MAX):
+            part = handles[start : start + ITEMS_MAX]
+            results = await self._ask([self._item(handle) for handle in part])
+            settled |= {
+                handle
+                for handle, result in zip(part, results, strict=True)
+                if self._is_settled(result)
+            }
         return settled
 
-    def _item(self, handles: list[Handle]) -> SettleItem:
+    def _item(self, handle: Handle) -> SettleItem:
         action, delay_ms, reason = self._deed
         if action is Action.EXTEND:
-            return SettleItem(action, handles[0].token, delay_ms=delay_ms)
-        base = handles[0].offset
-        bits = sum(1 << handle.offset - base for handle in handles)
-        data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-        return SettleItem(action, handles[0].token, base, data, delay_ms, reason)
+            return SettleItem(action, handle.token, delay_ms=delay_ms)
+        return SettleItem(action, handle.token, handle.offset, b"\x01", delay_ms, reason)
 
-    def _settled(self, handles: list[Handle], result: int) -> set[Handle]:
-        if result == FENCED:
-            return set()
+    def _is_settled(self, result: int) -> bool:
         if result == OVER_LIMIT:
             milliseconds = self._deed.delay_ms
             message = f"{self._deed.action.name.lower()} of {milliseconds} ms is out of range"
             raise Rejected(Reason.BAD_ARGUMENT, message)
-        if self._deed.action is Action.EXTEND or result >= len(handles):
-            return set(handles)
-        # Retention took some: always the lowest of a queue.
-        return set(handles[len(handles) - result :])
+        # 0: retention took it.
+        return result != FENCED and (self._deed.action is Action.EXTEND or result > 0)
 
     async def _ask(self, items: list[SettleItem]) -> list[int]:
         partition_group, number, consumer = self._key

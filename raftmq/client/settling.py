@@ -28,6 +28,9 @@ Invariants:
 - The bytes of a request change only if no attempt of it can have left.
 - Items leave in the order in which they were first put.
 
+Left out: messages of the lease that another process settled by handle. They make a count smaller
+too, and are taken for the lowest; `Client.settle` says so.
+
 Sources: Kafka's share consumer (KIP-932), which merges acknowledgements into its next fetch.
 """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -176,3 +177,15 @@ async def test_consumer_that_is_open_settles_on_after_a_settlement_by_handle(
             ]
             with pytest.raises(Rejected):
                 await c.ack()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("action", ["ack", "nack", "reject", "give_back"])
+async def test_answer_names_the_messages_that_were_settled_before(
+    cluster: FakeCluster, action: Any
+) -> None:
+    cluster.create_topic(queues=1)
+    handles = await popped(cluster, 10)
+    async with connect(URL, world=cluster) as mq:
+        assert await mq.settle([handles[9], handles[4]], "nack", delay=60) == [True, True]
+        assert await mq.settle(handles, action) == [n not in (4, 9) for n in range(10)]
