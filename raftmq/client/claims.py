@@ -19,6 +19,7 @@ from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.popping import Claim, Claimed
 
 from .router import Router
+from .starting import milliseconds
 
 
 class HeldClaim:
@@ -75,7 +76,7 @@ async def claim(
 ) -> HeldClaim | None:
     """See `PopConsumer.claim`. `group`: the partition group; `number`: the attachment's."""
     name = key.encode() if isinstance(key, str) else bytes(key)
-    ttl_ms = round(ttl * 1000)
+    ttl_ms = milliseconds(ttl, "ttl")
     if not 1 <= len(name) <= KEY_BYTES_MAX or not 1 <= ttl_ms <= TTL_MS_MAX:
         days = TTL_MS_MAX // 86_400_000
         message = f"a key has 1 to {KEY_BYTES_MAX} bytes, and a claim runs for up to {days} days"

@@ -42,6 +42,7 @@ from .popped import LeasedMessage
 from .popping import PopConsumer
 from .router import Router
 from .settling import reason_of
+from .starting import milliseconds
 from .world import ClientWorld
 
 ITEMS_MAX = 1000
@@ -188,7 +189,9 @@ def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
         raise Rejected(Reason.BAD_ARGUMENT, "to extend, say for how many seconds: delay=")
     if delay is not None and found not in (Action.EXTEND, Action.NACK):
         raise Rejected(Reason.BAD_ARGUMENT, f"delay= is for nack and extend, not for {action}")
-    return Deed(found, -1 if delay is None else max(0, round(delay * 1000)), reason_of(reason))
+    return Deed(
+        found, -1 if delay is None else max(0, milliseconds(delay, "delay")), reason_of(reason)
+    )
 
 
 async def settle_handles(
@@ -260,8 +263,8 @@ class _Settler:
 
     def _is_settled(self, result: int) -> bool:
         if result == OVER_LIMIT:
-            milliseconds = self._deed.delay_ms
-            message = f"{self._deed.action.name.lower()} of {milliseconds} ms is out of range"
+            asked = self._deed.delay_ms
+            message = f"{self._deed.action.name.lower()} of {asked} ms is out of range"
             raise Rejected(Reason.BAD_ARGUMENT, message)
         # 0: retention took it.
         return result != FENCED and (self._deed.action is Action.EXTEND or result > 0)

@@ -32,7 +32,7 @@ from .router import Router
 from .settling import Tally, Waiter
 from .shelf import Shelf, Taken
 from .source import Holder, Source
-from .starting import require
+from .starting import milliseconds, require
 from .supervisor import Nest
 
 PREFETCH = 500
@@ -352,11 +352,11 @@ def invisible_ms(seconds: float) -> int:
     Raises:
         Rejected: `BAD_ARGUMENT`, a lease would run out on its way, or no lease runs so long.
     """
-    milliseconds = round(seconds * 1000)
+    asked = milliseconds(seconds, "invisible")
     shortest, longest = INVISIBLE_MS_MIN // 1000, INVISIBLE_MS_MAX // 1000
-    is_one = INVISIBLE_MS_MIN <= milliseconds <= INVISIBLE_MS_MAX
+    is_one = INVISIBLE_MS_MIN <= asked <= INVISIBLE_MS_MAX
     require(is_one, f"invisible is {shortest} to {longest} s, not {seconds}")
-    return milliseconds
+    return asked
 
 
 def lease_ms(seconds: float, name: str) -> int:
@@ -365,7 +365,7 @@ def lease_ms(seconds: float, name: str) -> int:
     Raises:
         Rejected: `BAD_ARGUMENT`, no lease runs so long.
     """
-    milliseconds = round(seconds * 1000)
+    asked = milliseconds(seconds, name)
     longest = INVISIBLE_MS_MAX // 1000
-    require(0 < milliseconds <= INVISIBLE_MS_MAX, f"{name} is more than 0 and up to {longest} s")
-    return milliseconds
+    require(0 < asked <= INVISIBLE_MS_MAX, f"{name} is more than 0 and up to {longest} s")
+    return asked

@@ -24,6 +24,7 @@ from raftmq.wire.popping import Action
 from .leases import Grip, HeldLease, offsets_of
 from .message import Message, MessageColumns, Slice, format_id
 from .settling import Gone
+from .starting import milliseconds
 
 if TYPE_CHECKING:
     from .desk import Desk
@@ -302,4 +303,4 @@ class PoppedMessages(LeasedMessages[PoppedMessage]):
 
 def delay_ms(delay: float | None) -> int:
     """The delay of a nack as it is sent."""
-    return -1 if delay is None else round(delay * 1000)
+    return -1 if delay is None else milliseconds(delay, "delay")

@@ -54,8 +54,11 @@ def header_of(message: msgspec.Struct) -> bytes:
     try:
         header = pack(message)
         unpack(type(message), header)
-    except (Misfit, TypeError, ValueError, OverflowError) as error:
-        text = str(error) if isinstance(error, Misfit) else f"{type(message).__name__}: {error}"
+    except Misfit as error:
+        raise Rejected(Reason.BAD_ARGUMENT, str(error)) from error
+    except (ProtocolError, TypeError, ValueError, OverflowError) as error:
+        # A number beyond 64 bits is packed, and is not plain CBOR.
+        text = f"{type(message).__name__} has a value that cannot be sent: {error}"
         raise Rejected(Reason.BAD_ARGUMENT, text) from error
     return header
 

@@ -36,10 +36,22 @@ def start_of(start: Start) -> int | Exactly:
         return LATEST
     if isinstance(start, datetime):
         return time_ms(start)
-    is_offset = isinstance(start, int) and start >= 0
-    require(is_offset, f"{start!r} is no 'earliest', 'latest', datetime, or offset from 0")
+    is_offset = isinstance(start, int) and 0 <= start < 1 << 63
+    require(is_offset, f"{start!r} is no 'earliest', 'latest', datetime, or offset from 0 to 2^63")
     assert isinstance(start, int)
     return Exactly(start)
+
+
+def milliseconds(seconds: float, name: str) -> int:
+    """A time as it is sent.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, it is no finite number.
+    """
+    try:
+        return round(seconds * 1000)
+    except (TypeError, ValueError, OverflowError):
+        raise Rejected(Reason.BAD_ARGUMENT, f"{name} is seconds, not {seconds!r}") from None
 
 
 def require(holds: bool, message: str) -> None:

@@ -1,5 +1,7 @@
 """The client as a whole: connecting, leaving, cancelling, bugs, routing, lookups, admin."""
 
+import math
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import anyio
@@ -7,12 +9,14 @@ import pytest
 
 import raftmq
 from raftmq.client import connect
+from raftmq.client.handles import handle_of
 from raftmq.client.lane import Lane
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
+from .test_consumer import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -370,6 +374,46 @@ async def test_arguments_of_the_wrong_type_are_refused_at_the_call(cluster: Fake
                 await mq.end_transaction("t1-1", commit=commit)  # type: ignore[arg-type]
             assert caught.value.reason is Reason.BAD_ARGUMENT
         assert not any(FrameKind.END in node.requests for node in cluster.nodes.values())
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, "5"])
+async def test_times_that_are_no_finite_numbers_are_refused(
+    cluster: FakeCluster, wrong: float
+) -> None:
+    fill(cluster, queues=1, messages=1)
+    async with (
+        connect(URL, world=cluster) as mq,
+        mq.consumer("orders", group="g", mode="pop") as c,
+    ):
+        (message,) = await c.pop(1, wait=5.0)
+        handle = handle_of(c, message)
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: message.nack(wrong),
+            lambda: message.extend(wrong),
+            lambda: c.claim("key", ttl=wrong),
+            lambda: c.pop(1, wait=0, invisible=wrong),
+            lambda: mq.settle([handle], "nack", delay=wrong),
+        ]
+        for call in calls:
+            with pytest.raises(Rejected) as caught:
+                await call()
+            assert caught.value.reason is Reason.BAD_ARGUMENT
+        await message.ack()
+
+
+@pytest.mark.parametrize("offset", [1 << 63, 1 << 64, 1 << 70])
+async def test_numbers_beyond_64_bits_are_refused(cluster: FakeCluster, offset: int) -> None:
+    fill(cluster, queues=1, messages=1)
+    async with connect(URL, world=cluster) as mq, mq.consumer("orders", group="g") as c:
+        with pytest.raises(Rejected, match="is no 'earliest'") as caught:
+            await c.seek(queue=0, offset=offset)
+        assert caught.value.reason is Reason.BAD_ARGUMENT
+        with pytest.raises(Rejected):
+            await c.commit({0: offset})
+        with pytest.raises(Rejected):
+            await mq.admin.create_consumer_group("z", attempts_max=offset)
+        assert (await c.fetch(1, wait=5.0)).bodies == [b"0:0"]
+        await c.commit()
 
 
 async def test_call_without_any_time_sends_nothing_and_says_so(cluster: FakeCluster) -> None:
