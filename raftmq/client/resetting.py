@@ -6,6 +6,9 @@ undo it any more. Then the queues are granted to them once more, and they go on 
 
     draw epoch 90 ──> commit under 90, in each queue's log ──> regrant under 91 ──> read on
 
+A member that comes while that goes on has a newer epoch, or was not there when it was looked for:
+then all of it is done again.
+
 A group that pops has no committed offsets: each data group is told where it goes on, and what its
 consumers have in hand is fenced by that.
 """
@@ -48,16 +51,24 @@ async def set_offsets(
         timeout: seconds for all of it; None: the default.
     """
     left = seconds_left(router, timeout)
-    members = await find_members(router, name, left())
-    is_running = any(member.topic == topic for member in members)
-    epoch = await draw_epoch(router, topic, name, left()) if is_running else 0
-    for group, numbers in by_partition(groups).items():
-        epochs = dict.fromkeys(numbers, epoch) if epoch else {}
-        stamp = Stamp(epochs, is_reset=True)
-        part = {number: offsets[number] for number in numbers}
-        await commit_offsets(router, group, name, part, left(), stamp=stamp)
-    if is_running:
-        await _regrant(router, topic, name, left())
+    while True:
+        is_running = await _is_running(router, topic, name, left())
+        epoch = await draw_epoch(router, topic, name, left()) if is_running else 0
+        fenced: list[int] = []
+        for group, numbers in by_partition(groups).items():
+            epochs = dict.fromkeys(numbers, epoch) if epoch else {}
+            stamp = Stamp(epochs, is_reset=True)
+            part = {number: offsets[number] for number in numbers}
+            fenced += await commit_offsets(router, group, name, part, left(), stamp=stamp)
+        if is_running:
+            await _regrant(router, topic, name, left())
+        if not fenced and (is_running or not await _is_running(router, topic, name, left())):
+            return
+
+
+async def _is_running(router: Router, topic: str, name: str, timeout: float) -> bool:
+    """Whether a group has members that share out the queues of a topic."""
+    return any(member.topic == topic for member in await find_members(router, name, timeout))
 
 
 class Standing(NamedTuple):

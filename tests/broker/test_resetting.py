@@ -1,11 +1,12 @@
 """Moving committed offsets, also under consumers that run."""
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 import trio
 
-from raftmq.client import Client
+from raftmq.client import Client, resetting
 from raftmq.errors import Reason, Rejected
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import with_client
@@ -67,6 +68,38 @@ def test_group_that_does_not_run_is_set_although_its_queues_had_owners() -> None
         await mqs[2].admin.reset_group("g", "orders", to=1, queues=[0, 5])
         async with opened(mqs[1]) as a:
             assert await take(a) == [QUEUES, QUEUES + 5]
+
+    with_clients(job)
+
+
+@pytest.mark.parametrize("looked_at", ["find_members", "draw_epoch"])
+def test_member_that_comes_during_a_reset_does_not_undo_it(
+    monkeypatch: pytest.MonkeyPatch, looked_at: str
+) -> None:
+    async def job(_: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[3], 24)
+        async with AsyncExitStack() as stack:
+            members = [await stack.enter_async_context(opened(mqs[0], auto_commit=1.0))]
+            assert len(await take(members[0])) == 24
+            if looked_at == "find_members":
+                await stack.aclose()
+                members.clear()
+            look = getattr(resetting, looked_at)
+
+            async def look_before_it_comes(*args: Any, **options: Any) -> Any:
+                seen = await look(*args, **options)
+                if not is_done.is_set():
+                    is_done.set()
+                    members.append(await stack.enter_async_context(opened(mqs[1])))
+                    await settled(*members)
+                    assert await take(members[-1]) == []
+                return seen
+
+            is_done = trio.Event()
+            monkeypatch.setattr(resetting, looked_at, look_before_it_comes)
+            await mqs[2].admin.reset_group("g", "orders", to="earliest")
+            assert is_done.is_set()
+            assert sorted([n for member in members for n in await take(member)]) == list(range(24))
 
     with_clients(job)
 
