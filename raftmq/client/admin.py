@@ -195,7 +195,7 @@ class Admin:
         settings. What is in hand or waits keeps the time that it was told.
 
         Args:
-            name: the consumer group, 1 to 127 characters.
+            name: the consumer group, 1 to 127 characters, none of them `@`.
             mode: `pop`, `ordered`, `broadcast` or `pull`; it never changes.
             schedule: seconds that a message waits after its first failure, the second, …; the last
                 one repeats. 1 to 64 of them, up to 7 days each, as `exponential` makes them; None:

@@ -123,10 +123,22 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+def require_no_instance(name: str) -> None:
+    """Refuse the name of an instance: what it has committed would go with the broadcast group.
+
+    Raises:
+        Rejected: `BAD_NAME`.
+    """
+    if "@" in name:
+        message = f"{name[:140]!r} names an instance of a broadcast group: take a name without '@'"
+        raise Rejected(Reason.BAD_NAME, message)
+
+
 async def put_group(
     router: Router, name: str, mode: str, policy: Policy, timeout: float | None = None
 ) -> None:
     """Create a consumer group, or give it another policy."""
+    require_no_instance(name)
     await _change(router, PutConsumerGroup(name, mode_of(mode), policy), timeout)
 
 
@@ -182,6 +194,7 @@ async def attach(
     timeout: float | None = None,
 ) -> Attached:
     """Let a consumer group take messages of a topic, or learn the number under which it does."""
+    require_no_instance(group)
     command = Attach(topic, group, mode_of(mode), is_latest)
     number, version = await _change(router, command, timeout)
     return Attached(number, version)

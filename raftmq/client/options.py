@@ -10,6 +10,7 @@ from raftmq.pop.membership import SESSION_MS_MAX, SESSION_MS_MIN, JoinGroup
 from raftmq.pop.policy import Mode
 
 from .consumer import ConsumerSettings
+from .consumer_groups import require_no_instance
 from .intake import PREFETCH, PopSettings
 from .starting import OnTrimmed, Start, require
 
@@ -126,8 +127,10 @@ def popping(
 
 
 def require_name(group: object) -> None:
-    """Refuse a group's name that is no text."""
+    """Refuse a group's name that is no text, or that of an instance of a broadcast group."""
     require(group is None or isinstance(group, str), f"group={group!r} is no text")
+    if isinstance(group, str):
+        require_no_instance(group)
 
 
 def only(options: Mapping[str, Any], own: set[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.pop.offsets import CLAIM
 from raftmq.wire.messages import TopicView
 
+from .consumer_groups import require_no_instance
 from .message import QUEUE_BITS
 from .offsets import Stamp, by_partition, commit_offsets, committed_offsets, seconds_left
 from .resetting import draw_epoch
@@ -107,6 +108,7 @@ async def take_progress(
     router: Router, topic: str, group: str, timeout: float | None = None
 ) -> Progress:
     """See `Client.progress`."""
+    require_no_instance(group)
     left = seconds_left(router, timeout)
     view = await router.within(left(), router.topic(topic, is_fresh=True), f"finding {topic!r}")
     epoch = await draw_epoch(router, topic, group, left())

@@ -168,3 +168,22 @@ def test_name_of_group_and_instance_is_bounded() -> None:
         assert refused.value.reason is Reason.BAD_NAME
 
     with_two(job)
+
+
+def test_no_group_takes_the_name_of_an_instance() -> None:
+    async def job(_: Cluster, mqs: list[Client]) -> None:
+        mq = mqs[0]
+        for mode in ("pull", "pop", "broadcast"):
+            with pytest.raises(Rejected) as refused:
+                mq.consumer("orders", group="g@a", mode=mode)
+            assert refused.value.reason is Reason.BAD_NAME
+        for change in (
+            mq.admin.create_consumer_group("g@a"),
+            mq.admin.attach("orders", "g@a"),
+            mq.progress("orders", "g@a"),
+        ):
+            with pytest.raises(Rejected) as refused:
+                await change
+            assert refused.value.reason is Reason.BAD_NAME
+
+    with_clients(job, clients=1)
