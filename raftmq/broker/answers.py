@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def refusal(result: Refused) -> ErrorReply:
     """What a machine refused, as clients are told."""
-    return ErrorReply(result.reason.value, result.message)
+    return ErrorReply(result.reason.value, result.message, last=result.last)
 
 
 def elsewhere(number: int) -> ErrorReply:

@@ -15,7 +15,7 @@ A consumer numbers its settlements, and the machine carries out each number once
 after it. Settlements by handle are counted apart, so the consumer may be open and settle as well.
 Whoever settles by handle numbers by the clock, with a random part below the milliseconds: so two
 processes that settle for one consumer at the same moment do not take each other's answers, and the
-one that is overtaken takes a higher number.
+one that is overtaken is told the number to go above.
 
 Invariants:
 - A text that was cut, or of which a character changed, is refused; it settles nothing else.
@@ -40,6 +40,7 @@ from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, Settled, Set
 from .offsets import seconds_left
 from .popped import LeasedMessage
 from .popping import PopConsumer
+from .refusals import Overtaken
 from .router import Router
 from .settling import reason_of
 from .starting import milliseconds
@@ -51,9 +52,6 @@ OVERTAKEN_MAX = 5
 """How often another process may number its settlements above ours before this one gives up."""
 RANDOM_BITS = 22
 """Of a settlement's number: with the milliseconds since 1970 above them it has 63 until 2039."""
-
-SECOND = 1000 << RANDOM_BITS
-"""By so much the numbers of settlements grow in a second."""
 
 _VERSION = 1
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -285,10 +283,10 @@ class _Settler:
                     is_change=True,
                 )
                 return unpack(Settled, frame.header).results
-            except Rejected as error:
-                # Another process settles for the same consumer, and its clock is ahead of ours: by
-                # a second, 16, ..., or most of a day.
-                if error.reason is not Reason.OUT_OF_ORDER or attempt == OVERTAKEN_MAX:
+            except Overtaken as error:
+                # Another process settles for the same consumer, and its clock is ahead of ours.
+                if attempt == OVERTAKEN_MAX:
                     raise
-                self._sequence += SECOND << 4 * attempt
+                beyond = self._router.draw_request() & (1 << RANDOM_BITS) - 1
+                self._sequence = error.last + 1 + beyond
         raise AssertionError("the loop returns or raises")

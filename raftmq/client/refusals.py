@@ -28,6 +28,15 @@ SURE = frozenset(
 request itself is, or an outcome that excludes its own."""
 
 
+class Overtaken(Rejected):
+    """Somebody else has numbered a request higher."""
+
+    def __init__(self, reason: Reason, message: str, last: int) -> None:
+        super().__init__(reason, message)
+        self.last = last
+        """The number to go above."""
+
+
 def refusal_of(frame: Frame) -> ErrorReply | None:
     """The refusal in an answer; None if it is no refusal."""
     return unpack(ErrorReply, frame.header) if frame.kind == FrameKind.ERROR else None
@@ -40,9 +49,12 @@ def exception_of(error: ErrorReply) -> RaftmqError:
     if error.code == "protocol":
         return ProtocolError(error.message)
     try:
-        return Rejected(Reason(error.code), error.message)
+        reason = Reason(error.code)
     except ValueError:
         return ProtocolError(f"refused for a reason unknown here, {error.code!r}: {error.message}")
+    if error.last:
+        return Overtaken(reason, error.message, error.last)
+    return Rejected(reason, error.message)
 
 
 def header_of(message: msgspec.Struct) -> bytes:

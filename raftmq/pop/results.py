@@ -44,6 +44,8 @@ class Refused(NamedTuple):
     """Why, as a closed set."""
     message: str
     """Why, in words: what was wrong and what would be right."""
+    last: int = 0
+    """For a number that was overtaken: that by which."""
 
 
 class Changed(NamedTuple):

@@ -432,7 +432,7 @@ class Serving:
         self._forget_consumers(now)
         if call.sequence < consumer.sequence:
             message = f"settlement {call.sequence} was overtaken by {consumer.sequence}"
-            return Refused(Reason.OUT_OF_ORDER, message)
+            return Refused(Reason.OUT_OF_ORDER, message, consumer.sequence)
         return Changed(consumer.results)
 
     def _forget_consumers(self, now: int) -> None:

@@ -122,6 +122,8 @@ class ErrorReply(_Wire, frozen=True):
     """For `offset_out_of_range`: the first kept offset of the queue."""
     end: int = -1
     """For `offset_out_of_range`: the offset after the last message of the queue."""
+    last: int = 0
+    """For `out_of_order`, of a settlement: the number that overtook it."""
 
     def __post_init__(self) -> None:
         # It may quote what a client sent, and must not grow as long as that.

@@ -393,7 +393,7 @@ class FakeNode:
             return error
         result = self.cluster.log_of(queue).add(Kind.BATCH, frame.body, self.cluster.clock_ms)
         if isinstance(result, Refused):
-            return ErrorReply(result.reason.value, result.message)
+            return ErrorReply(result.reason.value, result.message, last=result.last)
         assert isinstance(result, Appended)
         self.cluster.tell()
         return pack(Produced(result.base_offset, result.timestamp, result.duplicate)), []
@@ -435,7 +435,7 @@ class FakeNode:
         log = self.cluster.log_of(queues[0])
         result = log.add(Kind.COMMANDS, encode_commands([command]), self.cluster.clock_ms)
         if isinstance(result, Refused):
-            return ErrorReply(result.reason.value, result.message)
+            return ErrorReply(result.reason.value, result.message, last=result.last)
         assert isinstance(result, Changed)
         return pack(OffsetsCommitted(result.value or [])), []
 
@@ -450,7 +450,7 @@ class FakeNode:
         log = self.cluster.log_of(request.queues[0])
         result = log.add(Kind.COMMANDS, encode_commands([command]), self.cluster.clock_ms)
         if isinstance(result, Refused):
-            return ErrorReply(result.reason.value, result.message)
+            return ErrorReply(result.reason.value, result.message, last=result.last)
         assert isinstance(result, Changed)
         return pack(SessionsClaimed([SessionView(*each) for each in result.value])), []
 
@@ -505,7 +505,7 @@ class FakeNode:
         command = catalog_commands.parse_command(unpack(Admin, frame.header).command)
         result = self.cluster.change_catalog(command)
         if isinstance(result, Refused):
-            return ErrorReply(result.reason.value, result.message)
+            return ErrorReply(result.reason.value, result.message, last=result.last)
         assert isinstance(result, Changed)
         return pack(AdminDone(result.value)), []
 

@@ -131,7 +131,7 @@ class FakePopping:
         )
         result = self.run(log, *opening, wish)
         if isinstance(result, Refused):
-            return ErrorReply(result.reason.value, result.message)
+            return ErrorReply(result.reason.value, result.message, last=result.last)
         return pack(Popped([], [])), []
 
     def _settle(self, frame: Frame) -> Answer | ErrorReply:
@@ -148,7 +148,7 @@ class FakePopping:
         )
         result = self.run(self._cluster.logs[request.partition_group], settle)
         if isinstance(result, Refused):
-            return ErrorReply(result.reason.value, result.message)
+            return ErrorReply(result.reason.value, result.message, last=result.last)
         assert isinstance(result, Changed)
         return pack(Settled(result.value)), []
 

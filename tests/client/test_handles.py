@@ -149,13 +149,14 @@ async def test_answer_that_was_lost_is_told_once_more(cluster: FakeCluster) -> N
 
 
 @pytest.mark.anyio
-async def test_clock_that_went_back_is_overcome(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("seconds", [60, 8 * 86_400])
+async def test_clock_that_went_back_is_overcome(cluster: FakeCluster, seconds: int) -> None:
     cluster.create_topic()
     handles = await popped(cluster, 2)
     now_ms: Callable[[], int] = cluster.now_ms
     async with connect(URL, world=cluster) as mq:
         assert await mq.settle(handles[:1]) == [True]
-        cluster.now_ms = lambda: now_ms() - 60_000  # type: ignore[method-assign]
+        cluster.now_ms = lambda: now_ms() - seconds * 1000  # type: ignore[method-assign]
         assert await mq.settle(handles[1:]) == [True]
 
 
