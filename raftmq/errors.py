@@ -44,7 +44,8 @@ class Unavailable(RaftmqError):
 
 
 class OutcomeUnknown(RaftmqError):
-    """The call may or may not have taken effect; the same idempotent call again is safe."""
+    """The call may or may not have taken effect, or only a part of it has: then the text names that
+    part. The same idempotent call again is safe."""
 
 
 class ProtocolError(RaftmqError):

@@ -32,7 +32,7 @@ from .consumer_groups import require_mode
 from .fetching import Cursor, Fetcher
 from .membership import Member
 from .message import QUEUE_BITS, Message, Messages, Slice
-from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets, seconds_left
+from .offsets import Stamp, after, commit_offsets, committed_offsets, find_offsets, seconds_left
 from .router import Router
 from .starting import Exactly, OnTrimmed, Start, require, start_of
 from .subscriptions import subscribe
@@ -357,8 +357,7 @@ class Consumer:
         queues = self._settings.queues
         if self._assigned is not None:
             return []
-        if queues is None:
-            queues = tuple(range(len(view.groups)))
+        queues = tuple(range(len(view.groups))) if queues is None else queues
         for queue in queues:
             if not 0 <= queue < len(view.groups):
                 message = f"topic {self.topic!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
@@ -431,9 +430,8 @@ class Consumer:
 
     def _take(self, fetcher: Fetcher, count: int) -> list[Slice]:
         """What may be handed out now."""
-        if self._assigned is not None and not self._assigned.is_leased:
-            return []
-        return fetcher.take(count)
+        is_held = self._assigned is not None and not self._assigned.is_leased
+        return [] if is_held else fetcher.take(count)
 
     def _owned(self) -> list[Cursor]:
         """Cursors of all queues of which something may be committed."""
@@ -501,15 +499,17 @@ class Consumer:
             if cursor.committed != offset or is_renewal:
                 by_partition.setdefault(cursor.group, {})[cursor] = offset
         # One number for all: they were all read off at this moment.
-        self._sequence += 1
-        sequence = self._sequence
+        self._sequence = sequence = self._sequence + 1
         lost, left = list[Cursor](), seconds_left(self._router, timeout)
+        done: list[int] = []
         for partition_group, part in by_partition.items():
             epochs = {cursor.queue_number: cursor.epoch for cursor in part if cursor.epoch}
             offsets = {cursor.queue_number: offset for cursor, offset in part.items()}
             for cursor in part:
                 cursor.commit_sent(sequence)
-            fenced = await self._commit_at(partition_group, offsets, epochs, sequence, left())
+            with after(done, "the commit of queues"):
+                fenced = await self._commit_at(partition_group, offsets, epochs, sequence, left())
+            done += [cursor.queue for cursor in part]
             for cursor, offset in part.items():
                 if cursor.queue_number in fenced:
                     lost.append(cursor)

@@ -52,8 +52,8 @@ class Desk:
         Raises:
             Rejected: a number is out of its range, the reason is no text (`BAD_ARGUMENT`), or the
                 group or topic is gone.
-            Unavailable: some were not answered in time; nothing happened to them.
-            OutcomeUnknown: some may have been settled; the same call again tells.
+            Unavailable: nothing was answered in time, and nothing happened.
+            OutcomeUnknown: some are settled, or may be; the same call again tells.
         """
         require(-1 <= delay_ms <= DELAY_MS_MAX, f"delay is 0 to {DELAY_MS_MAX // 1000} s")
         reason = reason_of(reason)
@@ -177,6 +177,9 @@ class Desk:
         what = f"a settlement of messages of {self._topic!r} was not answered in time"
         if any(is_doubtful):
             raise OutcomeUnknown(f"{what}; it may have been done: {self._router.last_error}")
+        if waiter.done:
+            told = f"{waiter.settled} of its messages are settled, the others are not"
+            raise OutcomeUnknown(f"{what}; {told}: {self._router.last_error}")
         raise Unavailable(f"{what}: {self._router.last_error}")
 
 

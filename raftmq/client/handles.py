@@ -37,7 +37,7 @@ from raftmq.wire.codec import unpack
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, Settled, SettleItem
 
-from .offsets import seconds_left
+from .offsets import after, seconds_left
 from .popped import LeasedMessage
 from .popping import PopConsumer
 from .refusals import Overtaken
@@ -217,9 +217,14 @@ async def settle_handles(
         key = (handle.partition_group, handle.number, handle.consumer)
         consumers.setdefault(key, []).append(handle)
     settled: set[Handle] = set()
+    groups: set[int] = set()
     for key, mine in consumers.items():
         mine.sort(reverse=deed.action is not Action.ACK)
-        settled |= await _Settler(router, key, deed, number, left()).settle(mine)
+        settler = _Settler(router, key, deed, number, left())
+        for start in range(0, len(mine), ITEMS_MAX):
+            with after(groups, "messages of partition groups"):
+                settled |= await settler.settle(mine[start : start + ITEMS_MAX])
+            groups.add(key[0])
     return settled
 
 
@@ -241,17 +246,10 @@ class _Settler:
         self._timeout = timeout
 
     async def settle(self, handles: list[Handle]) -> set[Handle]:
-        """Settle messages, in this order."""
-        settled: set[Handle] = set()
-        for start in range(0, len(handles), ITEMS_MAX):
-            part = handles[start : start + ITEMS_MAX]
-            results = await self._ask([self._item(handle) for handle in part])
-            settled |= {
-                handle
-                for handle, result in zip(part, results, strict=True)
-                if self._is_settled(result)
-            }
-        return settled
+        """Settle messages, in this order, `ITEMS_MAX` at the most."""
+        results = await self._ask([self._item(handle) for handle in handles])
+        together = zip(handles, results, strict=True)
+        return {handle for handle, result in together if self._is_settled(result)}
 
     def _item(self, handle: Handle) -> SettleItem:
         action, delay_ms, reason = self._deed

@@ -1,13 +1,14 @@
 """Offsets, asked of and told to the leaders of partition groups."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
 
 import anyio
 
-from raftmq.errors import Reason, Rejected
+from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import (
@@ -47,6 +48,21 @@ def seconds_left(router: Router, timeout: float | None) -> Callable[[], float]:
     """What is left of a timeout that begins now: several leaders are asked within one."""
     deadline = anyio.current_time() + (router.seconds_max if timeout is None else timeout)
     return lambda: max(deadline - anyio.current_time(), 0.0)
+
+
+@contextmanager
+def after(done: Collection[int], what: str) -> Iterator[None]:
+    """Of a call about several leaders: it is not `Unavailable` any more once a part is done.
+
+    Raises:
+        OutcomeUnknown: the body raised `Unavailable`, and something was done; the text names it.
+    """
+    try:
+        yield
+    except Unavailable as error:
+        if not done:
+            raise
+        raise OutcomeUnknown(f"{error}; done before: {what} {sorted(done)}") from error
 
 
 def by_partition(groups: Mapping[int, int]) -> dict[int, list[int]]:

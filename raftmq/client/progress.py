@@ -22,7 +22,7 @@ from raftmq.wire.messages import TopicView
 
 from .consumer_groups import require_no_instance
 from .message import QUEUE_BITS
-from .offsets import Stamp, by_partition, commit_offsets, committed_offsets, seconds_left
+from .offsets import Stamp, after, by_partition, commit_offsets, committed_offsets, seconds_left
 from .resetting import draw_epoch
 from .router import Router
 
@@ -81,12 +81,15 @@ class Progress:
             self._view = view if view.id == self.topic_id else self._view
         groups = self._numbers(offsets)
         left = seconds_left(self._router, timeout)
+        done: list[int] = []
         for group, numbers in by_partition(groups).items():
             part = {number: offsets[number & _MASK] for number in numbers}
             stamp = Stamp(dict.fromkeys(numbers, self.epoch), self._sequence)
-            fenced = await commit_offsets(
-                self._router, group, self.group, part, left(), stamp=stamp
-            )
+            with after(done, "the commit of queues"):
+                fenced = await commit_offsets(
+                    self._router, group, self.group, part, left(), stamp=stamp
+                )
+            done += [number & _MASK for number in numbers]
             if fenced:
                 message = (
                     f"group {self.group!r} on topic {self.topic!r} was taken over by somebody "

@@ -28,8 +28,10 @@ from .consumer_groups import attach, find_groups, policy_of, put_group
 from .dead_letters import POPPED, find_backlogs
 from .membership import find_members
 from .message import QUEUE_BITS
-from .offsets import Stamp, by_partition, commit_offsets, committed_offsets, seconds_left
+from .offsets import Stamp, after, by_partition, commit_offsets, committed_offsets, seconds_left
 from .router import SYSTEM_GROUP, Router
+
+_MASK = (1 << QUEUE_BITS) - 1
 
 
 async def set_offsets(
@@ -51,19 +53,22 @@ async def set_offsets(
         timeout: seconds for all of it; None: the default.
     """
     left = seconds_left(router, timeout)
-    while True:
-        is_running = await _is_running(router, topic, name, left())
-        epoch = await draw_epoch(router, topic, name, left()) if is_running else 0
-        fenced: list[int] = []
-        for group, numbers in by_partition(groups).items():
-            epochs = dict.fromkeys(numbers, epoch) if epoch else {}
-            stamp = Stamp(epochs, is_reset=True)
-            part = {number: offsets[number] for number in numbers}
-            fenced += await commit_offsets(router, group, name, part, left(), stamp=stamp)
-        if is_running:
-            await _regrant(router, topic, name, left())
-        if not fenced and (is_running or not await _is_running(router, topic, name, left())):
-            return
+    done: set[int] = set()
+    with after(done, "the reset of queues"):
+        while True:
+            is_running = await _is_running(router, topic, name, left())
+            epoch = await draw_epoch(router, topic, name, left()) if is_running else 0
+            fenced: list[int] = []
+            for group, numbers in by_partition(groups).items():
+                epochs = dict.fromkeys(numbers, epoch) if epoch else {}
+                stamp = Stamp(epochs, is_reset=True)
+                part = {number: offsets[number] for number in numbers}
+                fenced += await commit_offsets(router, group, name, part, left(), stamp=stamp)
+                done |= {number & _MASK for number in numbers}
+            if is_running:
+                await _regrant(router, topic, name, left())
+            if not fenced and (is_running or not await _is_running(router, topic, name, left())):
+                return
 
 
 async def _is_running(router: Router, topic: str, name: str, timeout: float) -> bool:
@@ -173,14 +178,17 @@ async def _set_popping(
 ) -> None:
     """Let an attachment go on elsewhere: `groups` and `offsets` as for `set_offsets`."""
     left = seconds_left(router, timeout)
+    done: list[int] = []
     for group, queues in by_partition(groups).items():
         for start in range(0, len(queues), RESET_QUEUES_MAX):
             part = list(queues)[start : start + RESET_QUEUES_MAX]
             there = [offsets[each] for each in part]
             message = ResetGroup(group, number, part, there, router.draw_request())
-            await router.call_leader(
-                group, FrameKind.RESET, message, timeout=left(), is_change=True
-            )
+            with after(done, "the reset of queues"):
+                await router.call_leader(
+                    group, FrameKind.RESET, message, timeout=left(), is_change=True
+                )
+            done += [number & _MASK for number in part]
 
 
 async def draw_epoch(router: Router, topic: str, name: str, timeout: float | None = None) -> int:

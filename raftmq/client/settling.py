@@ -104,17 +104,20 @@ class Tally:
 class Waiter(Tally):
     """A call that waits for settlements, of any leases and partition groups."""
 
-    __slots__ = ("_event", "open")
+    __slots__ = ("_event", "done", "open")
 
     def __init__(self) -> None:
         super().__init__()
         self._event = anyio.Event()
         self.open = 0
         """Items that are under way."""
+        self.done = 0
+        """Items that came to their end."""
 
     def close_one(self) -> None:
         """An item came to its end."""
         self.open -= 1
+        self.done += 1
         if self.open == 0:
             self._event.set()
 

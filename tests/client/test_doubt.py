@@ -2,11 +2,13 @@
 
 import pytest
 
-from raftmq.client import connect
-from raftmq.errors import OutcomeUnknown, Reason, Rejected
+from raftmq.client import PoppedMessage, connect
+from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 
-from .fake_cluster import URL, FakeCluster, Fate
+from .fake_cluster import URL, FakeCluster, FakeNode, Fate
+from .test_consumer import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -51,3 +53,43 @@ async def test_claim_whose_release_was_not_answered_is_not_said_to_be_over(
         again = await consumer.claim("k", ttl=60)
         assert again is not None
         assert await again.release()
+
+
+@pytest.mark.parametrize("is_any_done", [True, False])
+async def test_call_of_which_a_part_is_done_is_not_unavailable(
+    cluster: FakeCluster, is_any_done: bool
+) -> None:
+    """The leaders of three partition groups; one, or each, says that it is busy."""
+    fill(cluster, queues=3, messages=2)
+    expected = OutcomeUnknown if is_any_done else Unavailable
+    busy = {3} if is_any_done else {1, 2, 3}
+    changes = {FrameKind.COMMIT, FrameKind.SETTLE, FrameKind.RESET}
+
+    def fate(node: FakeNode, frame: Frame) -> Fate:
+        return Fate.BUSY if frame.kind in changes and node.number in busy else Fate.DONE
+
+    async with connect(URL, world=cluster) as mq:
+        async with mq.consumer("orders", group="pull") as consumer:
+            while sum(consumer.position.values()) < 6:
+                await consumer.fetch(6, wait=5.0)
+            cluster.fate = fate
+            with pytest.raises(expected) as raised:
+                await consumer.commit(timeout=0.5)
+            assert ("done before: the commit of queues [0, 1]" in str(raised.value)) is is_any_done
+            with pytest.raises(expected):
+                await mq.admin.reset_group("pull", "orders", to="earliest", timeout=0.5)
+            cluster.fate = lambda _, __: Fate.DONE
+        progress = await mq.progress("orders", "job")
+        cluster.fate = fate
+        with pytest.raises(expected, match=r"queues \[0, 1\]" if is_any_done else None):
+            await progress.commit({0: 1, 1: 1, 2: 1}, timeout=0.5)
+        cluster.fate = lambda _, __: Fate.DONE
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as popping:
+            messages: list[PoppedMessage] = []
+            while len(messages) < 6:
+                messages += await popping.pop(6, wait=5.0)
+            cluster.fate = fate
+            with pytest.raises(expected, match="4 of its messages" if is_any_done else None):
+                await popping.ack(messages, timeout=0.5)
+            cluster.fate = lambda _, __: Fate.DONE
+            assert (await popping.ack(messages)).settled == 6
