@@ -23,6 +23,7 @@ from raftmq.chaos.history import History
 from raftmq.client.claimed import ClaimedProducer
 from raftmq.client.client import Client
 from raftmq.client.dead_letters import Backlog
+from raftmq.client.handles import parse_handle
 from raftmq.client.message import QUEUE_BITS, Slice
 from raftmq.client.router import Router
 from raftmq.client.supervisor import Supervisor
@@ -89,6 +90,14 @@ class Check:
             self._books_before[group, number] = books
         for each in await self._client.admin.list_subscriptions():
             self.tape.filtered.add((each.topic, each.group))
+
+    async def settled(self, handles: Sequence[str]) -> None:
+        """Somebody settles by handle, which is not on the tape: of these groups nothing is said."""
+        numbers = {parse_handle(handle).number for handle in handles}
+        for group in await self._client.admin.consumer_groups():
+            for attachment in group.attachments:
+                if attachment.number in numbers:
+                    self.tape.forgotten.add((attachment.topic, group.name))
 
     async def judge(self) -> Checked:
         """See `Embedded.check`."""

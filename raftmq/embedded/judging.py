@@ -18,7 +18,8 @@ Invariants:
 - A send that ended after the reading back began counts as open.
 
 Left out: order across a group's filter; the books of groups with messages under way from before;
-groups that were detached or deleted, since they begin anew if they come again.
+groups that were detached or deleted, since they begin anew if they come again; groups that were
+told to go on elsewhere, or settled for by handle.
 """
 
 from collections import defaultdict

@@ -23,11 +23,11 @@ embedded one: each names the cluster that it belongs to.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -84,6 +84,12 @@ class Embedded(Client):
             self.admin = self._check.admin
         nest = supervisor.nest(lambda _: None)
         nest.start(self._watch)
+
+    async def settle(self, handles: Sequence[str], *arguments: Any, **options: Any) -> list[bool]:
+        """See `Client.settle`."""
+        if self._check is not None:
+            await self._check.settled(handles)
+        return await super().settle(handles, *arguments, **options)
 
     async def check(self) -> "Checked":
         """Judge all that was done since the queue was opened with `check=True`.

@@ -15,6 +15,7 @@ from raftmq.client.admin import Admin
 from raftmq.client.columns import Columns
 from raftmq.client.consumer import Consumer
 from raftmq.client.dead_letters import DeadLetter
+from raftmq.client.descriptions import OffsetChange
 from raftmq.client.desk import Desk
 from raftmq.client.leases import Grip, offsets_of
 from raftmq.client.message import Message, Messages, Slice, format_id, parse_id
@@ -366,6 +367,18 @@ class RecordedAdmin(Admin):
             for attachment in known.attachments:
                 self._tape.forgotten.add((attachment.topic, name))
         await super().delete_consumer_group(name, **options)
+
+    async def reset_group(self, name: str, topic: str, **options: Any) -> list[OffsetChange]:
+        """See `Admin.reset_group`."""
+        self._tape.forgotten.add((topic, name))
+        return await super().reset_group(name, topic, **options)
+
+    async def clone_group(
+        self, source: str, name: str, topic: str, **options: Any
+    ) -> list[OffsetChange]:
+        """See `Admin.clone_group`."""
+        self._tape.forgotten.add((topic, name))
+        return await super().clone_group(source, name, topic, **options)
 
     async def redrive(self, letters: Sequence[DeadLetter], **options: Any) -> int:
         """See `Admin.redrive`."""

@@ -106,7 +106,8 @@ class Tape:
         self.latest: set[tuple[str, str]] = set()
         """(topic, group) of groups that may have begun at the end of queues."""
         self.forgotten: set[tuple[str, str]] = set()
-        """(topic, group) of groups that were detached."""
+        """(topic, group) of groups that were detached, told to go on elsewhere, or settled for by
+        handle: what became of their messages is not on the tape."""
 
     @property
     def is_full(self) -> bool:

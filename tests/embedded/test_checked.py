@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 import raftmq
+from raftmq.client.consumer import Start
+from raftmq.client.handles import handle_of
 from raftmq.client.lane import Lane
 from raftmq.client.leases import HeldLease
 from raftmq.client.message import Slice
@@ -365,3 +367,37 @@ async def test_dead_letters_that_are_redriven_are_valid(tmp_path: Path) -> None:
             await mq.admin.purge(letters[1:])
         checked = await mq.check()
     assert checked.verdict == "valid", str(checked)
+
+
+async def pop_all(mq: raftmq.Embedded) -> int:
+    async with mq.consumer("orders", group="g", mode="pop") as consumer:
+        count = 0
+        while batch := await consumer.pop(100, wait=0.5):
+            await batch.ack()
+            count += len(batch)
+    return count
+
+
+@pytest.mark.parametrize("to", ["earliest", "latest"])
+async def test_group_that_is_reset_is_not_accused(tmp_path: Path, to: Start) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"x"] * 10)
+        async with mq.consumer("orders", group="g", mode="pop") as consumer:
+            await (await consumer.pop(3)).ack()
+        await mq.admin.reset_group("g", "orders", to=to)
+        assert await pop_all(mq) == (10 if to == "earliest" else 0)
+        await mq.check()
+
+
+async def test_group_that_is_settled_for_by_handle_is_not_accused(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"x"] * 10)
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            handles = [handle_of(consumer, each) for each in await consumer.pop(5)]
+            assert await mq.settle(handles) == [True] * 5
+        assert await pop_all(mq) == 5
+        await mq.check()
