@@ -188,7 +188,8 @@ def test_files_and_tests_that_a_page_names_exist(path: Path) -> None:
         target = ROOT / file
         assert target.exists(), file
         if test:
-            assert re.search(rf"^def {test}\(", target.read_text(), re.MULTILINE), f"{file}::{test}"
+            found = re.search(rf"^(async )?def {test}\(", target.read_text(), re.MULTILINE)
+            assert found, f"{file}::{test}"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
