@@ -4,6 +4,7 @@ import pytest
 
 from raftmq.client import PoppedMessage, connect
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.pop.topics import DeleteTopic
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 
@@ -22,8 +23,9 @@ async def test_refusal_of_a_change_that_an_earlier_attempt_may_have_done_leaves_
         cluster.fate = lambda _, f: (
             fates.pop() if f.kind == FrameKind.ADMIN and fates else Fate.DONE
         )
+        change = DeleteTopic("orders")  # By name: `delete_topic` names the number, and is told.
         with pytest.raises(OutcomeUnknown, match="an earlier attempt of ADMIN may have been done"):
-            await mq.admin.delete_topic("orders")
+            await mq.admin._change(change, None)
         with pytest.raises(Rejected) as refused:
             await mq.admin.delete_topic("orders")
         assert refused.value.reason is Reason.UNKNOWN_TOPIC
