@@ -13,7 +13,8 @@ Invariants:
 - At most one vote a term, durable before it is sent (Raft §5.2, §5.4.1).
 - Only a log at least as up-to-date as ours gets our vote (Raft §5.4.1); while we abstain, none.
 
-Sources: Raft §5.1, §5.2, §5.4.1; thesis §3.10, §4.2.3, §9.6; etcd-io/raft.
+Sources: Raft §5.1, §5.2, §5.4.1; thesis §3.10, §4.2.3, §9.6; etcd-io/raft; TiKV's raft-rs, whose
+votes tell the commit index as well.
 """
 
 from collections.abc import Callable
@@ -201,8 +202,17 @@ def on_vote_request(core: Core, message: Message) -> None:
             core.vote = message.sender
         return
     _note_vote(core, Event.VOTE_REJECTED, message)
+    log = core.log
     core.after_append.append(
-        Message(response, message.sender, sender=core.id, term=core.term, reject=True)
+        Message(
+            response,
+            message.sender,
+            sender=core.id,
+            term=core.term,
+            reject=True,
+            commit=log.committed,
+            log_term=log.term(log.committed) or 0,
+        )
     )
 
 
@@ -223,6 +233,8 @@ def _note_vote(core: Core, event: Event, message: Message, *more: object) -> Non
 
 def on_vote_response(core: Core, message: Message) -> None:
     """Count a vote, if it answers the campaign that is on (Raft §5.2)."""
+    if _learns_commit(core, message):
+        return
     is_pre_candidate = core.role is Role.PRE_CANDIDATE
     if is_pre_candidate != (message.kind is MessageKind.PRE_VOTE_RESPONSE):
         return
@@ -240,6 +252,25 @@ def on_vote_response(core: Core, message: Message) -> None:
             # Raft §5.2: "It then sends heartbeat messages to all of the other servers to
             # establish its authority and prevent new elections."
             broadcast_append(core)
+
+
+def _learns_commit(core: Core, message: Message) -> bool:
+    """Take over what a refusal says is committed. True if a change of members is: then the campaign
+    is over, for it asked the members before.
+
+    Who refuses may be no member any more: it led the change that removed it, and was cut off before
+    it could say that the change was committed. Nobody else knows, so that its vote is still needed,
+    and its log may be longer than all others.
+    """
+    log = core.log
+    # Equal terms at an index mean equal records (Raft §5.3), so that ours is the committed one.
+    if message.commit <= log.committed or not log.matches(message.commit, message.log_term):
+        return False
+    log.commit_to(message.commit)
+    if not applying.has_unapplied_change(core):
+        return False
+    core.become_follower(core.term, NONE)
+    return True
 
 
 def _tally(core: Core, kind: MessageKind) -> VoteResult:

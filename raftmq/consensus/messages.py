@@ -9,7 +9,7 @@ defaults costs about 0.1 µs to make, and the network can write all kinds with o
 | APPEND_RESPONSE | index matched; or reject, index refused, hint and log_term at the hint |
 | HEARTBEAT, its response | commit (the heartbeat), context (both) |
 | VOTE, PRE_VOTE | index and log_term of the candidate's last record, context if a transfer |
-| their responses | reject |
+| their responses | reject, and then commit and log_term at it |
 | SNAPSHOT | snapshot |
 | PROPOSE | proposals (term is 0) |
 | READ_INDEX, its response | context, index (the response); term of the request is 0 |
@@ -109,7 +109,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     term: int = 0
     """The sender's term; 0 for local messages and for those that are forwarded."""
     log_term: int = 0
-    """Term of the record at `index`, or at `hint` in a rejection."""
+    """Term of the record at `index`, or of that at `hint` in a rejected append, or of that at
+    `commit` in a rejected vote."""
     index: int = 0
     commit: int = 0
     entries: Sequence[Record] = ()

@@ -60,7 +60,8 @@ class RaftHeader(msgspec.Struct, frozen=True, array_like=True):
     term: int
     """The sender's term."""
     log_term: int = 0
-    """Term of the record at `index`, or at `hint` in a rejection."""
+    """Term of the record at `index`, or of that at `hint` in a rejected append, or of that at
+    `commit` in a rejected vote."""
     index: int = 0
     """See the table of `Message`."""
     commit: int = 0

@@ -9,6 +9,8 @@ Source: the output format is that of etcd-io/raft's data files, which fixes the 
 import json
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from raftmq.consensus import (
     APPEND_THREAD,
     APPLY_THREAD,
@@ -228,6 +230,9 @@ def _message_entries(message: Message) -> list[str]:
 
 def message(value: Message, indent: str = "") -> str:
     """A message, on several lines if it carries much."""
+    if value.kind in (MessageKind.VOTE_RESPONSE, MessageKind.PRE_VOTE_RESPONSE):
+        # etcd's refusals do not say what is committed.
+        value = msgspec.structs.replace(value, commit=0, log_term=0)
     text = (
         f"{indent}{target(value.sender)}->{target(value.to)} {MESSAGE_NAMES[value.kind]} "
         f"Term:{value.term} Log:{value.log_term}/{value.index}"
