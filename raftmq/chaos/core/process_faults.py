@@ -290,7 +290,18 @@ def come_back(stage: Stage) -> None:
     """M10: as a node whose disk was replaced after its removal."""
     cluster = stage.cluster
     members = cluster.members()
-    gone = [node for node in cluster.at_place.values() if node not in members and node.applied]
+    # A disk is replaced when nobody counts on its node any more: a member that has not heard that
+    # the change is committed still needs its vote.
+    counted = {
+        each
+        for node in members
+        for each in (*node.conf_state.voters, *node.conf_state.voters_outgoing)
+    }
+    gone = [
+        node
+        for node in cluster.at_place.values()
+        if node not in members and node.applied and node.id not in counted
+    ]
     if not gone:
         raise Skipped("nobody was removed")
     node = stage.random.choice(gone)
