@@ -1,9 +1,11 @@
 """Dead letters from the command line, against a real three-node cluster."""
 
+import os
 import time
 
 import pytest
 
+from raftmq import blocking
 from raftmq.cli.values import RATE
 from tests.cli.command_line import CommandLine
 
@@ -62,7 +64,7 @@ def test_chosen_letters_are_handed_out_again_and_others_purged(
     bury(raftmq, topic, group)
     done = raftmq.ok("dlq", "redrive", topic, "-g", group, "--filter", "amount > 5", "--execute")
     assert done.stdout == "1 message in 1 letter handed out again\n"
-    again = raftmq.ok("pop", topic, "-g", group, "-n", "5", "--ack", "-f", "%a %v")
+    again = raftmq.ok("pop", topic, "-g", group, "--wait", "5s", "--ack", "-f", "%a %v")
     assert again.stdout == "1 c"
     purged = raftmq.ok("dlq", "purge", topic, "-g", group, "--execute", "-o", "json").json
     assert (purged["messages"], purged["letters"]) == (2, 2)
@@ -88,8 +90,12 @@ def bury_together(raftmq: CommandLine, topic: str, group: str) -> dict[str, str]
     for body in "abcd":
         tag = ("--tag", "paid") if body in "ac" else ()
         raftmq.ok("produce", topic, body, "-q", "0", *tag)
-    handles = raftmq.ok("pop", topic, "-g", group, "-n", "100", "-f", "%H ").stdout.split()
-    raftmq.ok("reject", *handles)
+    with (
+        blocking.connect(os.environ["RAFTMQ_URL"]) as mq,
+        mq.consumer(topic, group=group, mode="pop", prefetch=0) as consumer,
+    ):
+        # Handles are settled one by one; what one consumer rejects together is one letter.
+        consumer.pop(100, wait=5.0).reject()
     shown = raftmq.ok("dlq", "show", topic, "-g", group, "-o", "json").lines
     assert len({each["letter"] for each in shown}) == 1
     return {each["body"]: each["id"] for each in shown}

@@ -92,7 +92,7 @@ def _judge(
         judge_settling(message, leases, rules, found)
         judge_leases(message, leases, rules, end_ms, found)
     judge_order(messages, rules, found)
-    judge_rest(leases, rules, found)
+    judge_rest(leases, messages, rules, found)
     judge_books(traffic, messages, rules, found)
 
 

@@ -51,9 +51,15 @@ def _may_be_gone(message: Message) -> bool:
     return books is not None and books.lost > 0
 
 
-def judge_rest(leases: Mapping[int, Lease], rules: PopRules, found: Findings) -> None:
+def judge_rest(
+    leases: Mapping[int, Lease],
+    messages: Mapping[int, Message],
+    rules: PopRules,
+    found: Findings,
+) -> None:
     """In the order of a queue the rest of a lease goes back with the first message that failed, or
-    that was not its consumer's any more."""
+    that was not its consumer's any more. What retention took is refused too, and takes nothing
+    along."""
     for lease in leases.values() if rules.order == "queue" else ():
         failures = sorted(_failures(lease), key=_end)
         # Of those up to each one: that of the lowest offset.
@@ -62,6 +68,9 @@ def judge_rest(leases: Mapping[int, Lease], rules: PopRules, found: Findings) ->
             known = bisect_left(failures, one.call.begin, key=_end)
             failure = lowest[known - 1] if known else None
             if failure is not None and failure.offset < one.offset:
+                gone = messages.get(failure.offset)
+                if failure.is_fenced and gone is not None and _may_be_gone(gone):
+                    continue
                 how = "was refused for" if failure.is_fenced else "was done to"
                 fact = (
                     f"offset {one.offset} came, {one}, after {failure.function} {how} offset "

@@ -85,8 +85,8 @@ def forgets_results_of_settlements(patch: Patch) -> None:
     dump = Serving.dump
 
     def without(self: Serving, now: int = 0) -> list[Any]:
-        attached, earliest, consumers, claims = dump(self, now)
-        return [attached, earliest, [[*row[:3], [], row[4]] for row in consumers], claims]
+        attached, earliest, consumers, *rest = dump(self, now)
+        return [attached, earliest, [[*row[:3], [], row[4]] for row in consumers], *rest]
 
     patch.set(Serving, "dump", without)
 
