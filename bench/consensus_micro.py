@@ -23,6 +23,7 @@ from raftmq.consensus import (
     MemoryStorage,
     Message,
     MessageKind,
+    Proposal,
     Raft,
     Snapshot,
     SnapshotMeta,
@@ -65,7 +66,7 @@ class Leader:
             self.raft.step(Message(kind, 1, sender=peer, term=1, index=index))
 
 
-def cycle(leader: Leader, items: list[tuple[int, bytes]]) -> None:
+def cycle(leader: Leader, items: list[Proposal]) -> None:
     """One proposal, from the client's call until it is applied."""
     raft = leader.raft
     first = raft.propose(items, now=0)
@@ -75,12 +76,12 @@ def cycle(leader: Leader, items: list[tuple[int, bytes]]) -> None:
     leader.answer(first + len(items) - 1)
 
 
-def encoding_us(items: list[tuple[int, bytes]], cycles: int) -> float:
+def encoding_us(items: list[Proposal], cycles: int) -> float:
     """µs to encode `items` into a list, each with the CRC of the one before."""
     start = time.process_time()
     for _ in range(cycles):
         records, chain = [], 0
-        for index, (kind, payload) in enumerate(items):
+        for index, (kind, payload, _) in enumerate(items):
             record = encode(payload, index=index, term=1, kind=kind, timestamp=0, chain=chain)
             records.append(record)
             chain = record.crc
@@ -89,7 +90,7 @@ def encoding_us(items: list[tuple[int, bytes]], cycles: int) -> float:
 
 def measure(records: int, size_bytes: int, cycles: int) -> tuple[float, float]:
     """(µs a cycle, µs of it spent encoding): the best of five rounds."""
-    items: list[tuple[int, bytes]] = [(Kind.BATCH, b"x" * size_bytes)] * records
+    items: list[Proposal] = [(Kind.BATCH, b"x" * size_bytes, 1)] * records
     best = encoding = float("inf")
     for _ in range(5):
         leader = Leader()
@@ -113,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.profile:
         leader, profile = Leader(), cProfile.Profile()
-        items: list[tuple[int, bytes]] = [(Kind.BATCH, b"x" * options.size)] * options.records
+        items: list[Proposal] = [(Kind.BATCH, b"x" * options.size, 1)] * options.records
         profile.enable()
         for _ in range(options.cycles):
             cycle(leader, items)

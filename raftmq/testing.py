@@ -264,7 +264,7 @@ class Cluster:
         """What one node says of itself; None: it does not answer."""
         url, seconds = f"raftmq://{self.address(node)}", STATUS_SECONDS_MAX
         try:
-            async with connect(url, timeout=seconds) as mq:
+            async with connect(url, timeout=seconds, wait_refused=None) as mq:
                 return await mq.admin.status(node)
         except RaftmqError:
             return None

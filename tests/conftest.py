@@ -1,9 +1,35 @@
-"""Options for the whole suite."""
+"""Options for the whole suite, and the kinds of faults that never struck in it."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
+
+from raftmq.chaos.tally import VARIABLE, summary
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="write what golden scripts print into them"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Workers of pytest-xdist, campaigns and nodes inherit the variable.
+    if not hasattr(config, "workerinput"):
+        os.environ[VARIABLE] = tempfile.mkdtemp(prefix="raftmq-tally-")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = summary(Path(os.environ[VARIABLE]))
+    if lines:
+        terminalreporter.section("faults that struck")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(VARIABLE), ignore_errors=True)

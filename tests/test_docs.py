@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from raftmq.broker.settings import Peer, Settings
+from raftmq.chaos import INVARIANTS
 from raftmq.errors import Reason
 from raftmq.wire import (
     assigning,
@@ -35,12 +36,11 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MADE_LATER = {"docs/benchmarks.md", "docs/benchmarks.json", "docs/demo.svg"}
 """Written by `make bench` and `make demo`."""
-"""Named in the README and not in the Makefile yet: empty this when it is."""
 
 GUARANTEE_TERMS = {
-    "ack", "acked", "available", "dead-lettered", "deadline", "key", "lease", "leased",
-    "linearizable", "message", "minority", "node", "outcome unknown", "pull", "retention",
-    "retry", "waiting",
+    "ack", "acked", "available", "dead-lettered", "deadline", "delayed message", "hand-off", "key",
+    "lease", "leased", "linearizable", "message", "minority", "node", "outcome unknown", "pull",
+    "retention", "retry", "waiting",
 }  # fmt: skip
 
 
@@ -158,11 +158,20 @@ def test_glossary_names_each_term_once_with_chinese_where_there_is_any() -> None
 
 def test_guarantees_of_the_readme_are_those_of_the_page() -> None:
     quotes = re.findall(r"^> (.*)", (DOCS / "guarantees.md").read_text(), re.MULTILINE)
-    readme = (ROOT / "README.md").read_text()
-    assert len(quotes) == 7
-    for quote in quotes:
-        sentence = quote.replace("*", "")
-        assert f"| {sentence} | " in readme
+    readme = (ROOT / "README.md").read_text().split("| guarantee |")[1].split("\n\n")[0]
+    told = re.findall(r"^\| (\w.*) \| yes \|$", readme, re.MULTILINE)
+    assert told == [quote.replace("*", "") for quote in quotes]
+
+
+def test_first_steps_of_the_site_are_those_of_the_readme() -> None:
+    readme, site = ((ROOT / file).read_text() for file in ("README.md", "docs/index.md"))
+    steps = readme.split("## In 30 seconds")[1].split("```")[1].splitlines()
+    typed = [line for line in steps if line.startswith("raftmq ")]
+    assert len(typed) == 5
+    # `make setup` would bring 1.1 GB of tools for developers.
+    assert "pip install ." in steps[1]
+    assert not any(line.startswith("make ") for line in steps)
+    assert "\n".join(typed) in site
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
@@ -217,7 +226,7 @@ def test_examples_in_python_compile_or_run(path: Path) -> None:
 
 def test_tour_leads_from_its_first_chapter_to_its_last() -> None:
     chapters = sorted((DOCS / "tour").glob("[0-9]*.md"))
-    assert len(chapters) == 12
+    assert len(chapters) == 16
     titles = [path.read_text().split("\n", 1)[0].removeprefix("# ") for path in chapters]
     for number, path in enumerate(chapters):
         last = path.read_text().strip().splitlines()[-1]
@@ -232,6 +241,31 @@ def test_tour_leads_from_its_first_chapter_to_its_last() -> None:
     index = (DOCS / "tour/index.md").read_text()
     for title, path in zip(titles, chapters, strict=True):
         assert f"[{title}]({path.name})" in index
+
+
+def test_sections_of_raft_name_code_tests_and_invariants_that_there_are() -> None:
+    page = DOCS / "tour/raft.md"
+    tests = {
+        test
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for test in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")]
+    assert len(rows[2:]) > 20
+    for section, _, code, test, invariants in rows[2:]:
+        assert test.strip("`") in tests, section
+        for one in filter(None, invariants.strip(" |").split(", ")):
+            assert one in INVARIANTS, section
+        source = Path()
+        for named in re.findall(r"`([^`]+)`", code):
+            if named.endswith(".py"):
+                source = ROOT / (named if "/" in named else f"raftmq/consensus/{named}")
+                continue
+            body = ast.parse(source.read_text()).body
+            for part in named.split("."):
+                found = [each for each in body if getattr(each, "name", "") == part]
+                assert found, f"{source} has no {named}"
+                body = getattr(found[0], "body", [])
 
 
 def test_every_page_is_in_the_site_once_and_every_decision_in_its_index() -> None:

@@ -43,6 +43,12 @@ def test_file_is_not_too_long(path: Path) -> None:
     assert lines <= FILE_LINES_MAX, f"{lines} lines: is it one job?"
 
 
+def test_no_file_holds_the_marks_of_a_merge() -> None:
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
+    for path in [*SOURCES, *pages, *(ROOT / "docs").rglob("*.md")]:
+        assert "\n>>>>>>> " not in path.read_text(), f"{name(path)}: a conflict was not resolved"
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_functions_are_not_too_long(path: Path) -> None:
     for function in functions(ast.parse(path.read_text())):

@@ -179,7 +179,7 @@ class Batch:
         if self._delivery is not None:
             check_within(self._delivery, 0, TIME_MS_MAX)
         if self._created is not None:
-            check_within(self._created, -TIME_MS_MAX, TIME_MS_MAX)
+            check_within(self._created, *self._created_bounds)
         for column in self.columns:
             column.check()
 
@@ -380,7 +380,7 @@ class Batch:
         """One int64 a message, milliseconds since 1970; None: all at `head.base_ms`."""
         if self._created is None:
             return None
-        check_within(self._created, -TIME_MS_MAX, TIME_MS_MAX)
+        check_within(self._created, *self._created_bounds)
         created: np.ndarray = self._created.array().astype("i8") + self.head.base_ms
         return created
 
@@ -389,7 +389,7 @@ class Batch:
         if self._delivery is None:
             return ()
         times = self._delivery.numbers()
-        self._check_times(self._delivery, times, 0)
+        self._check_times(self._delivery, times, 0, TIME_MS_MAX)
         return times
 
     @cached_property
@@ -397,11 +397,18 @@ class Batch:
         if self._created is None:
             return []
         after = self._created.numbers()
-        self._check_times(self._created, after, -TIME_MS_MAX)
+        self._check_times(self._created, after, *self._created_bounds)
         return [self.head.base_ms + milliseconds for milliseconds in after]
 
-    def _check_times(self, column: Column, times: tuple[int, ...], earliest: int) -> None:
-        if min(times) < earliest or max(times) > TIME_MS_MAX:
+    @property
+    def _created_bounds(self) -> tuple[int, int]:
+        """How many milliseconds after `base_ms` a message may have been created."""
+        return -self.head.base_ms, TIME_MS_MAX - self.head.base_ms
+
+    def _check_times(
+        self, column: Column, times: tuple[int, ...], earliest: int, latest: int
+    ) -> None:
+        if min(times) < earliest or max(times) > latest:
             raise column.corrupt("a time is out of range")
 
 

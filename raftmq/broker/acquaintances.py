@@ -5,7 +5,10 @@ it first took a consensus message of another node's member (`peers.json`), befor
 message. When a node lost its folder and got a blank one, the catalog gives the new folder the next
 *generation*, and the node is another member of its groups from then on.
 
-    {"1": "5f0c…", "4503599627370498": "91ab…"}      node 1, and node 2 in its generation 1
+    {"1": "5f0c…", "4503599627370498": "91ab…", "crc": "8a136aa9"}
+
+Those are node 1, and node 2 in its generation 1. A file that fails its checksum stops the node: by
+another name a healthy peer would be refused for good.
 
 A generation is given by the catalog alone, so who speaks as a higher one is believed even where the
 catalog is not that new yet: it may be the very leader that brings it. That costs no safety, as the
@@ -20,13 +23,12 @@ Sources: Raft thesis §4 (servers there never lose their disks); epochs that fen
 as in Kafka's controller.
 """
 
-import json
 from collections.abc import Callable
-from pathlib import PurePosixPath
 
 import msgspec
 
 from raftmq.errors import Reason
+from raftmq.log import checked_json
 from raftmq.log.faults import LogFault
 from raftmq.log.files import FileSystem
 from raftmq.pop.catalog import Catalog
@@ -53,20 +55,19 @@ class Acquaintances:
         self._files = files
         self._folder = folder
         self._catalog = catalog
-        self._path = str(PurePosixPath(folder) / FILE)
-        self._known: dict[int, str] = {}
-        if FILE in files.list(folder):
-            file = files.open(self._path)
-            try:
-                known = msgspec.json.decode(file.pread(file.size(), 0), type=dict[str, str])
-                self._known = {int(member): name for member, name in known.items()}
-            except ValueError as error:
-                raise WrongFolder(
-                    f"{self._path} cannot be read: {error}. It names the data folders of the other "
-                    "nodes: put back a copy, or remove it while they have the folders they had"
-                ) from error
-            finally:
-                file.close()
+        try:
+            known = msgspec.convert(checked_json.read(files, folder, FILE) or {}, dict[str, str])
+            self._known = {int(member): name for member, name in known.items()}
+        except ValueError as error:
+            raise WrongFolder(
+                f"{folder}/{FILE} cannot be read: {error}. It names the data folders of the other "
+                "nodes: put back a copy, or remove it while they have the folders they had"
+            ) from error
+
+    @property
+    def is_anyone_known(self) -> bool:
+        """Whether any other node's member ever spoke to this one."""
+        return bool(self._known)
 
     def folder_of(self, node: int) -> tuple[int, str]:
         """Generation and name of a node's data folder; (0, ""): it was never seen."""
@@ -110,15 +111,22 @@ class Acquaintances:
         newest = self._newest(node)
         if newest > member:
             raise self._refusal(hello)
-        if member in self._known:
+        known = self._known.get(member) or self._listed_name(member)
+        if known not in ("", hello.incarnation):
             message = (
-                f"node {node} was known as {self._known[member]} and comes as {hello.incarnation}: "
+                f"node {node} was known as {known} and comes as {hello.incarnation}: "
                 "its data folder was swapped. Give it back its folder, or start it with a blank one"
             )
             raise Refusal(ErrorReply(Reason.WRONG_CLUSTER.value, message))
         self._known.pop(newest, None)
         self._known[member] = hello.incarnation
         self._save()
+
+    def _listed_name(self, member: int) -> str:
+        """The folder of a node in a generation, by the catalog; empty: the catalog does not say."""
+        listed = self._catalog().nodes.get(node_of(member))
+        is_same = listed is not None and listed.generation == generation_of(member)
+        return listed.incarnation if listed is not None and is_same else ""
 
     def _refusal(self, hello: Hello) -> Refusal:
         return Refusal(ErrorReply(SUPERSEDED, str(self.fault_of(hello.node, hello.incarnation))))
@@ -127,13 +135,8 @@ class Acquaintances:
         return max((member for member in self._known if node_of(member) == node), default=0)
 
     def _save(self) -> None:
-        text = json.dumps({str(member): name for member, name in sorted(self._known.items())})
-        file = self._files.create(self._path + ".new")
-        file.append([text.encode() + b"\n"])
-        file.datasync()
-        file.close()
-        self._files.rename(self._path + ".new", self._path)
-        self._files.sync_folder(self._folder)
+        known = {str(member): name for member, name in sorted(self._known.items())}
+        checked_json.write(self._files, self._folder, FILE, known)
 
 
 def superseded(node: int, *, mine: str, other: str) -> Superseded:

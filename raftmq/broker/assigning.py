@@ -41,7 +41,7 @@ from .group import Group
 from .pages import PAGE_BYTES
 from .settings import Limits
 from .tickets import Callback
-from .timers import Timers
+from .timers import Timer, Timers
 
 BEAT_SECONDS = 1.0
 """How often renewals are proposed."""
@@ -66,6 +66,7 @@ class _Waiting(NamedTuple):
     connection: Connection
     correlation: int
     version: int
+    timer: Timer
 
 
 class Assigning:
@@ -101,8 +102,8 @@ class Assigning:
             self._since = trio.current_time()
             self._timers.call_after(BEAT_SECONDS, partial(self._beat, self._office))
             return
-        waiting, self._waiting = self._waiting, {}
-        for each in waiting.values():
+        for number in list(self._waiting):
+            each = self._end_wait(number)
             each.connection.refuse(each.correlation, self._not_here())
 
     def applied(self) -> None:
@@ -111,14 +112,13 @@ class Assigning:
         for number, each in list(self._waiting.items()):
             member = members.member(number)
             if member is None or member.version > each.version:
-                del self._waiting[number]
-                self._answer(number, each)
+                self._answer_waiting(number)
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone."""
         for number, each in list(self._waiting.items()):
             if each.connection is connection:
-                del self._waiting[number]
+                self._end_wait(number)
 
     # Requests
 
@@ -133,27 +133,29 @@ class Assigning:
             connection.refuse(frame.correlation, reply)
             return
         number = request.member
-        before = self._waiting.pop(number, None)
-        if before is not None:
-            self._answer(number, before)
-        asked = _Waiting(connection, frame.correlation, request.version)
+        if number in self._waiting:
+            self._answer_waiting(number)
         member = self._service.catalog.memberships.member(number)
         if member is not None:
             self._heard[number] = None
             self._heard_at[number] = trio.current_time()
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         if member is None or member.version > request.version or wait_ms <= 0:
-            self._answer(number, asked)
+            self._answer(number, connection, frame.correlation)
             return
-        self._waiting[number] = asked
-        self._timers.call_after(wait_ms / 1000, partial(self._time_out, number, asked))
+        timer = self._timers.call_after(wait_ms / 1000, partial(self._answer_waiting, number))
+        self._waiting[number] = _Waiting(connection, frame.correlation, request.version, timer)
 
-    def _time_out(self, number: int, asked: _Waiting) -> None:
-        if self._waiting.get(number) is asked:
-            del self._waiting[number]
-            self._answer(number, asked)
+    def _answer_waiting(self, number: int) -> None:
+        asked = self._end_wait(number)
+        self._answer(number, asked.connection, asked.correlation)
 
-    def _answer(self, number: int, asked: _Waiting) -> None:
+    def _end_wait(self, number: int) -> _Waiting:
+        asked = self._waiting.pop(number)
+        asked.timer.cancel()
+        return asked
+
+    def _answer(self, number: int, connection: Connection, correlation: int) -> None:
         members = self._service.catalog.memberships
         member, holding = members.member(number), members.holding(number)
         if member is None or holding is None:
@@ -162,12 +164,12 @@ class Assigning:
                 "took its place; join again"
             )
             reply = ErrorReply(Reason.FENCED.value, message)
-            asked.connection.refuse(asked.correlation, reply)
+            connection.refuse(correlation, reply)
             return
         group = self._service.group(SYSTEM_GROUP)
         remaining = 0 if group is None else _remaining_ms(member, group.now_ms())
         header = pack(Assigned(*holding, remaining))
-        asked.connection.reply(FrameKind.HEARTBEAT, asked.correlation, header)
+        connection.reply(FrameKind.HEARTBEAT, correlation, header)
 
     def _not_here(self) -> ErrorReply:
         group = self._service.group(SYSTEM_GROUP)

@@ -1,17 +1,20 @@
-"""What time it is, as a majority of a group's nodes says: retention by age trusts no single clock.
+"""The time by the clocks of a majority of a group's nodes: retention by age trusts no single clock.
 
 A leader asks the other nodes now and then what their clocks show. The *agreed* time of a group is
 the latest that a majority of its voters has reached:
 
     voter         1: 12:00     2: 12:00     3: four days later          agreed: 12:00
 
-So a clock that is wrong, for however long, deletes nothing, whoever leads, and a cluster that was
-off for a week goes on by clocks that are right. What all clocks do together (one wrong source of
-time, a lone node), a second rule holds up: when this node's own clock jumps against its monotonic
-time, nothing is old for an hour, or for `log.retention_ms` if that is less.
+So one wrong clock deletes nothing, whichever node leads and however long the clock is wrong. A
+cluster that was off for a week goes on at once, as its clocks are right.
+
+All clocks may be wrong together: they have one source of time, or the node is alone. For that case
+there is a second rule: when this node's own clock jumps against its monotonic time, nothing is old
+for an hour, or for `log.retention_ms` if that is less.
 
 Invariants:
-- Voters that were not heard from lately count as long ago: without a majority nothing is old.
+- The clock of a voter that has not answered for `FRESH_SECONDS` counts as 1970: without a majority
+  nothing is old.
 - Retention by size needs no clock and goes on.
 
 Left out: clocks of a majority that are all ahead for more than an hour; a lone node that starts

@@ -100,8 +100,12 @@ class Load:
         return self.connections - len(self.silent)
 
     def is_over(self, held: int) -> bool:
-        """True for a connection with more than its share where the node is at its limit."""
-        return self.request_bytes >= self.bytes_max and held > self.bytes_max // self.connections
+        """True for a connection with more than its share where the node is at its limit.
+
+        The share goes by the places and not by the connections there are: newcomers would each
+        have a share beyond the limit, and all of them together many times the limit.
+        """
+        return self.request_bytes >= self.bytes_max and held > self.bytes_max // self.places
 
     def add(self, size: int) -> None:
         """So many bytes more are held, or fewer."""

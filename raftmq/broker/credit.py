@@ -1,5 +1,5 @@
-"""What the machine says of a consumer that pops: whether it wants or has anything, and whether a
-wish of it stands that will do."""
+"""State of a consumer that pops, as the machine has it: is it idle, and does a wish of it stand
+that answers its next request?"""
 
 from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.popping import Pop
@@ -7,8 +7,8 @@ from raftmq.wire.popping import Pop
 from .group import Group
 
 CREDIT_MS = 100
-"""A wish that ends so much earlier than its request is as good: a request does not always take the
-same time on its way."""
+"""A wish may end this much earlier than its request, as requests do not always take the same time
+on their way."""
 
 
 def is_idle(group: Group, number: int, consumer: int) -> bool:

@@ -20,7 +20,8 @@ A duty is only a proposal; whether it happens, the log decides. One that gets lo
 leader is done again by the next one.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -35,8 +36,8 @@ from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
 from raftmq.pop.replicas import member_of
 
 from .clocks import Clocks
-from .fetches import Source
 from .forgetting import find_done, next_part
+from .founding import heed_objections
 from .group import Group, node_of
 from .members import is_unused, next_step
 from .resubscribing import resubscription
@@ -62,7 +63,8 @@ CLOSED_MAX = 1000
 """Attachments in one record that forgets them."""
 
 LOST_MAX = 10_000
-"""Queues in one record that tells what is lost."""
+"""Queues in one record that tells what is lost, each counted for every consumer group that follows
+it: 20,000 queues of 50 groups in two records held the loops of all replicas for 2 s each."""
 
 ASK_AGAIN_SECONDS = 30.0
 """Pause before a member that was asked in vain to take over is asked again. A leader that hands
@@ -84,6 +86,8 @@ class Duties:
         """Group → (catalog version, queues) at which no queue of a deleted topic was found."""
         self._told: dict[int, tuple[int, int]] = {}
         """Group → (segments dropped, consumer groups) at which all was told that is lost."""
+        self._letting_go: dict[int, int] = {}
+        """Group → up to where consumer groups are being told that the log is dropped."""
         self._led_since: dict[tuple[int, int], float] = {}
         # Group and term → when it was looked at, the last index then, and the one before.
         self._looks: dict[tuple[int, int], tuple[float, int, int]] = {}
@@ -104,6 +108,7 @@ class Duties:
             self._node.check_space()
             self._node.repairs.scrub()
             self._node.links.prune()
+            heed_objections(self._node)
             self._node.retire_replicas()
             await self._look_at_letters()
             led = [group for group in self._node.groups.values() if group.is_leader]
@@ -139,12 +144,14 @@ class Duties:
             self._forget_left()
             self._prune_deletions()
         else:
-            self._retain(group)
+            if group.is_current:
+                # By what earlier leaders committed: with consumer groups and dead letters of today.
+                self._retain(group)
+                self._lose(group)
             self._forget_deleted(group)
             self._resubscribe(group)
             self._close_groups(group)
             self._forget_offsets(group)
-            self._lose(group)
         if self._change_members(group):
             return
         if group.full:
@@ -307,8 +314,20 @@ class Duties:
     def _retain(self, group: Group) -> None:
         keep_from = self._node.retaining.keep_from(group, now=self._clocks.agreed_ms(group))
         keep_from = self._node.releasing.trimmable(group, keep_from)
+        # A segment is dropped as a whole, on each replica at other bounds: what is let go ends with
+        # one of ours, and consumer groups are told of it before any replica drops something. Else a
+        # leader would hand out what it cannot read, and the next one, which can, would do so late.
+        bases = [segment.base for segment in group.store.segments()]
+        keep_from = max((base for base in bases if base <= keep_from), default=0)
+        begun = self._letting_go.get(group.number, 0)
+        if group.machine.log_start < begun < keep_from and begun in bases:
+            # Segments may be closed faster than groups are told of them all: with another bound at
+            # each look, nothing would be dropped as long as that goes on.
+            keep_from = begun
         if keep_from > group.machine.log_start:
-            self._propose("retain", group, encode_commands([Trim(keep_from)]))
+            self._letting_go[group.number] = keep_from
+            if self._tell_lost(group, since=keep_from):
+                self._propose("retain", group, encode_commands([Trim(keep_from)]))
 
     def _forget_deleted(self, group: Group) -> None:
         catalog = self._node.catalog
@@ -364,27 +383,58 @@ class Duties:
             self._propose("forget_offsets", group, encode_commands([command]), then=self.think)
 
     def _lose(self, group: Group) -> None:
-        """Tell the consumer groups that pop what retention took of their queues."""
+        """Tell the consumer groups that pop what this log lacks of their queues: a snapshot may
+        have come in place of it."""
         assert isinstance(group.machine, PartitionMachine)
+        state = (group.index.drops, len(group.machine.serving.attached))
+        if self._told.get(group.number) != state and self._tell_lost(group):
+            self._told[group.number] = state
+
+    def _tell_lost(self, group: Group, *, since: int = 0) -> bool:
+        """Propose to tell the consumer groups that pop what of their queues stands before a record;
+        True if they were told."""
+        assert isinstance(group.machine, PartitionMachine)
+        if ("lose", group.number) in self._under_way:
+            # A look at 20,000 queues holds the loop for tens of milliseconds.
+            return False
         serving = group.machine.serving
-        state = (group.index.drops, len(serving.attached))
-        if not serving.attached or self._told.get(group.number) == state:
-            return
-        followed = {queue for x in serving.attached.values() for queue in x.group.backlogs}
+        followed = Counter(queue for x in serving.attached.values() for queue in x.group.backlogs)
         kept = [
             (queue, earliest)
             for queue in sorted(followed)
-            if (earliest := _earliest(group, queue)) > serving.earliest.get(queue, 0)
+            if (earliest := _earliest(group, queue, since)) > serving.earliest.get(queue, 0)
         ]
-        if not kept:
-            self._told[group.number] = state
-            return
-        part = kept[:LOST_MAX]
-        command = Lose([queue for queue, _ in part], [earliest for _, earliest in part])
-        self._propose("lose", group, encode_commands([command]), then=self.think)
+        if kept:
+            self._tell(group, list(_parts(kept, followed)))
+        return not kept
+
+    def _tell(self, group: Group, parts: list[Lose]) -> None:
+        """Propose these, one after the other: all of them at once would be applied at once."""
+
+        def told() -> None:
+            if rest := parts[1:]:
+                self._tell(group, rest)
+            else:
+                self.think()
+
+        self._propose("lose", group, encode_commands([parts[0]]), then=told)
 
 
-def _earliest(group: Group, queue: int) -> int:
-    """The first kept offset of a queue; its end if nothing of it is kept."""
+def _parts(kept: list[tuple[int, int]], followed: Mapping[int, int]) -> Iterator[Lose]:
+    """Commands that tell of lost messages; each counts at most `LOST_MAX` queues, or names one."""
+    at = 0
+    while at < len(kept):
+        start, room = at, LOST_MAX
+        while at < len(kept) and (at == start or followed[kept[at][0]] <= room):
+            room -= followed[kept[at][0]]
+            at += 1
+        part = kept[start:at]
+        yield Lose([queue for queue, _ in part], [earliest for _, earliest in part])
+
+
+def _earliest(group: Group, queue: int, since: int) -> int:
+    """The first offset of a queue that is kept if retention drops what stands before a record; the
+    queue's end if nothing is."""
     assert isinstance(group.machine, PartitionMachine)
-    return Source(group, group.machine.ends.get(queue, 0)).earliest(queue)
+    earliest = group.index.earliest(queue, since=since)
+    return group.machine.ends.get(queue, 0) if earliest is None else earliest

@@ -19,7 +19,6 @@ import numpy as np
 
 from raftmq.batch.layout import PRODUCER_AT, PRODUCER_BYTES
 from raftmq.log.events import Page, Part, page_of
-from raftmq.log.index_file import IndexDamaged
 from raftmq.log.reading import Stamps
 from raftmq.log.store import LogStore
 from raftmq.wire.codec import pack, unpack
@@ -91,19 +90,10 @@ class Eventing:
                 _answer(connection, frame, read, first, end)
                 return
             assert error is not None
-            connection.refuse(frame.correlation, self._failed(group, error))
+            connection.refuse(frame.correlation, self._service.index_failed(group, error))
 
         job = partial(_read, group.store, parts, request, stop, rows_max, bytes_max)
         self._reader.submit(job, done)
-
-    def _failed(self, group: Group, error: BaseException) -> ErrorReply:
-        if isinstance(error, IndexDamaged):
-            message = (
-                f"what became of messages of partition group {group.number} cannot be read on "
-                f"this node: {error}"
-            )
-            return ErrorReply("unavailable", message, retry_ms=1000)
-        return self._service.read_failed(error)
 
 
 def _refusal(request: FindEvents, first: int, end: int) -> ErrorReply | None:

@@ -1,29 +1,29 @@
-"""What a consumer reads at this node, remembered from one fetch to the next.
+"""Fetch sessions: a node remembers which queues a consumer reads, and from which offsets.
 
-A consumer of 4,000 queues asks for the same 4,000 queues again and again, and mostly one of them
-has something. In a *session* its first fetch names all of them, the later ones name only what is
-different, and the node moves the offsets on by what it sends. A fetch without a session is a
-session that lasts for one request.
+A consumer of 4,000 queues asks for the same 4,000 queues again and again, and usually one of them
+has messages. The first fetch of a *session* names all queues. Each later fetch names only the
+queues that changed, as the node itself moves each offset past the messages that it sends. A fetch
+without a session is handled as a session that ends with its request.
 
 | fetch | session, epoch | queues |
 |---|---|---|
 | without a session | 0, -1 | all |
 | the first | 0, 0; the answer names the session | all |
-| the next ones | its number; 1, 2, 3, … | new ones, those read from elsewhere; those to forget |
+| the next ones | its number; 1, 2, 3, … | new or read from another offset; to forget |
 | the last | its number, -1 | - |
 
-A queue of a session is *marked*, so the next look goes there, or it *rests*: the session has all
-that is there, and is registered (`Fetches`) so that news of the queue marks it.
+A queue of a session is *marked* or it *rests*. The next look reads the marked queues. A queue rests
+when the session has all its messages; a new batch marks it (`Fetches`).
 
 Invariants:
 - One request of a session is open at a time. As a connection delivers in order, node and client
   agree about the offsets after each answer.
 - A queue that is answered with an error has left the session.
-- A session ends with its connection. Those kept are bounded: for each connection, and over the
-  node. At the node's bound, sessions that were idle for `IDLE_SECONDS` are forgotten, the oldest
-  first; their clients are told so and begin others. Beyond, a session lasts for one request, and
-  the client sends all its queues again.
-- What a session that is not kept takes counts among the bytes of its request.
+- A session ends with its connection. Sessions are bounded, for each connection and over the node.
+  At the node's bound, sessions that were idle for `IDLE_SECONDS` are forgotten, the oldest first;
+  their clients get `UNKNOWN_SESSION` and begin others. If that is not enough, a new session ends
+  with its request, and the client sends all its queues again.
+- The memory of a session that is not kept counts among the bytes of its request.
 
 Sources: Kafka's incremental fetch sessions (KIP-227).
 """
@@ -50,13 +50,13 @@ from .connection import Connection
 from .timers import Timer
 
 SESSIONS_MAX = 1024
-"""Sessions of one connection: consumers of one client, each with one at each leader."""
+"""Sessions of one connection: each consumer of a client has one at each leader."""
 CONNECTION_QUEUES_MAX = 64 * 1024
 """Queues in all sessions of one connection."""
 QUEUES_LEAST = 2
-"""A session counts as this many queues at least: by itself it takes about 550 bytes."""
+"""A session counts as this many queues at least: an empty one takes about 550 bytes."""
 QUEUE_BYTES = 768
-"""What a queue of a session takes, at the most: measured, see decision 0030."""
+"""Memory of one queue of a session, at most: measured, see decision 0030."""
 IDLE_SECONDS = 120.0
 """A session without an open request for this long gives way to another: Kafka's
 `MinIncrementalFetchSessionEvictionMs`. A consumer that reads has a request open nearly always."""
@@ -84,34 +84,34 @@ class FetchSession:
 
     def __init__(self, connection: Connection, request: Fetch, number: int) -> None:
         self.connection = connection
-        """Who asks."""
+        """The consumer's connection."""
         self.number = number
-        """What names it on its connection; 0: it lasts for one request."""
+        """Name of the session on its connection; 0: the session ends with its request."""
         self.epoch = 0
         """The epoch of the next request."""
         self.consumer_group = request.consumer_group
-        """Who reads; empty if nobody's filter counts."""
+        """The group whose filter applies; empty: no filter applies."""
         self.subscribed = request.subscribed
-        """The version of the subscription that the log must know first."""
+        """Version of the subscription that the log must have before the request is answered."""
         self.correlation: int | None = None
-        """The open request; None: there is none."""
+        """The open request; None: no request is open."""
         self.bytes_max = 0
-        """What the open request may be answered with."""
+        """Bytes of the open request's answer, at most."""
         self.is_reading = False
-        """True while its answer is being read from disk."""
+        """True while the answer is read from disk."""
         self.timer: Timer | None = None
         """The end of the open request's wait."""
         self.counted = 0
-        """Its queues as they count against the bounds."""
+        """Queues that this session counts for in the bounds."""
         self.offsets: dict[int, int] = {}
-        """Queue → the offset from which on it is read."""
+        """Queue → the next offset to read."""
         self.marked: dict[int, None] = {}
-        """Queues that may have something; those that were not looked at for longest come first."""
+        """Queues that may have messages, the one whose last look is oldest first."""
         self.reached: dict[int, int] = {}
-        """Queue with a filter → the offset before which nothing matches."""
+        """Queue with a filter → the offset before which no message matches."""
         self.numbers: dict[int, int] = {}
-        """Queue → the number of the group's subscription as it was last looked at; 0: it has none,
-        -1: the log does not know it yet."""
+        """Queue → number of the group's subscription at the last look; 0: the group has none,
+        -1: the log does not have the subscription yet."""
 
     @property
     def is_waiting(self) -> bool:
@@ -127,7 +127,7 @@ class FetchSession:
         self.marked[queue] = None
 
     def remove(self, queue: int) -> None:
-        """Read a queue no more."""
+        """Stop reading a queue."""
         self.offsets.pop(queue, None)
         self.marked.pop(queue, None)
         self.reached.pop(queue, None)
@@ -159,7 +159,7 @@ class FetchSessions:
         self._end = end
         self._kept: dict[Connection, dict[int, FetchSession]] = {}
         self._open: dict[Connection, dict[int, FetchSession]] = {}
-        # Those that are kept and have no open request → since when; the oldest comes first.
+        # Kept sessions without an open request → since when; the oldest comes first.
         self._idle: dict[FetchSession, float] = {}
         self.queues = 0
         """Queues in all sessions that are kept, `QUEUES_LEAST` for each of them at the least."""
@@ -208,7 +208,7 @@ class FetchSessions:
         return list(found)
 
     def count(self, session: FetchSession) -> None:
-        """Its queues changed: beyond the bounds the session is not kept."""
+        """Count the session's queues again; beyond the bounds the session is not kept."""
         queues = max(QUEUES_LEAST, len(session.offsets))
         if not session.number:
             _charge(session)
@@ -221,13 +221,13 @@ class FetchSessions:
                 self.release(session)
 
     def answered(self, session: FetchSession, correlation: int) -> None:
-        """The request is not open any more."""
+        """Note that the request is closed."""
         _remove(self._open, session.connection, correlation)
         if session.number:
             self._idle[session] = trio.current_time()
 
     def release(self, session: FetchSession) -> None:
-        """It ends with the request that is open, if one is."""
+        """Keep the session no longer: it ends now, or with its open request."""
         if session.number:
             self._count(session, 0)
             _remove(self._kept, session.connection, session.number)
@@ -236,7 +236,7 @@ class FetchSessions:
             _charge(session)
 
     def _idle_for_long(self) -> FetchSession | None:
-        """The session that was idle for longest, if that is long enough to forget it."""
+        """The session that has been idle for longest, if for `IDLE_SECONDS` at least."""
         oldest = next(iter(self._idle), None)
         is_long = oldest is not None and self._idle[oldest] <= trio.current_time() - IDLE_SECONDS
         return oldest if is_long else None

@@ -1,15 +1,16 @@
 """Reading queues: answers at once, from memory or from disk, or when the next batch commits.
 
-A fetch belongs to a session (`fetch_sessions`), which knows queues and offsets. What is there is
-answered: recent batches from the cache, older ones by large reads on the reading thread. A queue
-with nothing more *rests*: the session is registered under it, the apply of a batch marks the queue
-in the sessions that are, once per pump, and a look goes to marked queues alone. Nothing polls.
+A fetch belongs to a session (`fetch_sessions`), which knows queues and offsets. Batches that are
+there are answered at once: recent ones from the cache, older ones by large reads on the reading
+thread. A queue without further batches *rests*: the session is registered under it. The apply of a
+batch marks the queue in the registered sessions, once per pump, and a look reads marked queues
+alone. Nothing polls.
 
-A session may name a consumer group that has subscribed to the topic. Then batches that hold nothing
-for it are passed over without reading them (`matching`), the others come with a mask, and `next`
-says how far the answer goes. Such a session is registered under its queue *and group*, and its
-queue is marked by a batch of which the group wants something; when the wait of a fetch ends, it is
-told what it has passed over.
+A session may name a consumer group that has subscribed to the topic. Then the
+node passes over batches without a match, unread (`matching`), sends the others with a mask, and
+`next` is the offset that the answer has reached. Such a session is registered under its queue *and
+group*, and a batch with a match marks its queue; when the wait of a fetch ends, the answer moves
+the offsets over the batches that were passed over.
 
 Invariants:
 - Each queue of a session is either marked or registered.
@@ -136,7 +137,7 @@ class Fetches:
         self._on_error = on_error
         queues_max = limits.fetch_session_queues_max
         self.sessions = FetchSessions(queues_max=queues_max, end=self._end)
-        """What each consumer reads, and how far it came."""
+        """The queues and offsets of each consumer."""
         # Where sessions rest, in the order in which they came: a set's changes from run to run.
         self._parked: dict[int, dict[FetchSession, None]] = {}
         # Those with a filter: queue → consumer group → sessions.
@@ -274,7 +275,7 @@ class Fetches:
                 self._end(session)
 
     def _end(self, session: FetchSession) -> None:
-        """Nothing is read for it any more."""
+        """Read nothing more for a session."""
         self.sessions.release(session)
         for queue in session.offsets:
             self._unregister(session, queue)
@@ -387,7 +388,7 @@ class Fetches:
         return True
 
     def _find(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
-        """What a queue has for a session."""
+        """Batches of a queue for a session."""
         if session.consumer_group and self._note_filter(session, queue, source):
             return self._find_filtered(session, queue, source)
         session.reached.pop(queue, None)
@@ -406,7 +407,7 @@ class Fetches:
         return is_early or number != 0
 
     def _find_filtered(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
-        """What a queue has for a consumer group with a filter."""
+        """Batches of a queue for a consumer group with a filter."""
         offset = session.offsets[queue]
         reached = session.reached.setdefault(queue, offset)
         if session.numbers[queue] == -1:

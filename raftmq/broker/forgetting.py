@@ -1,12 +1,19 @@
-"""Deleted consumer groups: what a data group still keeps under their names, and when all have done.
+"""Deleted consumer groups: data groups forget their offsets, and the catalog then forgets them.
 
     catalog: deleted at 40 ──> leader of a data group: ForgetOffsets, a part in each record
                            ──> FORGET_GROUP: answered when the machine has come to 40
     all data groups have come to 40 ──> leader of the system group: PruneDeletions(40)
 
+A member of a later group with that name may claim its queues before. The claim waits, or the later
+group would begin where the deleted one was.
+
+    claim of a queue, epoch 60 ──> "try again", and the deletion 40 is proposed
+    the same claim, repeated   ──> granted, and nothing is committed
+
 Invariants:
-- A record names so many names, and so many rows behind them, that applying it holds no loop for
-  long; the catalog's order of deletions is kept.
+- What a member commits or claims follows all deletions of its group's name before its epoch.
+- A record has at most `NAMES_MAX` names with about `ROWS_MAX` rows, so that applying it does not
+  hold the loop for long; records keep the catalog's order of deletions.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +25,7 @@ from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.deletions import Deletion, PruneDeletions
 from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.offsets import ForgetOffsets, Offsets
+from raftmq.pop.offsets import CommitOffsets, ForgetOffsets, Offsets
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import ForgetGroup
 from raftmq.wire.frame import Frame
@@ -42,7 +49,7 @@ RETRY_MS = 20
 
 
 class Service(Protocol):
-    """What is needed of the node."""
+    """The part of the node that the handler uses."""
 
     @property
     def catalog(self) -> Catalog:
@@ -93,6 +100,36 @@ class Forgetting:
         group.propose(Kind.COMMANDS, encode_commands([command]), ticket, is_upkeep=True)
 
 
+def forget_first(catalog: Catalog, group: Group, command: CommitOffsets) -> ErrorReply | None:
+    """Why a commit of an owner must be sent again: a deletion before it is carried out first. None:
+    the commit may be proposed. A plain commit names no epoch, so it waits for no deletion."""
+    epoch = max(command.epochs, default=0)
+    if not epoch:
+        return None
+    assert isinstance(group.machine, PartitionMachine)
+    offsets = group.machine.offsets
+    # Epochs are indexes of the catalog's log: this node may not have heard of a deletion before.
+    if catalog.applied >= epoch:
+        forgotten = offsets.forgotten
+        if all(not forgotten < at < epoch for at in _deletions(catalog, command.consumer_group)):
+            return None
+        part = next_part(catalog, offsets) if group.is_current else None
+        if part is not None:
+            ticket = Callback(lambda _: None, lambda _: None)
+            group.propose(Kind.COMMANDS, encode_commands([part]), ticket, is_upkeep=True)
+    message = "an earlier consumer group with this name is not forgotten yet"
+    return ErrorReply("unavailable", message, group=group.number, retry_ms=RETRY_MS)
+
+
+def _deletions(catalog: Catalog, name: str) -> Iterator[int]:
+    """Indexes of the deletions that take what is kept under a name, of a group or an instance."""
+    of_group, separator, _ = name.rpartition("@")
+    for each in (name, of_group if separator else ""):
+        deletion = catalog.deletions.find(each)
+        if deletion is not None and (each == name or deletion.has_instances):
+            yield deletion.index
+
+
 def next_part(catalog: Catalog, offsets: Offsets) -> ForgetOffsets | None:
     """The next record for a data group's log; None: it has carried out all deletions that this
     node's catalog knows of."""
@@ -123,7 +160,8 @@ def _names(deletion: Deletion, offsets: Offsets) -> Iterator[str]:
 
 
 async def find_done(node: "Node") -> PruneDeletions | None:
-    """What the catalog need not keep any more; None: all of it, as far as nodes answer in time.
+    """The deletions that all data groups have carried out; None: there are none, by the answers of
+    the nodes that answer in time.
 
     Cancelling leaves nothing behind.
     """

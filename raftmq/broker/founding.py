@@ -9,7 +9,9 @@ committed record could be missing from every majority. So a blank folder asks be
 | all founders: "never seen" | the cluster is being founded, or this node never spoke | it founds |
 | the system group's leader: "never seen", to a node that joins | nothing counts on it | it joins |
 | somebody: "known under another name" | this disk was wiped, or swapped | it asks for that place |
+| a guest of a founder: the same | the cluster was founded before | it founds nothing, and waits |
 | the leader: "you have that place" | the old folder is fenced off | it re-enters |
+| others: "you have that place" | it stopped before it noted that | it waits for the leader |
 | the leader: "you cannot have it" | the node leaves, or left | it stops and says so |
 | others are missing | cannot be told apart | it waits, and says for what |
 
@@ -20,16 +22,23 @@ does not answer. So each group needs a majority without the node, and two wiped 
 for ever: what only they held is lost, and no program may say that it was nothing.
 
 The leader's word is enough because the catalog names each node's folder, and a group takes a node
-in only after that. The nodes that the settings of one that joins name may be gone for good.
+in only after that. The nodes that the settings name may know the leader without being it, and some
+may be gone for good: as long as no leader answers, their tables tell whom to ask as well (`links`).
 
 Invariants:
+- Only members are believed, no guests (`links`): a wrong answer could end the node, or let it in. A
+  guest that knows a founder by another folder has that founder found nothing: nodes that joined
+  later are guests of founders that all lost their folders.
+- A founder whose catalog has no topic yet ends when a guest knows it by another folder: the guest
+  may come after the founding. So long no message was acknowledged here.
 - A blank folder's name is durable before anybody hears it: a restart while it waits keeps it.
 - A place is taken only from the folder that the asking one was told of, and not as long as the
   leader reaches a process that has it, or a group has no leader without it: a folder that is the
   only hope of a group is never fenced off.
 
 Left out: proving that the old folder is lost. One that is only out of reach is fenced off as well,
-and stops when it meets any other node.
+and stops when it meets any other node. Founders that all lost their folders at once, and meet no
+node that joined later before their new cluster has a topic: no node here remembers the other one.
 
 Sources: openraft's documentation on blank nodes; Viewstamped Replication Revisited (2012) §4.3.
 """
@@ -46,6 +55,7 @@ from raftmq.log.faults import LogFault
 from raftmq.log.record import Kind
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, RenewNode
 from raftmq.pop.commands import encode_commands
+from raftmq.pop.replicas import GENERATION_MAX
 from raftmq.pop.results import Refused, Result
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
@@ -71,6 +81,10 @@ PATIENCE_TIMEOUTS = 2
 its majority has found that out by then, and leads no more."""
 
 
+class FoundedBefore(LogFault):
+    """The cluster was founded before this folder, and lives on beside it or waits."""
+
+
 class KnownOtherwise(LogFault):
     """The node was known under another incarnation, whose place this folder cannot have."""
 
@@ -94,14 +108,19 @@ async def wait_allowed(node: "Node") -> int:
     Cancelling and errors as in `wait_admitted`.
     """
     question = _Question(node)
-    while question.waiting or question.lost or question.is_joining:
-        for link in node.links.all():
+    while question.is_open:
+        knows_leader = False
+        for link in node.links.members():
             reply = await _ask(node, link, replaces=question.replaces)
-            generation = question.take(link.peer.id, reply) if reply is not None else None
-            if generation is not None:
-                return generation
-        node.waits_for = question.described()
-        if question.waiting or question.lost or question.is_joining:
+            if reply is not None:
+                knows_leader |= reply.is_latest
+                generation = question.take(link.peer.id, reply)
+                if generation is not None:
+                    return generation
+        node.waits_for = question.described() + node.links.advice
+        if question.is_open and not knows_leader:
+            await node.links.introduce()
+        if question.is_open:
             await trio.sleep(ASK_SECONDS)
     return 0
 
@@ -111,6 +130,7 @@ class _Question:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self._objections = node.links.objections
         founders = {peer.id for peer in node.settings.node.peers}
         self.is_joining = not founders
         """True if the cluster was founded without this node."""
@@ -120,6 +140,11 @@ class _Question:
         """The name under which somebody knew this node, if it was not this folder's."""
         self._asks_at = 0.0
         self._refusal = ""
+
+    @property
+    def is_open(self) -> bool:
+        """True while another node has to be asked."""
+        return bool(self.waiting or self.lost or self.is_joining or self._objections)
 
     @property
     def replaces(self) -> str:
@@ -145,7 +170,8 @@ class _Question:
             return reply.generation
         elif reply.is_latest and self.is_joining and not self.lost:
             return 0
-        else:
+        elif not reply.generation:
+            # Not if it has heard that this folder re-entered: then the leader tells it so, too.
             self.waiting.discard(peer)
         return None
 
@@ -160,7 +186,54 @@ class _Question:
             )
         if self.is_joining:
             return "its data folder is blank: it waits for the leader of the system group"
-        return f"its data folder is blank: it waits for the word of nodes {sorted(self.waiting)}"
+        if self.waiting:
+            return (
+                f"its data folder is blank: it waits for the word of nodes {sorted(self.waiting)}"
+            )
+        return f"its data folder is blank: {_objection(self._node)}"
+
+
+async def ask_guest(node: "Node", link: PeerLink) -> None:
+    """Ask a node that only said Hello whether it knows this founder by another folder: then the
+    cluster was founded before. A stranger that lies keeps a founder waiting, or ends one that has
+    no topic; no message is lost by either. Cancelling leaves nothing behind."""
+    if not node.settings.node.peers:
+        return
+    if SYSTEM_GROUP in node.groups and not _may_have_founded_again(node):
+        return
+    reply = await _ask(node, link, replaces="", joins=False)
+    if reply is None or reply.known_incarnation in ("", node.incarnation) or reply.generation:
+        return
+    node.links.note_objection(link.peer.id, reply.known_incarnation)
+    heed_objections(node)
+
+
+def heed_objections(node: "Node") -> None:
+    """End a founder of which guests say that the cluster was founded before, if it has no topic in
+    all that its log proves to be committed."""
+    if node.links.objections and _may_have_founded_again(node):
+        system = node.groups[SYSTEM_GROUP]
+        if system.machine.applied == system.raft.status().hard_state.commit:
+            node.fail(
+                FoundedBefore(f"this folder founded the cluster a second time: {_objection(node)}")
+            )
+
+
+def _may_have_founded_again(node: "Node") -> bool:
+    """True if this node carries the first member that it ever was, in a catalog without topics. A
+    replica that is filled by a leader has another member id."""
+    system = node.groups.get(SYSTEM_GROUP)
+    return system is not None and system.raft.id == node.id and not node.catalog.topics
+
+
+def _objection(node: "Node") -> str:
+    others = ", ".join(f"node {n} as {name}" for n, name in sorted(node.links.objections.items()))
+    return (
+        f"the cluster was founded before, as nodes that joined it know node {node.id} by another "
+        f"folder ({others}). If that folder is lost, start this node with a blank folder and "
+        "`join` in place of `peers`, which names those nodes; if that cluster is given up, stop "
+        "its nodes"
+    )
 
 
 def _patience_seconds(node: "Node") -> float:
@@ -239,9 +312,13 @@ def _is_up(node: "Node", number: int, incarnation: str) -> bool:
     return number == node.id or (link is not None and link.incarnation == incarnation)
 
 
-async def _ask(node: "Node", link: PeerLink, *, replaces: str) -> ProbeReply | None:
-    """What a peer knows of us; None if it does not say."""
-    probe = Probe(node.id, node.incarnation, joins=True, replaces=replaces)
+async def _ask(
+    node: "Node", link: PeerLink, *, replaces: str, joins: bool = True
+) -> ProbeReply | None:
+    """A peer's answer to our probe; None if it gives none in time, or one that cannot be true."""
+    probe = Probe(node.id, node.incarnation, joins=joins, replaces=replaces)
     with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
-        return await link.ask(FrameKind.PROBE, probe, ProbeReply)
+        reply = await link.ask(FrameKind.PROBE, probe, ProbeReply)
+        if 0 <= reply.generation <= GENERATION_MAX:
+            return reply
     return None

@@ -111,6 +111,8 @@ class Machine(Protocol):
     """Comparable between replicas at the same index."""
     log_start: int
     """The first index that retention keeps."""
+    record_version: int
+    """Of the records that are proposed, and the newest that `apply` takes."""
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`."""
@@ -425,9 +427,10 @@ class Group:
             del waiting[:count]
 
     def _propose(self, items: list[tuple[int, bytes, Ticket]]) -> None:
+        version = self.machine.record_version
         try:
             first = self.raft.propose(
-                [(kind, payload) for kind, payload, _ in items], now=self._host.now_ms()
+                [(kind, payload, version) for kind, payload, _ in items], now=self._host.now_ms()
             )
         except ProposalDropped as dropped:
             error = self._refusal_of(dropped)

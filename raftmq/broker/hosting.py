@@ -13,6 +13,7 @@ code as when it was new.
 Invariants:
 - Rot does not keep a replica from being opened: what can be mended will be, and a log that had to
   be cut makes its member abstain (`repair`).
+- A lone node cuts nothing: it holds the only copy, and says so.
 - A replica whose folder holds nothing and which is not a founder has no members, so it never
   campaigns; it waits for a leader that was told to add it.
 """
@@ -28,7 +29,7 @@ from raftmq.errors import CorruptRecord
 from raftmq.log.cache import LogCache
 from raftmq.log.cutting import cut
 from raftmq.log.faults import LogFault, RotFound
-from raftmq.log.files import LOCK_NAME
+from raftmq.log.files import LOCK_NAME, prepare, publish
 from raftmq.log.index import LogIndex, replay_from
 from raftmq.log.segment import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, Identity, file_name
 from raftmq.log.snapshot import SnapshotMeta, SnapshotReceiver, encode_snapshot
@@ -57,10 +58,9 @@ class GroupOpener:
         node.world.files.make_folder(_groups_folder(node))
 
     def numbers_on_disk(self) -> list[int]:
-        """The partition groups that have a log."""
+        """The partition groups that have a folder, with a log in it or without."""
         names = self._node.world.files.list(_groups_folder(self._node))
-        numbers = sorted(map(int, filter(str.isdigit, names)))
-        return [number for number in numbers if self.has_log(number)]
+        return sorted(map(int, filter(str.isdigit, names)))
 
     def has_log(self, number: int) -> bool:
         """Does a group's folder hold a log? Ends what a crash may have left of deleting one."""
@@ -104,30 +104,61 @@ class GroupOpener:
         `LogStore.open`.
         """
         node = self._node
-        identity = log_identity(node, number)
-        settings = LogSettings(segment_bytes=node.settings.log.segment_bytes)
-        folder = group_folder(node, number)
-        files = node.world.files
-        store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
-        for fault in recovered.rotten:
-            node.repairs.found(fault)
-        is_new = bool(founders) and recovered.last_index == 0
-        if is_new:
-            _found(node, store, identity, founders)
-            store.close()
-            store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
+        is_new = False
         try:
+            store, recovered = self._open_store(number)
+            is_new = bool(founders) and recovered.last_index == 0
+            if is_new:
+                _found(node, store, log_identity(node, number), founders)
+                store.close()
+                store, recovered = self._open_store(number)
             machine, conf_state = _restored(number, store)
         except RotFound as fault:
-            store.close()
-            cut(files, folder, fault)
-            store, recovered = LogStore.open(files, folder, settings, identity, mends=True)
+            store, recovered = self._open_again(number, member, fault)
             machine, conf_state = _restored(number, store)
+        for rotten in recovered.rotten:
+            node.repairs.found(rotten)
         group = self._assemble(number, member, store, recovered, machine, conf_state)
+        if recovered.snapshot_fault is not None:
+            node.repairs.found_snapshot(group, recovered.start.index, recovered.snapshot_fault)
         if group.is_alone or (is_new and founders[0] == node.id):
             # Nobody else can lead, or one is as good as another: no need to wait for a timeout.
             group.raft.campaign()
         return group
+
+    def _open_store(self, number: int) -> tuple[LogStore, Recovered]:
+        node = self._node
+        return LogStore.open(
+            node.world.files,
+            group_folder(node, number),
+            LogSettings(segment_bytes=node.settings.log.segment_bytes),
+            log_identity(node, number),
+            mends=True,
+            cuts=not _is_only_copy(node),
+        )
+
+    def _open_again(self, number: int, member: int, fault: RotFound) -> tuple[LogStore, Recovered]:
+        """Open a log that rot kept from being opened, or its machine from being restored."""
+        node, folder = self._node, group_folder(self._node, number)
+        founding = file_name(FOUNDING_INDEX, SNAPSHOT_SUFFIX)
+        if not _is_only_copy(node):
+            if not fault.file.endswith(SNAPSHOT_SUFFIX):
+                raise fault
+            # No snapshot restores the machine: the log is filled by the leader.
+            cut(node.world.files, folder, fault)
+        elif fault.file == f"{folder}/{founding}" and member == node.id:
+            # The founding state is known: an empty machine, and this member.
+            parts = _founding_snapshot(log_identity(node, number), [node.id])
+            prepare(node.world.files, folder, founding, parts).close()
+            publish(node.world.files, folder, founding)
+        else:
+            raise RotFound(
+                f"{fault.message}. This node holds the only copy, so nothing was changed. Put the "
+                "folder back from a backup; `raftmq inspect` shows what can be read of it",
+                file=fault.file,
+                position=fault.position,
+            ) from fault
+        return self._open_store(number)
 
     def _assemble(
         self,
@@ -236,13 +267,24 @@ def log_identity(node: "Node", number: int) -> Identity:
     return Identity(node.settings.node.cluster, node.id, number)
 
 
-def _found(node: "Node", store: LogStore, identity: Identity, founders: list[int]) -> None:
-    """Begin a log with the founding snapshot."""
+def _is_only_copy(node: "Node") -> bool:
+    """Whether no other node was ever beside this one."""
+    own = node.settings.node
+    is_single = all(peer.id == own.id for peer in own.peers) and not own.join
+    return is_single and not node.acquaintances.is_anyone_known
+
+
+def _founding_snapshot(identity: Identity, founders: list[int]) -> list[bytes]:
     conf_state = ConfState(voters=tuple(sorted(founders)))
     machine: Machine = Catalog() if identity.group == SYSTEM_GROUP else PartitionMachine()
     machine.applied = FOUNDING_INDEX
     meta = log_meta(ConsensusMeta(FOUNDING_INDEX, 1, conf_state, 0, 0), machine.state_version)
-    data = b"".join(encode_snapshot(identity, meta, machine.snapshot()))
+    return encode_snapshot(identity, meta, machine.snapshot())
+
+
+def _found(node: "Node", store: LogStore, identity: Identity, founders: list[int]) -> None:
+    """Begin a log with the founding snapshot."""
+    data = b"".join(_founding_snapshot(identity, founders))
     receiver = SnapshotReceiver(
         node.world.files,
         group_folder(node, identity.group),
@@ -256,12 +298,13 @@ def _found(node: "Node", store: LogStore, identity: Identity, founders: list[int
 
 
 def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
+    """The machine and the members by a snapshot. Raises `RotFound`, with the store closed."""
     if not store.snapshots:
         machine: Machine = Catalog() if number == SYSTEM_GROUP else PartitionMachine()
         return machine, ConfState()
     # What stands in segments without an index file must be applied again, to be placed again.
     low = replay_from(store.layout)
-    damaged: RotFound | None = None
+    damaged: dict[int, RotFound] = {}
     for meta in reversed(store.snapshots):
         if meta.index >= low:
             continue
@@ -269,11 +312,13 @@ def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
             state = store.open_snapshot(meta.index).state()
         except CorruptRecord as error:
             # An older one does as well: more is applied again.
-            name = file_name(meta.index, SNAPSHOT_SUFFIX)
-            damaged = RotFound(str(error), file=name, position=error.position)
-            if meta.index != store.first_index - 1:
-                store.drop_snapshot(meta.index)
+            path = store.path_of_snapshot(meta.index)
+            damaged[meta.index] = RotFound(str(error), file=path, position=error.position)
             continue
+        # Not before one is found: the only copy of a log is left as it is.
+        for index in damaged:
+            store.lose_snapshot(index)
         return restore_machine(number, state), decode_conf_state(meta.conf_state)
-    assert damaged is not None, f"no snapshot before record {low}"
-    raise damaged
+    assert damaged, f"no snapshot before record {low}"
+    store.close()
+    raise damaged[min(damaged)]

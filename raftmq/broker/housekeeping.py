@@ -9,23 +9,61 @@ Invariants:
 - A full disk puts it off; any other fault stops the node.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from raftmq.log.builder import Placement, SegmentBuilder
 from raftmq.log.faults import DiskFull
-from raftmq.log.index_file import SegmentIndex
+from raftmq.log.index_file import IndexDamaged, SegmentIndex
 from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.segment import Link
+from raftmq.log.traces import Touch
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Appended, Result
 
 from .disk import DiskLoop
-from .group import Group
+from .group import Group, Machine
 from .world import Worker
 
 if TYPE_CHECKING:
     from .node import Node
+
+
+class Noting(Protocol):
+    """Where it is noted what the machine says of records: see `LogIndex`."""
+
+    def place(self, placement: Placement, timestamp: int) -> None:
+        """Where a batch was placed."""
+
+    def add_keys(self, index: int, key_hashes: bytes) -> None:
+        """The hashes of its messages' keys."""
+
+    def add_touches(self, index: int, number: int, touches: Sequence[Touch]) -> None:
+        """Acts of a record on messages of an attachment."""
+
+
+def note(
+    index: Noting, machine: Machine, records: Sequence[Record], results: Sequence[list[Result]]
+) -> set[int]:
+    """Index records that a machine has just applied; the queues that got batches."""
+    touched = set()
+    for record, result in zip(records, results, strict=True):
+        if record.kind != Kind.BATCH:
+            continue
+        appended = result[0]
+        if not isinstance(appended, Appended) or appended.duplicate:
+            continue
+        queue, base, count, _, _, hashes_at = appended
+        index.place(Placement(queue, base, count, record.index), record.timestamp)
+        touched.add(queue)
+        if hashes_at:
+            start = HEADER_BYTES + hashes_at
+            index.add_keys(record.index, record.encoded[start : start + 4 * count])
+    if isinstance(machine, PartitionMachine):
+        for at, number, touches in machine.serving.take_traced():
+            index.add_touches(at, number, touches)
+    return touched
 
 
 class Housekeeping:
@@ -41,22 +79,7 @@ class Housekeeping:
         self, group: Group, records: list[Record], results: list[list[Result]], touched: set[int]
     ) -> None:
         """Index applied records; the queues that got batches are added to `touched`."""
-        index = group.index
-        for record, result in zip(records, results, strict=True):
-            if record.kind != Kind.BATCH:
-                continue
-            appended = result[0]
-            if not isinstance(appended, Appended) or appended.duplicate:
-                continue
-            queue, base, count, _, _, hashes_at = appended
-            index.place(Placement(queue, base, count, record.index), record.timestamp)
-            touched.add(queue)
-            if hashes_at:
-                start = HEADER_BYTES + hashes_at
-                index.add_keys(record.index, record.encoded[start : start + 4 * count])
-        if isinstance(group.machine, PartitionMachine):
-            for at, number, touches in group.machine.serving.take_traced():
-                index.add_touches(at, number, touches)
+        touched |= note(group.index, group.machine, records, results)
         self._seal(group)
         self._trim(group)
 
@@ -74,12 +97,13 @@ class Housekeeping:
         self._worker.submit(lambda: [store.mark_idle() for store in stores], done)
 
     def check_space(self) -> None:
-        """Find out how much space is left, as others may take some and give some back; and share
-        out the memory for recent records."""
+        """Find out how much space is left, as others may take some and give some back; share out
+        the memory for recent records, and seal what could not be sealed when it was applied."""
         own = self._node.settings
         share = max(1, own.limits.cache_bytes_max // max(1, len(self._node.groups)))
         for group in self._node.groups.values():
             group.cache.resize(min(own.log.cache_bytes, share))
+            self._seal(group)
         self._worker.submit(self._node.space.measure, self._checked)
 
     def _checked(self, free: int | None, error: BaseException | None) -> None:
@@ -104,7 +128,7 @@ class Housekeeping:
     ) -> None:
         if sealed is not None:
             group.index.sealed(sealed)
-        elif isinstance(error, DiskFull):
+        elif isinstance(error, DiskFull | IndexDamaged):
             group.index.seal_failed(builder)
         else:
             assert error is not None

@@ -1,17 +1,17 @@
 """Who a data folder belongs to: cluster, node, and the folder's own random name.
 
 `node.json` is written when the folder is first used, and again when the cluster has let the node
-take part (`founding`). The *incarnation* is a random name of the folder: if a disk is wiped, the
+take part (`founding`); it has a checksum, as a folder of another name is another member.
+The *incarnation* is a random name of the folder: if a disk is wiped, the
 node comes back with another one, and the rest of the cluster can tell that this is not the member
 whose votes and acks it counted. The same is known of each group's log by itself (`replicas`).
 """
 
-import json
-from pathlib import PurePosixPath
 from random import Random
 
 import msgspec
 
+from raftmq.log import checked_json
 from raftmq.log.faults import LogFault
 from raftmq.log.files import FileSystem
 
@@ -66,14 +66,18 @@ def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity
         WrongFolder: the folder is another node's or cluster's, of a newer format, or it re-entered
             under software whose member ids had another form.
     """
-    if FILE not in files.list(folder):
-        return None
-    path = _path(folder)
-    text = _read(files, path)
     try:
-        identity = msgspec.json.decode(text, type=Identity)
+        fields = checked_json.read(files, folder, FILE)
+        if fields is None:
+            return None
+        # The process that wrote the file may have been killed before the name was durable.
+        files.sync_folder(folder)
+        identity = msgspec.convert(fields, Identity, strict=False)
     except ValueError as error:
-        raise WrongFolder(f"{path} cannot be read: {error}") from error
+        raise WrongFolder(
+            f"{folder}/{FILE} cannot be read: {error}. It says whose folder this is: put back a "
+            "copy, or start the node with a blank folder, which the others fill"
+        ) from error
     if identity.format > FORMAT:
         raise WrongFolder(f"{folder} has format {identity.format}; this software knows {FORMAT}")
     if (identity.cluster, identity.node) != (cluster, node):
@@ -83,7 +87,7 @@ def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity
         )
     # Before there were replica generations, a member's id had the node's generation in their bits:
     # opened under today's id, this node is in no group's membership and would only look alive.
-    if identity.generation and "replicas" not in msgspec.json.decode(text):
+    if identity.generation and "replicas" not in fields:
         raise WrongFolder(
             f"node {node} has re-entered under older software, and its member ids have another "
             f"form since: {folder} cannot be taken over as it is. What to do: docs/operations.md, "
@@ -94,24 +98,4 @@ def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity
 
 def save(files: FileSystem, folder: str, identity: Identity) -> None:
     """Write the identity of a folder; durable on return."""
-    path = _path(folder)
-    file = files.create(path + ".new")
-    try:
-        file.append([json.dumps(msgspec.to_builtins(identity), indent=2).encode() + b"\n"])
-        file.datasync()
-    finally:
-        file.close()
-    files.rename(path + ".new", path)
-    files.sync_folder(folder)
-
-
-def _path(folder: str) -> str:
-    return str(PurePosixPath(folder) / FILE)
-
-
-def _read(files: FileSystem, path: str) -> bytes:
-    file = files.open(path)
-    try:
-        return file.pread(file.size(), 0)
-    finally:
-        file.close()
+    checked_json.write(files, folder, FILE, msgspec.to_builtins(identity, str_keys=True))

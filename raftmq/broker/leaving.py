@@ -51,7 +51,7 @@ async def _nodes_that_may_lead(node: "Node") -> set[int]:
 
     with trio.move_on_after(CHECK_SECONDS):
         async with trio.open_nursery() as nursery:
-            for link in node.links.all():
+            for link in node.links.members():
                 nursery.start_soon(ask, link)
     return found
 

@@ -13,16 +13,29 @@ A node that joins says in its `Hello` where it is, and is linked back as a *gues
 names it yet. So does any stranger, who may name an address that is not its own: guests are few,
 must know the cluster's name, and are linked for as long as their own connection lasts.
 
+*Members* are believed: the nodes that the settings or this node's catalog name. A node without a
+catalog, or with an old one, may know none of the nodes that lead today. It asks its members for
+their tables, and the nodes of the newest table are members from then on (`introduce`):
+
+    settings: 1, 2, 3     table of 2: 2, 4, 5     table of 5, newer: 4, 5, 6     leader: 6
+
+A member that says Hello from another address than the one known here has this node ask the members
+for their tables: the member moved while this node was down, or the member's settings are wrong.
+
 Invariants:
-- There is one link to each node that the settings or the catalog named, and to guests, and none to
-  this node itself; a node that was removed from the cluster loses its link.
+- There is one link to each node that the settings, the catalog or a member's table named, and to
+  guests, and none to this node itself; a node that was removed from the cluster loses its link.
 - No more than `GUESTS_MAX` links lead where only a `Hello` pointed.
-- The word of a guest decides nothing but what a node without a catalog asks at its start: clocks,
-  tables and copies come from members.
+- The word of a guest lets no node in, at the start of a node neither: each member was named by the
+  settings, the catalog, or the table of a member. A guest can have a founder wait, or end one that
+  has no topic yet (`founding`).
+- A link leads to the address in the newest table known here.
 - The word of one peer ends no node: that its data folder was replaced must be confirmed by the
   leader of the system group, over the link to a member.
 
-Left out: proof of who a node is. Whoever answers at a member's address is taken for that member.
+Left out: proof of who a node is. A process that answers at a member's address is taken for that
+member. A member that moved since the newest table within reach: only a restart asks for it where
+the settings say that it is.
 """
 
 from collections import Counter
@@ -35,13 +48,22 @@ import trio
 from raftmq.consensus import Message, MessageKind
 from raftmq.errors import Unavailable
 from raftmq.wire import raft as raft_wire
-from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello, Probe, ProbeReply
+from raftmq.wire.messages import (
+    PROTOCOL,
+    ErrorReply,
+    FrameKind,
+    Hello,
+    NodeView,
+    Probe,
+    ProbeReply,
+)
 
 from .acquaintances import SUPERSEDED, superseded
+from .founding import ask_guest
 from .group import Group, node_of
 from .peers import PeerLink
 from .settings import Peer
-from .views import ANSWER_SECONDS_MAX
+from .views import ANSWER_SECONDS_MAX, ask_all
 
 if TYPE_CHECKING:
     from .node import Node
@@ -52,11 +74,20 @@ CAMPAIGN_SECONDS_MAX = 0.1
 GUESTS_MAX = 8
 """Nodes that are linked back on their own word alone, at most."""
 
+ADVICE = "name some of them in `join`, in place of `peers`"
+"""How a node gets to know a cluster of which its settings name no node that is left."""
+
 CONFIRM_SECONDS = 0.2
 """Pause between two rounds of asking whether this node was replaced: the peers that refuse it cut
 their links again and again."""
 
 CONFIRM_ROUNDS = 10
+
+LOOK_SECONDS = 1.0
+"""Pause between two rounds of asking where a member is: any process may say that one moved."""
+
+FOLDER_CHARACTERS_MAX = 64
+"""Kept of the name that a guest gives to a data folder; those that nodes choose are shorter."""
 
 TURN_SECONDS = 0.1
 """Between the turns of members that campaign when a cluster starts: a vote takes a few syncs."""
@@ -74,9 +105,20 @@ class Links:
         """Open connections by the node that says to be at the other end."""
         self._guests: dict[int, None] = {}
         """Links that a `Hello` alone asked for, oldest first."""
+        self.objections: dict[int, str] = {}
+        """Guests that know this founder by another folder, and that folder's name; `GUESTS_MAX` of
+        them."""
         self._is_confirming = False
+        self._is_looking = False
+        # True: a member may have moved since the members were last asked.
+        self._is_look_due = False
+        self.is_admitted = False
+        """True once this folder has a place of its own: before that another one may have it."""
         # All that a catalog ever named: the founders are in the first one.
         self._listed = {peer.id for peer in node.settings.node.peers}
+        self._told: list[NodeView] = []
+        """The nodes of the newest table that a member told."""
+        self._told_version = 0
 
     def get(self, node: int) -> PeerLink | None:
         """The link to a node; None if there is none."""
@@ -87,17 +129,44 @@ class Links:
         return [self._links[number] for number in sorted(self._links)]
 
     def members(self) -> list[PeerLink]:
-        """Those to nodes that the settings or the catalog name, no guests: what these say counts.
+        """Those to nodes that the settings, the catalog or a member's table name, no guests: what
+        these say counts.
 
-        A leader that this node's catalog does not know yet is left out, too.
+        A leader that this node's catalog does not know yet is left out, until it is introduced.
         """
         return [link for link in self.all() if link.peer.id not in self._guests]
 
+    @property
+    def advice(self) -> str:
+        """Advice to the operator of a node that finds no leader at its start; empty: none."""
+        numbers = [link.peer.id for link in self.members()]
+        if not any(link.is_connected for link in self.members()):
+            reason = f"none of nodes {numbers} is reached"
+        elif self._guests:
+            reason = f"nodes {sorted(self._guests)} say Hello, which none of {numbers} has named"
+        else:
+            return ""
+        return f"; {reason}: if the cluster has other nodes by now, {ADVICE}"
+
+    async def introduce(self) -> None:
+        """Ask the members for their tables, and take in the nodes of the newest as members.
+
+        Whose own table is old may be asked before who knows more: call it again until the node that
+        is looked for answers. Cancelling leaves nothing behind.
+        """
+        views = await ask_all(self._node)
+        newest = max(views.values(), key=lambda view: view.version)
+        # An older table would take links back to addresses of long ago.
+        if newest.version > self._told_version:
+            self._told, self._told_version = newest.nodes, newest.version
+            self.connect()
+
     def connect(self) -> None:
-        """Have a link to each other node that the settings or the catalog name."""
-        own = self._node.settings.node
+        """Have a link to each other node that the settings or the newest table known here name."""
+        own, catalog = self._node.settings.node, self._node.catalog
         peers = {peer.id: peer for peer in (*own.peers, *own.join)}
-        for node in self._node.catalog.nodes.values():
+        is_behind = catalog.version < self._told_version
+        for node in self._told if is_behind else catalog.nodes.values():
             peers[node.id] = Peer(node.id, node.host, node.port)
             self._listed.add(node.id)
         for peer in peers.values():
@@ -127,8 +196,29 @@ class Links:
             self._guests[number] = None
             self._start(Peer(number, hello.host, hello.port))
         elif link is not None and number in self._guests:
-            # Of a node that the catalog names, the catalog says where it is.
             link.move(Peer(number, hello.host, hello.port))
+        elif link is not None and (hello.host, hello.port) != (link.peer.host, link.peer.port):
+            # Any process may say so: where a member is, the newest table says. A leader that moved
+            # while this node was down cannot bring the news, as it gets no answer from here.
+            self._look_up()
+
+    def _look_up(self) -> None:
+        self._is_look_due = True
+        if not self._is_looking:
+            self._is_looking = True
+            self._nursery.start_soon(self._look_while_due)
+
+    async def _look_while_due(self) -> None:
+        while self._is_look_due:
+            self._is_look_due = False
+            await self.introduce()
+            await trio.sleep(LOOK_SECONDS)
+        self._is_looking = False
+
+    def note_objection(self, guest: int, folder: str) -> None:
+        """A guest knows this founder by another folder: it counts until this node is restarted."""
+        if len(self.objections) < GUESTS_MAX:
+            self.objections[guest] = folder[:FOLDER_CHARACTERS_MAX]
 
     def part(self, hello: Hello) -> None:
         """A connection that `meet` was told of is gone: a guest's link goes with its last one."""
@@ -162,11 +252,14 @@ class Links:
     def _is_removed(self, number: int) -> bool:
         """True if the catalog named a node, does not any more, and no group here counts on it.
 
-        A node that the catalog never named may be one that joins, or one that this node's old
-        catalog does not know yet: it may be the very leader that brings the news.
+        A node that no table ever named may be one that joins, or one that this node's old catalog
+        does not know yet: it may be the very leader that brings the news. So may one of a newer
+        table than the catalog.
         """
         catalog = self._node.catalog
-        if number not in self._listed or not catalog.is_bootstrapped or number in catalog.nodes:
+        if number not in self._listed or number in catalog.nodes:
+            return False
+        if not catalog.is_bootstrapped or catalog.version < self._told_version:
             return False
         confs = [group.conf_state for group in self._node.groups.values()]
         return not any(
@@ -207,13 +300,14 @@ class Links:
 
     def _refused(self, reply: ErrorReply) -> None:
         """A peer ended a link, and said why."""
-        if reply.code == SUPERSEDED and not self._is_confirming:
+        if reply.code == SUPERSEDED and self.is_admitted and not self._is_confirming:
             self._is_confirming = True
             self._nursery.start_soon(self._confirm)
 
     async def _confirm(self) -> None:
         """Find out from the leader of the system group whether another folder took this place."""
         for _ in range(CONFIRM_ROUNDS):
+            await self.introduce()
             with trio.move_on_after(ANSWER_SECONDS_MAX):
                 async with trio.open_nursery() as nursery:
                     for link in self.members():
@@ -232,6 +326,8 @@ class Links:
     def _opened(self, peer: int) -> None:
         """A link is open: if nobody leads a group, this may be the first chance to elect."""
         self._node.think()
+        if peer in self._guests:
+            self._nursery.start_soon(ask_guest, self._node, self._links[peer])
         for group in self._node.groups.values():
             if not group.leader and peer in map(node_of, group.conf_state.voters):
                 pause = TURN_SECONDS * (self._turn(group) + self._node.world.random.random() / 2)

@@ -80,7 +80,7 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
 
 
 def next_step(group: Group, wanted: list[int], held: int) -> list[Change] | int:
-    """What the leader of a group does next to get to the wanted members.
+    """The next step of a group's leader towards the wanted members.
 
     Args:
         group: led here.

@@ -21,7 +21,6 @@ Invariants:
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
 import trio
@@ -30,6 +29,7 @@ from raftmq import __version__
 from raftmq.consensus import Message, MessageKind, Snapshot
 from raftmq.errors import Reason
 from raftmq.log.faults import Dropped, LogFault, RotFound
+from raftmq.log.index_file import IndexDamaged
 from raftmq.log.record import Record
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
 from raftmq.pop.machine import PartitionMachine
@@ -69,6 +69,7 @@ from .group import Group, node_of
 from .hosting import GroupOpener
 from .housekeeping import Housekeeping
 from .identity import take_up
+from .key_search import KeySearch
 from .leaving import hand_over
 from .links import Links
 from .popping import Popping
@@ -217,6 +218,8 @@ class Node:
         del self.groups[group.number]
         self._marked.pop(group, None)
         group.retire()
+        self._popping.forget(group)
+        self.releasing.forget(group)
         self._fetches.refuse(self._is_elsewhere)
         self._disk.forget(group)
         self._disk_worker.submit(lambda: self.snapshots.forget(group.number), lambda *_: None)
@@ -236,6 +239,12 @@ class Node:
         if not isinstance(error, Dropped | OSError):
             self.fail(error)
         return ErrorReply("unavailable", f"the log cannot be read here: {error}", retry_ms=200)
+
+    def index_failed(self, group: Group, error: BaseException) -> ErrorReply:
+        """The refusal for a request whose index, or records, cannot be read here."""
+        if isinstance(error, IndexDamaged):
+            return self.repairs.found_index(group, error)
+        return self.read_failed(error)
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""
@@ -272,21 +281,7 @@ class Node:
 
     def fetch_records(self, group: Group, peer: int, low: int, high: int) -> None:
         """Read records back from disk, then call `group.fetched`."""
-        budget = self.settings.raft.message_bytes_max * 4
-
-        def done(records: list[Record] | None, error: BaseException | None) -> None:
-            if error is not None:
-                self.read_failed(error)
-            if records or isinstance(error, Dropped):
-                group.fetched(peer, records or [])
-            elif isinstance(error, RotFound):
-                self.start_soon(self.repairs.lend, group, peer, low, high)
-            else:
-                # Consensus asks again at once, and the answer would be the same.
-                self.repairs.read_again(group, peer)
-
-        high = min(high, group.cache.last_index() + 1)  # what is not durable yet is not on disk
-        self._reader.submit(partial(group.store.read, low, high, budget), done)
+        self.repairs.fetch(group, peer, low, high)
 
     def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
         """Records were applied: place them, wake who waits for them."""
@@ -439,6 +434,7 @@ class Node:
                 self.links.connect()
                 if not identity.is_admitted:
                     await wait_admitted(self, identity)
+                self.links.is_admitted = True
                 self.replicas = Replicas(self, self._opener)
                 """What it carries, and under which member ids."""
                 await self.replicas.open_all()
@@ -477,6 +473,7 @@ class Node:
         self._assigning = Assigning(self, timers=self.timers, limits=limits)
         others = self._popping.handlers | self._assigning.handlers | Backlogs(self).handlers
         others |= self.releasing.handlers | Tracing(self, self._reader).handlers
+        others |= KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max).handlers
         others |= Transacting(self).handlers | Forgetting(self).handlers
         self._feeding = Feeding(
             self, matching=self._fetches.matching, timers=self.timers, reader=self._reader

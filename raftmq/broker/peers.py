@@ -80,7 +80,7 @@ class PeerLink:
         self._waiting: dict[int, Callable[[Frame | None], None]] = {}
         self._correlation = 0
         self._scope = trio.CancelScope()
-        self._talk = trio.CancelScope()
+        self._attempt = trio.CancelScope()
         self.incarnation = ""
         """The random name of the other node's data folder; empty while not connected."""
         self.last_error = ""
@@ -158,10 +158,12 @@ class PeerLink:
 
     def move(self, peer: Peer) -> None:
         """The other node is reached at this address from now on: a connection to another is cut,
-        as the kernel might take long to find out that no such host is there."""
+        as the kernel might take long to find out that no such host is there, and one that is being
+        made is given up. Nothing that comes over it is taken for an answer."""
         before, self.peer = self.peer, peer
         if (before.host, before.port) != (peer.host, peer.port):
-            self._talk.cancel()
+            self._disconnected()
+            self._attempt.cancel()
             self._hurry.set()
 
     def stop(self) -> None:
@@ -177,16 +179,19 @@ class PeerLink:
         pause = RETRY_SECONDS_MIN
         while True:
             was_refused = False
-            try:
-                stream = await self._open()
-            except Exception as error:
-                _raise_bug(error)
-                # Whatever a resolver makes of the name: links are best effort by contract.
-                self.last_error = f"{type(error).__name__}: {error}"
-                was_refused = isinstance(error, ConnectionRefusedError)
-            else:
-                if await self._converse(stream):
-                    pause = RETRY_SECONDS_MIN
+            with trio.CancelScope() as self._attempt:
+                try:
+                    stream = await self._open()
+                except Exception as error:
+                    _raise_bug(error)
+                    # Whatever a resolver makes of the name: links are best effort by contract.
+                    self.last_error = f"{type(error).__name__}: {error}"
+                    was_refused = isinstance(error, ConnectionRefusedError)
+                else:
+                    if await self._converse(stream):
+                        pause = RETRY_SECONDS_MIN
+            if self._attempt.cancelled_caught:
+                pause = RETRY_SECONDS_MIN
             self._on_lost(self.peer.id, was_refused)
             self._hurry = trio.Event()
             with trio.move_on_after(pause * (0.5 + self._world.random.random())):
@@ -207,13 +212,14 @@ class PeerLink:
             async with stream:
                 with trio.fail_after(CONNECT_SECONDS_MAX):
                     welcome, rest = await self._greet(stream, parser)
+                # The other node may have moved while the Welcome was under way.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 self.incarnation = welcome.incarnation
                 welcomed = True
                 self._outbox = Outbox(stream, self._step)
                 self.last_error = ""
                 self._on_open(self.peer.id)
                 async with trio.open_nursery() as nursery:
-                    self._talk = nursery.cancel_scope
                     nursery.start_soon(self._write, self._outbox, nursery.cancel_scope)
                     try:
                         await self._read(stream, parser, rest)
@@ -228,10 +234,14 @@ class PeerLink:
             _raise_bug(error)
             self.last_error = f"{type(error).__name__}: {error}"
         finally:
-            self._outbox, self.incarnation = None, ""
-            for answer in list(self._waiting.values()):
-                answer(None)
+            self._disconnected()
         return welcomed
+
+    def _disconnected(self) -> None:
+        self._outbox, self.incarnation = None, ""
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            answer(None)
 
     async def _greet(
         self, stream: trio.abc.Stream, parser: FrameParser

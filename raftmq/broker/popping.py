@@ -18,10 +18,9 @@ Invariants:
 - What was handed out is sent, or stays in the outbox, or the consumer is gone.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -30,7 +29,7 @@ from raftmq.log.record import Kind
 from raftmq.pop import calls
 from raftmq.pop.catalog import QUEUE_BITS, Catalog
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.leases import SLOT_BITS, Handed
+from raftmq.pop.leases import SLOT_BITS
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.policy import INVISIBLE_MS_MIN, Order
 from raftmq.pop.results import Refused, Result
@@ -52,13 +51,14 @@ from raftmq.wire.popping import (
 
 from .answers import answering, elsewhere, refusal
 from .connection import Connection
+from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key
 from .credit import has_credit, is_idle
 from .fetches import BYTES_MAX
 from .group import Group
 from .handing import Outgoing, Part, answer, from_disk, from_memory, plan, wanted
 from .settings import Limits
 from .tickets import Callback, Shared, Ticket
-from .timers import Timers
+from .timers import Timer, Timers
 from .world import Worker
 
 COMMANDS_MAX = 1024
@@ -70,10 +70,13 @@ TICK_SECONDS_MIN = 0.005
 """Timers that are due together pass together."""
 TICK_RETRY_SECONDS = 0.05
 """A Tick that was refused is proposed again after this time at the earliest."""
-PRUNE_MIN = 256
-"""Consumers of a connection, at which and at each doubling of which idle ones are forgotten."""
 
 _TOO_SHORT = ErrorReply("bad_argument", f"a lease runs for {INVISIBLE_MS_MIN} ms at least")
+_CROWDED = ErrorReply(
+    Reason.TOO_LARGE.value,
+    f"this connection has {CONSUMERS_MAX} consumers at this node already: close some, let fewer "
+    "consumers take more messages each, or open another connection",
+)
 _OPENING = calls.Ask | calls.Claim | calls.ResetGroup
 
 
@@ -91,44 +94,6 @@ class Service(Protocol):
         """Records could not be read: what to say to who asked."""
 
 
-class _Key(NamedTuple):
-    """A consumer as a data group knows it."""
-
-    partition_group: int
-    number: int
-    consumer: int
-
-
-class _Consumer:
-    """How a consumer of an attachment is reached."""
-
-    __slots__ = (
-        "connection",
-        "correlation",
-        "is_hurried",
-        "is_reading",
-        "is_serial",
-        "key",
-        "outbox",
-        "since",
-    )
-
-    def __init__(self, key: _Key, connection: Connection) -> None:
-        self.key = key
-        self.connection = connection
-        # The request that waits for an answer.
-        self.correlation: tuple[int, Pop] | None = None
-        # True: answer it even if there is nothing.
-        self.is_hurried = False
-        # True while batches are read from disk for the answer.
-        self.is_reading = False
-        # Whether its group keeps the order of queues; known once `since` is.
-        self.is_serial = False
-        # Leases not sent yet, and the first token that was never among them; None: not known yet.
-        self.outbox: deque[Handed] = deque()
-        self.since: int | None = None
-
-
 class Popping:
     """The consumers of all data groups that this node leads."""
 
@@ -137,16 +102,14 @@ class Popping:
         self._timers = timers
         self._reader = reader
         self._limits = limits
-        self._consumers: dict[_Key, _Consumer] = {}
-        self._of_connection: dict[Connection, dict[_Key, None]] = {}
+        self._consumers = Consumers(self._is_idle)
         # Said in this step: commands and who waits for what comes of each.
         self._said: dict[Group, list[tuple[calls.Call, Ticket | None]]] = {}
         self._opening: set[tuple[int, int]] = set()
         # Partition group → when its machine is looked at again.
-        self._armed: dict[int, int] = {}
-        # Those of whom it was just learnt what they have in hand. They are answered when the
-        # records of the step are in the index, as those are that this step has brought.
-        self._met: dict[_Consumer, None] = {}
+        self._armed: dict[int, tuple[int, Timer]] = {}
+        # Consumers that were resumed in this step: they are answered when its records are indexed.
+        self._met: dict[Consumer, None] = {}
         self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
             FrameKind.POP: self._pop,
             FrameKind.SETTLE: self._settle,
@@ -173,9 +136,12 @@ class Popping:
             # Not when applied: logs may hold such wishes already.
             connection.refuse(frame.correlation, _TOO_SHORT)
             return
-        key = _Key(request.partition_group, request.number, request.consumer)
+        key = Key(request.partition_group, request.number, request.consumer)
         consumer = self._consumers.get(key)
         if consumer is None or consumer.connection is not connection or request.is_resumed:
+            if not self._consumers.has_place(key, connection):
+                connection.refuse(frame.correlation, _CROWDED)
+                return
             consumer = self._meet(key, connection)
         elif consumer.correlation is not None:
             self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
@@ -184,7 +150,8 @@ class Popping:
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         seconds = (wait_ms + SLACK_MS) / 1000
-        self._timers.call_after(seconds, partial(self._hurry, consumer, correlation))
+        hurry = partial(self._hurry, consumer, correlation)
+        consumer.timer = self._timers.call_after(seconds, hurry)
         if consumer.since is not None:
             if consumer.outbox:
                 self._answer(consumer)
@@ -222,23 +189,23 @@ class Popping:
         command = calls.Settle(
             request.number, request.consumer, request.sequence, steps, request.by_handle
         )
-        self._say_and_answer(group, command, connection, frame, Settled)
+        self._say_and_answer(group, command, connection, frame, Settled.of)
 
     def _leave(self, connection: Connection, frame: Frame) -> None:
         request = unpack(Leave, frame.header)
         group = self._group(connection, frame, request.partition_group, request.number)
         if group is None:
             return
-        key = _Key(request.partition_group, request.number, request.consumer)
+        key = Key(request.partition_group, request.number, request.consumer)
         consumer = self._consumers.get(key)
         if request.is_idle:
             if consumer and consumer.connection is connection and consumer.correlation is None:
-                self._forget(key)
+                self._consumers.forget(key)
             connection.reply(frame.kind, frame.correlation, pack(Done()))
             return
         if consumer is not None and consumer.correlation is not None:
             self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
-        self._forget(key)
+        self._consumers.forget(key)
         command = calls.Leave(request.number, request.consumer)
         self._say_and_answer(group, command, connection, frame, lambda _: Done())
 
@@ -265,8 +232,8 @@ class Popping:
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone: its consumers wish for nothing until they come back."""
-        for key in list(self._of_connection.get(connection, ())):
-            self._forget(key)
+        for key in self._consumers.of_connection(connection):
+            self._consumers.forget(key)
             group = self._service.group(key.partition_group)
             if group is not None and group.is_leader:
                 self._say(group, calls.Leave(key.number, key.consumer), None)
@@ -296,7 +263,7 @@ class Popping:
         if not group.is_leader or group.differs:
             return
         for number, each in handed:
-            consumer = self._consumers.get(_Key(group.number, number, each.consumer))
+            consumer = self._consumers.get(Key(group.number, number, each.consumer))
             if consumer is not None and consumer.since is not None and each.token >= consumer.since:
                 consumer.outbox.append(each)
                 touched[consumer] = None
@@ -311,12 +278,10 @@ class Popping:
         if is_leader:
             self._arm(group)
             return
-        for key in [key for key in self._consumers if key.partition_group == group.number]:
-            consumer = self._consumers[key]
+        for consumer in self._consumers.of_group(group.number):
             if consumer.correlation is not None:
-                consumer.connection.refuse(consumer.correlation[0], group.not_leader())
-                consumer.correlation = None
-            self._forget(key)
+                consumer.connection.refuse(consumer.end_wait(), group.not_leader())
+            self._consumers.forget(consumer.key)
 
     # Consumers
 
@@ -342,43 +307,21 @@ class Popping:
             return None
         return group
 
-    def _meet(self, key: _Key, connection: Connection) -> _Consumer:
+    def _meet(self, key: Key, connection: Connection) -> Consumer:
         """A consumer came, perhaps again and on another connection."""
         before = self._consumers.get(key)
         if before is not None and before.correlation is not None:
             self._reply(before, Popped([], []))
-        self._forget(key)
-        mine = self._of_connection.setdefault(connection, {})
-        if len(mine) >= PRUNE_MIN and not len(mine) & len(mine) - 1:
-            self._prune(list(mine))
-        consumer = self._consumers[key] = _Consumer(key, connection)
-        self._of_connection.setdefault(connection, {})[key] = None
-        return consumer
+        return self._consumers.meet(key, connection)
 
-    def _prune(self, keys: list[_Key]) -> None:
-        """Forget consumers that want nothing and have nothing: a service may open one for each of
-        its requests, over a connection that lasts. One that comes back is met again."""
-        for key in keys:
-            consumer = self._consumers[key]
-            group = self._service.group(key.partition_group)
-            if consumer.correlation is not None or consumer.outbox or consumer.is_reading:
-                continue
-            if group is None or is_idle(group, key.number, key.consumer):
-                self._forget(key)
-
-    def _forget(self, key: _Key) -> None:
-        consumer = self._consumers.pop(key, None)
-        if consumer is None:
-            return
-        of_connection = self._of_connection[consumer.connection]
-        del of_connection[key]
-        if not of_connection:
-            del self._of_connection[consumer.connection]
+    def _is_idle(self, key: Key) -> bool:
+        group = self._service.group(key.partition_group)
+        return group is None or is_idle(group, key.number, key.consumer)
 
     def _asked(
         self,
         group: Group,
-        consumer: _Consumer,
+        consumer: Consumer,
         correlation: int,
         request: Pop,
         results: list[Result],
@@ -399,13 +342,12 @@ class Popping:
         if not request.wait_ms:
             self._timers.call_after(0, partial(self._hurry, consumer, correlation))
 
-    def _ask_failed(self, consumer: _Consumer, correlation: int, error: ErrorReply) -> None:
+    def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
         """The wish was not made, or nobody knows: what comes must wait for the next request."""
         if consumer.correlation is not None and consumer.correlation[0] == correlation:
-            consumer.correlation = None
-            consumer.connection.refuse(correlation, error)
+            consumer.connection.refuse(consumer.end_wait(), error)
 
-    def _hurry(self, consumer: _Consumer, correlation: int) -> None:
+    def _hurry(self, consumer: Consumer, correlation: int) -> None:
         """The wait is over: answer with what there is."""
         if consumer.correlation is not None and consumer.correlation[0] == correlation:
             consumer.is_hurried = True
@@ -413,7 +355,7 @@ class Popping:
 
     # Answers
 
-    def _answer(self, consumer: _Consumer) -> None:
+    def _answer(self, consumer: Consumer) -> None:
         """Answer the request that waits, if there is one and something to say."""
         if consumer.correlation is None or consumer.is_reading:
             return
@@ -445,7 +387,7 @@ class Popping:
 
     def _read_done(
         self,
-        consumer: _Consumer,
+        consumer: Consumer,
         group: Group,
         parts: list[Part],
         read: dict[int, Outgoing] | None,
@@ -459,13 +401,12 @@ class Popping:
             # They come again when their leases have run out, or for who resumes.
             for part in parts:
                 consumer.outbox.remove(part.handed)
-            consumer.connection.refuse(consumer.correlation[0], self._service.read_failed(error))
-            consumer.correlation = None
+            consumer.connection.refuse(consumer.end_wait(), self._service.read_failed(error))
             return
         self._send(consumer, group, parts, read)
 
     def _send(
-        self, consumer: _Consumer, group: Group, parts: list[Part], read: dict[int, Outgoing]
+        self, consumer: Consumer, group: Group, parts: list[Part], read: dict[int, Outgoing]
     ) -> None:
         """Send what was read; the rest stays in the outbox."""
         popped, body = answer(
@@ -474,12 +415,9 @@ class Popping:
         if popped.leases or consumer.is_hurried:
             self._reply(consumer, popped, body)
 
-    def _reply(self, consumer: _Consumer, popped: Popped, body: Sequence[bytes] = ()) -> None:
-        assert consumer.correlation is not None
-        correlation, _ = consumer.correlation
-        consumer.correlation = None
+    def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[bytes] = ()) -> None:
         consumer.is_hurried = False
-        consumer.connection.reply(FrameKind.POP, correlation, pack(popped), body)
+        consumer.connection.reply(FrameKind.POP, consumer.end_wait(), pack(popped), body)
 
     # Commands
 
@@ -542,16 +480,23 @@ class Popping:
         assert isinstance(group.machine, PartitionMachine)
         timer = group.machine.next_timer
         armed = self._armed.get(group.number)
-        if timer is None or (armed is not None and armed <= timer):
+        if timer is None or (armed is not None and armed[0] <= timer):
             return
-        self._armed[group.number] = timer
+        if armed is not None:
+            # It may be days away, and each lease that is shorter would leave one behind.
+            armed[1].cancel()
         seconds = max((timer - group.now_ms()) / 1000, TICK_SECONDS_MIN)
-        self._timers.call_after(seconds, partial(self._let_pass, group, timer))
+        call = self._timers.call_after(seconds, partial(self._let_pass, group))
+        self._armed[group.number] = (timer, call)
 
-    def _let_pass(self, group: Group, armed: int) -> None:
+    def forget(self, group: Group) -> None:
+        """A replica was retired: another one of its group has its own timer."""
+        armed = self._armed.pop(group.number, None)
+        if armed is not None:
+            armed[1].cancel()
+
+    def _let_pass(self, group: Group) -> None:
         """Propose that time passes, if no other record let it pass meanwhile."""
-        if self._armed.get(group.number) != armed:
-            return
         del self._armed[group.number]
         if not group.is_leader or group.is_retired:
             return

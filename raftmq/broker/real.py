@@ -1,5 +1,6 @@
 """The real world: sockets, files, threads, the system's clock and randomness."""
 
+import errno
 import os
 import queue
 import resource
@@ -186,6 +187,17 @@ class TcpListener(trio.abc.Listener[trio.abc.Stream]):
         await self._listener.aclose()
 
 
+class CannotListen(OSError):
+    """A node cannot serve at its address; the message names the address and what to do."""
+
+
+def _why_not(error: OSError) -> str:
+    """Why a port cannot be listened at, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return "another process has this port: stop it, or change node.port"
+    return f"{error.strerror}: change node.host or node.port"
+
+
 class RealWorld:
     """The world outside a real node's process; see `raftmq.broker.world.World`."""
 
@@ -204,8 +216,15 @@ class RealWorld:
         return ThreadWorker(name)
 
     async def listen(self, host: str, port: int) -> trio.abc.Listener[trio.abc.Stream]:
-        """Listen on a TCP port of one address."""
-        return TcpListener(*await trio.open_tcp_listeners(port, host=host, backlog=1024))
+        """Listen on a TCP port of one address.
+
+        Raises:
+            CannotListen: another process has the port, or the address is none of this machine.
+        """
+        try:
+            return TcpListener(*await trio.open_tcp_listeners(port, host=host, backlog=1024))
+        except OSError as error:
+            raise CannotListen(f"{host}:{port}: {_why_not(error)}") from error
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
         """Open a TCP connection that sends small frames at once."""

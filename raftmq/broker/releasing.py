@@ -42,7 +42,7 @@ from .answers import elsewhere
 from .connection import Connection
 from .group import Group
 from .tickets import Callback, retry_seconds
-from .timers import Timers
+from .timers import Timer, Timers
 from .world import Worker
 
 MESSAGES_MAX = 1024
@@ -79,6 +79,23 @@ class _Carrying(NamedTuple):
     """In this queue: after this row."""
 
 
+class _State:
+    """Work under way for a replica; another replica of the group begins with none."""
+
+    __slots__ = ("armed", "carried", "carrying", "is_ticking", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way: set[int] = set()
+        """Queues with a release under way."""
+        self.armed: tuple[int, Timer] | None = None
+        """When the machine is looked at again."""
+        self.is_ticking = False
+        """True if a Tick is under way."""
+        self.carrying: _Carrying | None = None
+        self.carried: tuple[int, int] | None = None
+        """Up to which index everything was carried, and in which term."""
+
+
 class Releasing:
     """The delayed messages of all data groups that this node leads."""
 
@@ -86,14 +103,7 @@ class Releasing:
         self._service = service
         self._timers = timers
         self._reader = reader
-        # Partition group → queues with a release under way.
-        self._under_way: dict[int, set[int]] = {}
-        # Partition group → when its machine is looked at again.
-        self._armed: dict[int, int] = {}
-        self._ticking: set[int] = set()
-        self._carrying: dict[int, _Carrying] = {}
-        # Partition group → up to which index everything was carried, and in which term.
-        self._carried: dict[int, tuple[int, int]] = {}
+        self._states: dict[Group, _State] = {}
         self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
             FrameKind.CANCEL: self._cancel,
         }
@@ -118,11 +128,22 @@ class Releasing:
         floor = group.machine.delays.floor
         if floor is None or floor >= index:
             return index
-        is_done = self._carried.get(group.number) == (index, group.raft.term)
-        if group.number not in self._carrying and not is_done and _may_propose(group):
-            self._carrying[group.number] = _Carrying(index, -1, Key(0, 0))
-            self._carry(group)
+        state = self._of(group)
+        is_done = state.carried == (index, group.raft.term)
+        if state.carrying is None and not is_done and _may_propose(group):
+            state.carrying = _Carrying(index, -1, Key(0, 0))
+            self._carry(group, state.carrying)
         return floor
+
+    def forget(self, group: Group) -> None:
+        """A replica was retired."""
+        state = self._states.pop(group, None)
+        if state is not None and state.armed is not None:
+            state.armed[1].cancel()
+
+    def _of(self, group: Group) -> _State:
+        """Work under way for a group; none is kept for a retired one."""
+        return _State() if group.is_retired else self._states.setdefault(group, _State())
 
     # Cancelling
 
@@ -155,7 +176,7 @@ class Releasing:
     # Releasing
 
     def _release_due(self, group: Group, machine: PartitionMachine) -> None:
-        under_way = self._under_way.setdefault(group.number, set())
+        under_way = self._of(group).under_way
         room = QUEUES_MAX - len(under_way)
         if room <= 0:
             return
@@ -175,15 +196,15 @@ class Releasing:
             self._not_released(group, queue, self._service.read_failed(error))
         elif _may_propose(group):
             ticket = Callback(
-                lambda _: self._under_way[group.number].discard(queue),
+                lambda _: self._of(group).under_way.discard(queue),
                 partial(self._not_released, group, queue),
             )
             group.propose(Kind.BATCH, payload, ticket)
         else:
-            self._under_way[group.number].discard(queue)
+            self._of(group).under_way.discard(queue)
 
     def _not_released(self, group: Group, queue: int, error: ErrorReply) -> None:
-        self._under_way[group.number].discard(queue)
+        self._of(group).under_way.discard(queue)
         # Other queues must not wait for this one: time passes for them, whatever is first.
         self._timers.call_after(retry_seconds(error), partial(self._tick, group))
 
@@ -210,19 +231,20 @@ class Releasing:
     def _arm(self, group: Group, machine: PartitionMachine) -> None:
         """Come back when the next message falls due."""
         due = machine.delays.next_due
-        armed = self._armed.get(group.number)
-        if due is None or due <= machine.delays.now or (armed is not None and armed <= due):
+        state = self._of(group)
+        armed = state.armed
+        if due is None or due <= machine.delays.now or (armed is not None and armed[0] <= due):
             return
-        self._armed[group.number] = due
+        if armed is not None:
+            armed[1].cancel()
         seconds = max((due - self._service.now_ms()) / 1000, 0.0)
-        wake = partial(self._let_pass, group, due)
-        self._timers.call_after(min(seconds, SLEEP_SECONDS_MAX), wake)
+        wake = partial(self._let_pass, group)
+        timer = self._timers.call_after(min(seconds, SLEEP_SECONDS_MAX), wake)
+        state.armed = (due, timer)
 
-    def _let_pass(self, group: Group, armed: int) -> None:
+    def _let_pass(self, group: Group) -> None:
         """Propose that time passes, if no other record let it pass meanwhile."""
-        if self._armed.get(group.number) != armed:
-            return
-        del self._armed[group.number]
+        self._of(group).armed = None
         machine = group.machine
         assert isinstance(machine, PartitionMachine)
         if not _may_propose(group):
@@ -234,23 +256,26 @@ class Releasing:
             self._tick(group)
 
     def _tick(self, group: Group) -> None:
-        if not _may_propose(group) or group.number in self._ticking:
+        state = self._of(group)
+        if not _may_propose(group) or state.is_ticking:
             return
-        self._ticking.add(group.number)
-        ticket = Callback(
-            lambda _: self._ticking.discard(group.number), partial(self._not_passed, group)
-        )
-        group.propose(Kind.COMMANDS, encode_commands([calls.Tick()]), ticket)
+        state.is_ticking = True
 
-    def _not_passed(self, group: Group, error: ErrorReply) -> None:
-        self._ticking.discard(group.number)
-        self._timers.call_after(retry_seconds(error), partial(self._tick, group))
+        def passed(_: object) -> None:
+            state.is_ticking = False
+
+        def failed(error: ErrorReply) -> None:
+            state.is_ticking = False
+            self._timers.call_after(retry_seconds(error), partial(self._tick, group))
+
+        ticket = Callback(passed, failed)
+        group.propose(Kind.COMMANDS, encode_commands([calls.Tick()]), ticket)
 
     # Carrying
 
-    def _carry(self, group: Group) -> None:
+    def _carry(self, group: Group, carrying: _Carrying) -> None:
         """Write the next messages again, or note that all of them are."""
-        machine, carrying = group.machine, self._carrying[group.number]
+        machine = group.machine
         assert isinstance(machine, PartitionMachine)
         for queue in sorted(q for q in machine.delays.queues if q >= carrying.queue):
             after = carrying.after if queue == carrying.queue else Key(0, 0)
@@ -259,23 +284,25 @@ class Releasing:
             )
             if rows.dues:
                 make = partial(_make_copy, queue, rows)
-                self._read(group, rows, make, partial(self._copied, group, queue, rows))
+                done = partial(self._copied, group, carrying, queue, rows)
+                self._read(group, rows, make, done)
                 return
-        del self._carrying[group.number]
-        self._carried[group.number] = (carrying.before, group.raft.term)
+        state = self._of(group)
+        state.carrying, state.carried = None, (carrying.before, group.raft.term)
 
     def _copied(
         self,
         group: Group,
+        carrying: _Carrying,
         queue: int,
         rows: Rows,
         payload: bytes | None,
         error: BaseException | None,
     ) -> None:
-        number = group.number
+        state = self._of(group)
         if payload is None or not _may_propose(group):
             # The next look of retention begins anew.
-            del self._carrying[number]
+            state.carrying = None
             if error is not None:
                 self._service.read_failed(error)
             return
@@ -286,11 +313,11 @@ class Releasing:
             moved, after = results[0].value, Key(0, 0)
             if moved:
                 after = Key(rows.dues[moved - 1], rows.numbers[moved - 1])
-            self._carrying[number] = _Carrying(self._carrying[number].before, queue, after)
-            self._carry(group)
+            state.carrying = _Carrying(carrying.before, queue, after)
+            self._carry(group, state.carrying)
 
         def failed(_: ErrorReply) -> None:
-            del self._carrying[number]
+            state.carrying = None
 
         ticket = Callback(done, failed)
         group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)

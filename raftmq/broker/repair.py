@@ -6,11 +6,13 @@
 | the scrub | sealed segments are read slowly, round after round |
 | the start of a replica | a file is missing, or has another size or header than its index says |
 
+A damaged index is built again from its segment (`reindexing`).
+
 Whoever asked for such a record is told to try again, a leader hands over, and the segment is
 rewritten beside the damaged file (`raftmq.log.rewrite`): sound records are taken from it, the rest
 from any peer that has applied them and whose own checks they pass. If no peer can give them the
 segment stays as it is: its sound records are served, the others are not, and the node's status says
-which and why, until one can.
+which and why, until one can. A segment that is still written is closed first.
 
 A record that is not applied yet keeps its segment from being sealed, and so from being mended.
 Consensus is lent it from a peer instead; index, term and CRC must be those that the store has in
@@ -20,8 +22,11 @@ A replica whose log was cut before rot (`raftmq.log.cutting`) abstains; here its
 when consensus says that it holds all again. One that lost synced records without a trace, so that
 its log looked torn, learns of it from a leader that counts on them; the node notes it and stops.
 
-A snapshot is read as a whole before it is sent. A leader whose own does not check out hands over,
-as another member has one of its own; its status says so as long as the file is kept.
+A snapshot is read as a whole before it is sent, and by the scrub. One that is rotten is left out,
+as another does as well: the log stays as it is, and a new one is taken if there is no other. If it
+is the one before the first record, a member far behind can only be given a newer one, and with it
+less of the log. So a leader hands over first, as another member has one of its own; its status says
+so as long as the file is kept.
 
 Invariants:
 - No record is served or sent that has not passed its CRC and stood in its place.
@@ -29,11 +34,12 @@ Invariants:
   retention or a snapshot took it.
 - One segment at a time is mended on a node.
 
-Left out: mending a snapshot's file; retention takes it in the end.
+Left out: mending a snapshot's file by a peer's; retention takes it in the end.
 
 Sources: Protocol-Aware Recovery (FAST '18) §3; the scrubbers of ZFS and TigerBeetle.
 """
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -42,8 +48,9 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from raftmq.errors import CorruptRecord, Unavailable
+from raftmq.errors import CorruptRecord, RaftmqError, Unavailable
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost, RotFound
+from raftmq.log.index_file import IndexDamaged
 from raftmq.log.record import Record, decode_many
 from raftmq.log.rewrite import PIECE_BYTES, NotProven, Rewrite
 from raftmq.log.segment import SEGMENT_SUFFIX, parse_name
@@ -54,6 +61,7 @@ from raftmq.wire.messages import ErrorReply, FrameKind, RepairedRange, RepairRan
 from .connection import Connection
 from .group import Group
 from .peers import PeerLink
+from .reindexing import Reindexing
 from .scrub import Scrub
 from .space import heirs
 from .world import Worker, run_on
@@ -67,6 +75,10 @@ ASK_SECONDS_MAX = 10.0
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 30.0
 """What cannot be mended is tried again after the first, then ever later up to the second."""
+
+GIVE_WAY_SECONDS = 10.0
+"""A leader with a rotten oldest snapshot waits this long for another leader, and then sends a newer
+snapshot."""
 
 READ_AGAIN_SECONDS = 0.5
 """A member that lacks a rotten record is served again so much later."""
@@ -107,10 +119,17 @@ class Repairs:
         self._disk = disk
         self._findings: dict[tuple[int, int], Finding] = {}
         self._is_mending = False
-        self._rotten_snapshots: dict[tuple[int, int], tuple[str, float]] = {}
-        """Group and index → what is wrong, and when the leadership was given away for it."""
+        self._rotten_snapshots: dict[tuple[Group, int], tuple[str, float]] = {}
+        """Replica and index → what is wrong, and when the leadership was given away for it."""
         self._returning: set[Group] = set()
-        self._scrub = Scrub(node, reader, on_rot=self.found)
+        self._scrub = Scrub(
+            node,
+            reader,
+            on_rot=self.found,
+            on_snapshot=self.found_snapshot,
+            on_index=self.found_index,
+        )
+        self._indexing = Reindexing(node, reader=reader, disk=disk)
         self.mended = 0
         """Segments that were replaced by a sound copy since the start."""
 
@@ -137,28 +156,65 @@ class Repairs:
             if heir:
                 group.transfer(heir)
 
-    def found_snapshot(self, group: Group, index: int, fault: CorruptRecord) -> None:
-        """A snapshot that a member needs is rotten here: let one lead that has a sound one."""
-        key, now = (group.number, index), trio.current_time()
-        _, since = self._rotten_snapshots.get(key, ("", 0.0))
-        # If nobody's is sound, the leadership must not fly from one to the other.
-        if now - since >= PAUSE_SECONDS_MIN:
-            self._rotten_snapshots[key] = (str(fault), now)
+    def found_index(self, group: Group, damaged: IndexDamaged) -> ErrorReply:
+        """A segment's index is damaged: build it again. The refusal for a lookup there."""
+        if self._indexing.found(group, damaged):
             self._hand_over(group)
+        message = f"an index of partition group {group.number} is built again here: {damaged}"
+        return ErrorReply("unavailable", message, retry_ms=200)
+
+    def found_snapshot(self, group: Group, index: int, fault: RaftmqError) -> None:
+        """A snapshot is rotten here: do without it, and let one lead that has a sound one."""
+        known = self._rotten_snapshots
+        known = {key: each for key, each in known.items() if not key[0].is_retired}
+        if (group, index) not in known:
+            known[group, index] = (str(fault), -math.inf)
+            self._node.start_soon(self._do_without, group, index)
+        self._rotten_snapshots = known
+        # A follower gives nothing away: if it leads later, that is the time to hand over.
+        if group.is_leader:
+            self.gives_way(group, index)
+
+    def gives_way(self, group: Group, index: int) -> bool:
+        """Let a member lead whose snapshot at `index` may be sound; False: none took over, or the
+        own one is sound."""
+        known = self._rotten_snapshots.get((group, index))
+        if known is None:
+            return False
+        text, since = known
+        passed = trio.current_time() - since
+        # If all members' snapshots are rotten, the leadership must not fly from one to the other.
+        if passed >= 2 * GIVE_WAY_SECONDS:
+            self._rotten_snapshots[group, index] = (text, trio.current_time())
+            self._hand_over(group)
+            return True
+        return passed < GIVE_WAY_SECONDS
+
+    async def _do_without(self, group: Group, index: int) -> None:
+        """Forget a rotten snapshot. If it is the only one, another is taken at a new border."""
+        try:
+            while not group.is_retired:
+                # On a full disk it is tried again: no other snapshot comes before a new border.
+                with suppress(DiskFull):
+                    if await run_on(self._disk, partial(group.store.lose_snapshot, index)):
+                        return
+                    if group.store.layout[-1].base <= group.store.last_index:
+                        await self._roll(group)
+                await trio.sleep(PAUSE_SECONDS_MAX)
+        except LogFault as error:
+            if not group.is_retired:
+                self._node.fail(error)
 
     def rotten_snapshots(self, group: Group) -> list[str]:
         """What was found in a group's snapshots that are still kept."""
-        kept = {meta.index for meta in group.store.snapshots}
+        kept = {group.store.first_index - 1, *(meta.index for meta in group.store.snapshots)}
         found = self._rotten_snapshots.items()
-        return [text for (n, index), (text, _) in found if n == group.number and index in kept]
-
-    def read_again(self, group: Group, peer: int) -> None:
-        """A member lacks a record that is damaged here: look again a little later."""
-        self._node.timers.call_after(READ_AGAIN_SECONDS, partial(group.fetched, peer, []))
+        return [text for (each, index), (text, _) in found if each is group and index in kept]
 
     def status(self, number: int) -> list[dict[str, Any]]:
         """The findings of a group."""
-        return [f.described() for f in self._findings.values() if f.group == number]
+        found = [f.described() for f in self._findings.values() if f.group == number]
+        return found + self._indexing.status(number)
 
     def scrub(self) -> None:
         """Read a little more of what lies on the disk."""
@@ -194,13 +250,15 @@ class Repairs:
         group = self._node.group(finding.group)
         if group is None:
             return True
-        if all(segment.name != finding.name for segment in group.store.sealed):
-            if all(info.name != finding.name for info in group.store.layout):
-                return True
-            finding.state = "waits for the segment to be sealed"
-            group.store.roll_soon()
-            return False
+        is_sealed = any(segment.name == finding.name for segment in group.store.sealed)
+        if not is_sealed and all(info.name != finding.name for info in group.store.layout):
+            return True
         try:
+            if not is_sealed:
+                finding.state = "waits for the segment to be sealed"
+                if group.store.layout[-1].name == finding.name:
+                    await self._roll(group)
+                return False
             await self._rewrite(group, finding)
         except (NotProven, NobodyHas, OSError, DiskFull) as error:
             finding.state = f"cannot be mended now: {error}"
@@ -209,6 +267,11 @@ class Repairs:
             if not group.is_retired:
                 self._node.fail(error)
         return True
+
+    async def _roll(self, group: Group) -> None:
+        """Have the log go on in another segment: a quiet one might not for years."""
+        await run_on(self._disk, group.store.roll)
+        group.persisted([])
 
     async def _rewrite(self, group: Group, finding: Finding) -> None:
         # What is kept of the damaged file may be what does not fit: every other time all is asked
@@ -245,9 +308,32 @@ class Repairs:
             except NobodyHas as error:
                 told.append(f"node {link.peer.id}: {error}")
         whom = "; ".join(told) or "there is no other node"
-        raise NobodyHas(f"nobody has sound records {low} to {high - 1} ({whom})")
+        raise NobodyHas(f"no peer has sound records {low} to {high - 1} ({whom})")
 
-    async def lend(self, group: Group, peer: int, low: int, high: int) -> None:
+    # Asked by consensus
+
+    def fetch(self, group: Group, peer: int, low: int, high: int) -> None:
+        """Read records back from disk, then call `group.fetched`; damaged ones come from peers."""
+        budget = self._node.settings.raft.message_bytes_max * 4
+
+        def done(records: list[Record] | None, error: BaseException | None) -> None:
+            if error is not None:
+                self._node.read_failed(error)
+            if records or isinstance(error, Dropped):
+                group.fetched(peer, records or [])
+            elif isinstance(error, RotFound):
+                self._node.start_soon(self._lend, group, peer, low, high)
+            else:
+                self._read_again(group, peer)
+
+        high = min(high, group.cache.last_index() + 1)  # what is not durable yet is not on disk
+        self._reader.submit(partial(group.store.read, low, high, budget), done)
+
+    def _read_again(self, group: Group, peer: int) -> None:
+        # Consensus would ask again at once, and the answer would be the same.
+        self._node.timers.call_after(READ_AGAIN_SECONDS, partial(group.fetched, peer, []))
+
+    async def _lend(self, group: Group, peer: int, low: int, high: int) -> None:
         """Give consensus records [low, high) that it asked for and that are damaged here.
 
         What is sound comes from here, the rest from peers. A segment is sealed, and so mended,
@@ -269,7 +355,7 @@ class Repairs:
         if records:
             group.fetched(peer, records)
         else:
-            self.read_again(group, peer)
+            self._read_again(group, peer)
 
     # Asked by a peer
 

@@ -16,14 +16,15 @@ votes, and the records that it acknowledged. As a member with a new id it is add
 gets a snapshot and the log, and counts when it has caught up. No older snapshot names the new id,
 so the replica cannot campaign under a membership of long ago.
 
-Of the system group the node has no catalog to look into. It asks all peers at its start, and waits;
-the catalog's leader tells it the id.
+Of the system group the node has no catalog to look into. It asks all members at its start, those of
+their newest table among them (`links`), and waits; the catalog's leader tells it the id.
 
 Invariants:
 - Under one member id a node has one log of a group, as long as it has one data folder.
 - The id of a replica is durable in `node.json` before its first message leaves. A founder's log is
   durable before that, so that a crash in between does not leave a group without founders.
 - A log counts as lost only if its own node says so over the leader's link to it.
+- A lost replica takes an id that a member told, is this folder's, and is no lower than its own one.
 - No replica is opened by a catalog that is older than what this node has opened.
 
 Left out: undoing it. A log that was out of reach and turns up after another member took its place
@@ -78,6 +79,8 @@ class Replicas:
         self._node = node
         self._opener = opener
         self._identity: Identity = identity
+        # Groups that had a folder without a log at the start: the files there are of no use.
+        self._remains: set[int] = set()
 
     async def open_all(self) -> None:
         """At the start: open the groups that have a folder here, the system group first.
@@ -87,8 +90,12 @@ class Replicas:
         """
         await self._open_system()
         for number in self._opener.numbers_on_disk():
-            if number != SYSTEM_GROUP:
+            if number == SYSTEM_GROUP:
+                continue
+            if self._opener.has_log(number):
                 self._open(number, self._identity.replicas.get(number, 0), [])
+            else:
+                self._remains.add(number)
 
     def open_wanted(self) -> None:
         """Open the groups that this node shall carry, by the catalog as it is now."""
@@ -96,11 +103,19 @@ class Replicas:
         self._check_system()
         for group in list(catalog.groups.values()):
             if not self._is_missing(group.id):
+                self._clear_remains(group.id)
                 continue
             replica = replica_of(member_of(catalog, group.id, own))
             if self._identity.replicas.get(group.id, -1) < replica:
                 self._open(group.id, replica, group.founders)
         self.think()
+
+    def _clear_remains(self, number: int) -> None:
+        """Remove what is left of a log that was lost, if its group has moved away since."""
+        is_wanted = self._node.id in self._node.catalog.groups[number].members
+        if number in self._remains and not is_wanted:
+            self._opener.clear(number)
+            self._remains.discard(number)
 
     def think(self) -> None:
         """Ask for the ids of replicas that are wanted here and whose logs are lost."""
@@ -145,7 +160,7 @@ class Replicas:
         if system is not None and system.is_leader:
             return await self._propose(command)
         leader = node_of(system.leader) if system is not None else 0
-        links = [link for link in node.links.all() if leader in (0, link.peer.id)]
+        links = [link for link in node.links.members() if leader in (0, link.peer.id)]
         for link in links:
             taker = await _ask(link, command)
             if taker:
@@ -174,12 +189,13 @@ class Replicas:
         while not self._open(SYSTEM_GROUP, replica, founders, may_be_blank=is_sure):
             node.waits_for = (
                 "its log of partition group 0 is lost: it waits for the group's leader, and so for "
-                "a majority of the other nodes, to take it in as another member"
+                f"a majority of the other nodes, to take it in as another member{node.links.advice}"
             )
             node.lost_logs.add(SYSTEM_GROUP)
             own = member_id(node.id, node.generation, self._identity.replicas[SYSTEM_GROUP])
             taker = await self.retire(SYSTEM_GROUP, own, is_lost=True)
-            if not taker or generation_of(taker) != node.generation:
+            if not _may_take(taker, own):
+                await node.links.introduce()
                 await trio.sleep(ASK_SECONDS)
                 continue
             # The same id if the catalog never had this node: it is about to join.
@@ -213,6 +229,8 @@ class Replicas:
             if known == replica and not may_be_blank:
                 return False
             self._opener.clear(number)
+        # What stands there from now on is a log.
+        self._remains.discard(number)
         # A node or a replica that began again has nothing to found with: the group was founded.
         is_founder = node.id in founders and known is None and not replica and not node.generation
         member = member_id(node.id, node.generation, replica)
@@ -263,6 +281,13 @@ async def _ask(link: PeerLink, command: RetireReplica) -> int:
     with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
         return _taker([(await link.ask(FrameKind.ADMIN, question, AdminDone)).result])
     return 0
+
+
+def _may_take(taker: int, own: int) -> bool:
+    """True if a member may come after `own`, in the same folder. A lower one has a log that is
+    forgotten, too."""
+    is_same_folder = taker == member_id(node_of(own), generation_of(own), replica_of(taker))
+    return is_same_folder and taker >= own
 
 
 def _taker(values: list[object]) -> int:

@@ -1,8 +1,8 @@
-"""What a client may ask of a node, request by request.
+"""Requests of clients: one handler for each.
 
-Each handler runs in one step of the event loop: it answers at once, or leaves a ticket with a group
-and the answer goes out when the record is committed and applied. A request for a queue or group
-that another node leads is refused with `not_leader` and the leader's id; the client goes there.
+Each handler runs in one step of the event loop. It answers at once, or it leaves a ticket with a
+group and answers when the record is committed and applied. A request for a queue or group that
+another node leads is refused with `not_leader` and the leader's id; the client asks that node.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,15 +11,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from raftmq.batch import admit, key_hash, peek
+from raftmq.batch import admit, peek
 from raftmq.batch.layout import COMPRESSED, BatchHead
 from raftmq.errors import CorruptRecord, Reason
-from raftmq.log.record import HEADER_BYTES, Kind, Record
-from raftmq.log.store import LogStore
+from raftmq.log.record import Kind
 from raftmq.pop import catalog as catalog_commands
 from raftmq.pop import offsets as offset_commands
 from raftmq.pop import producers as producer_commands
-from raftmq.pop.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog, PutGroup, PutNode
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, PutGroup, PutNode
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.delays import RESERVED
 from raftmq.pop.machine import PartitionMachine
@@ -40,11 +39,8 @@ from raftmq.wire.messages import (
     Committed,
     Done,
     ErrorReply,
-    FindKey,
     FindOffsets,
     FindSubscriptions,
-    FoundBatch,
-    FoundKey,
     FoundOffset,
     FoundOffsets,
     FrameKind,
@@ -59,25 +55,16 @@ from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 from .answers import answering, elsewhere, refusal
 from .connection import Connection
 from .fetches import Fetches, Source
+from .forgetting import forget_first
 from .group import Group, node_of
 from .members import plan
 from .pages import QUESTIONS_MAX, committed_page, consumer_groups_page, subscriptions_page
 from .settings import Limits
 from .world import Worker
 
-KEY_BATCHES_MAX = 1000
-"""Batches that one search for a key returns at the most."""
-
-KEY_RECORDS_MAX = 100_000
-"""Records that one search looks into at the most: all topics of a group share its key index."""
-
-KEY_CHUNK = 64
-"""Records that are read before the search looks whether it has enough."""
-
-
 LARGE_BYTES = 1024 * 1024
-"""Compressed bodies of this size are checked beside the loop: decompressing 16 MiB takes it up to
-44 ms (lz4 of 66 KB)."""
+"""Compressed bodies from this size on are checked on the reading thread: decompressing 16 MiB
+(66 KB of lz4) would hold the loop for up to 44 ms."""
 
 
 class Service(Protocol):
@@ -91,7 +78,7 @@ class Service(Protocol):
         """This node's replica of a partition group."""
 
     def source(self, queue: int) -> Source | ErrorReply:
-        """Where a queue is read on this node, or why it is not."""
+        """Where a queue is read on this node, or the refusal."""
 
     def view(self, topics: list[str] | None, *, after: int) -> ClusterView:
         """A page of the routing table."""
@@ -100,18 +87,18 @@ class Service(Protocol):
         """A page of this node's picture of itself."""
 
     def read_failed(self, error: BaseException) -> ErrorReply:
-        """Records could not be read: what to say to who asked."""
+        """The refusal for a request whose records cannot be read."""
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Run a task of the node's own beside the others."""
+        """Run a task under the node's supervisor."""
 
     async def prefer(self, group: Group, node: int) -> ErrorReply | None:
-        """Note in the catalog who shall lead a group; why that could not be done, or None."""
+        """Note in the catalog which node shall lead a group; None, or the refusal."""
 
     async def retire_lost(
         self, connection: Connection, frame: Frame, group: Group, command: RetireReplica
     ) -> None:
-        """Carry out the command if the member's node says itself that its log is lost."""
+        """Carry out the command if the member's node confirms that its log is lost."""
 
 
 class _Produce:
@@ -163,7 +150,6 @@ class Requests:
             FrameKind.COMMIT: self._commit,
             FrameKind.COMMITTED: self._committed,
             FrameKind.OFFSETS: self._offsets,
-            FrameKind.KEY: self._key,
             FrameKind.ADMIN: self._admin,
             FrameKind.STATUS: self._status,
             FrameKind.TRANSFER: self._transfer,
@@ -279,8 +265,7 @@ class Requests:
             return
         if not 1 <= len(request.consumer_group) <= 127:
             message = "a consumer group's name has 1 to 127 characters"
-            reply = ErrorReply(Reason.BAD_NAME.value, message)
-            connection.refuse(frame.correlation, reply)
+            connection.refuse(frame.correlation, ErrorReply(Reason.BAD_NAME.value, message))
             return
         command = offset_commands.CommitOffsets(
             request.consumer_group,
@@ -290,7 +275,11 @@ class Requests:
             request.sequence,
             request.kept_ms,
             request.is_reset,
+            request.sender,
         )
+        if (error := forget_first(self._service.catalog, group, command)) is not None:
+            connection.refuse(frame.correlation, error)
+            return
         payload = encode_commands([command])
         group.propose(Kind.COMMANDS, payload, answering(connection, frame, _offsets_committed))
 
@@ -339,8 +328,7 @@ class Requests:
             return
 
         def answer() -> None:
-            header = pack(page(self._service.catalog))
-            connection.reply(frame.kind, frame.correlation, header)
+            connection.reply(frame.kind, frame.correlation, pack(page(self._service.catalog)))
 
         self._read(connection, frame, group, answer)
 
@@ -348,8 +336,7 @@ class Requests:
         request = unpack(FindOffsets, frame.header)
         if len(request.queues) > QUESTIONS_MAX:
             message = f"{len(request.queues)} queues are asked for; the limit is {QUESTIONS_MAX}"
-            reply = ErrorReply(Reason.TOO_LARGE.value, message)
-            connection.refuse(frame.correlation, reply)
+            connection.refuse(frame.correlation, ErrorReply(Reason.TOO_LARGE.value, message))
             return
         groups: dict[int, Group] = {}
         for item in request.queues:
@@ -390,39 +377,13 @@ class Requests:
             found.append(FoundOffset(item.queue, offset, earliest, source.end))
         connection.reply(frame.kind, frame.correlation, pack(FoundOffsets(found)))
 
-    def _key(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(FindKey, frame.header)
-        group = self._service.group(request.partition_group)
-        if group is None or not isinstance(group.machine, PartitionMachine):
-            connection.refuse(frame.correlation, elsewhere(request.partition_group))
-            return
-        self._read(
-            connection, frame, group, partial(self._find_key, connection, frame, request, group)
-        )
-
-    def _find_key(
-        self, connection: Connection, frame: Frame, request: FindKey, group: Group
-    ) -> None:
-        indexes = group.index.find_key(key_hash(request.key), limit=KEY_RECORDS_MAX)
-
-        def done(records: list[Record] | None, error: BaseException | None) -> None:
-            if records is None:
-                assert error is not None
-                connection.refuse(frame.correlation, self._service.read_failed(error))
-                return
-            batches, body = _describe_found(group, records)
-            connection.reply(frame.kind, frame.correlation, pack(FoundKey(batches)), body)
-
-        budget = self._limits.fetch_bytes_max
-        self._reader.submit(partial(_read_matching, group.store, indexes, request, budget), done)
-
     def _admin(self, connection: Connection, frame: Frame) -> None:
         request = unpack(Admin, frame.header)
         try:
-            command = catalog_commands.parse_command(request.command)
+            command = catalog_commands.parse_command(request.command, request.request)
         except msgspec.ValidationError as error:
-            reply = ErrorReply(Reason.BAD_ARGUMENT.value, f"no such command: {error}")
-            connection.refuse(frame.correlation, reply)
+            message = f"no such command: {error}"
+            connection.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, message))
             return
         problem = ""
         if isinstance(command, PutNode):
@@ -508,8 +469,7 @@ class Requests:
         group = self._service.group(number)
         if number not in self._service.catalog.groups:
             message = f"there is no partition group {number}"
-            reply = ErrorReply(Reason.BAD_ARGUMENT.value, message)
-            connection.refuse(frame.correlation, reply)
+            connection.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, message))
         elif group is None or not group.is_leader:
             connection.refuse(frame.correlation, group.not_leader() if group else elsewhere(number))
         else:
@@ -523,53 +483,6 @@ class Requests:
             connection.refuse(frame.correlation, error)
         else:
             connection.reply(frame.kind, frame.correlation, pack(Done()))
-
-
-def _read_matching(
-    store: LogStore, indexes: list[int], request: FindKey, budget: int
-) -> list[Record]:
-    """On the reading thread: the records of the topic that may hold the key, newest first."""
-    limit = max(1, min(request.limit, KEY_BATCHES_MAX))
-    found: list[Record] = []
-    while indexes and len(found) < limit and budget > 0:
-        # Reading goes by rising indexes, the search by falling ones.
-        chunk, indexes = sorted(indexes[:KEY_CHUNK]), indexes[KEY_CHUNK:]
-        records = [record for index in chunk for record in store.read_at([index], budget)]
-        for record in reversed(records):
-            if record.timestamp < request.since:
-                return found[:limit]
-            if peek(record.payload).queue >> QUEUE_BITS == request.topic:
-                found.append(record)
-                budget -= len(record.encoded)
-    return found[:limit]
-
-
-def _describe_found(group: Group, records: list[Record]) -> tuple[list[FoundBatch], list[bytes]]:
-    batches, body = [], []
-    for record in records:
-        payload = record.encoded[HEADER_BYTES:]
-        queue = peek(payload).queue
-        base = _base_offset(group, queue, record.index)
-        if base is not None:
-            batches.append(FoundBatch(queue, base, record.timestamp, len(payload)))
-            body.append(payload)
-    return batches, body
-
-
-def _base_offset(group: Group, queue: int, index: int) -> int | None:
-    """The offset that a record's batch got, by bisection: offsets grow with the index."""
-    assert isinstance(group.machine, PartitionMachine)
-    low, high = group.index.earliest(queue) or 0, group.machine.ends.get(queue, 0)
-    while low < high:
-        middle = (low + high) // 2
-        (placement,) = group.index.lookup(queue, middle, 1)
-        if placement.index == index:
-            return placement.base_offset
-        if placement.index < index:
-            low = placement.base_offset + placement.count
-        else:
-            high = placement.base_offset
-    return None
 
 
 def _offsets_committed(fenced: list[int] | None) -> OffsetsCommitted:

@@ -150,7 +150,7 @@ def _with_newer(group: Group, look: _Look) -> int | None:
 
 
 class Survey:
-    """What dead letters need of a data group's log, gathered piece by piece."""
+    """The part of a data group's log that dead letters need, gathered piece by piece."""
 
     def __init__(self, index: LogIndex) -> None:
         self._index = index
@@ -179,7 +179,7 @@ class Survey:
                 lowest[queue] = base
 
     def needs(self) -> DeadNeeds:
-        """What all of them need, and how much of it is gone."""
+        """The part that all of them need, and the messages of it that are gone."""
         found = [self._index.lookup(queue, base, 1) for queue, base in self._lowest.items()]
         floor = min((placements[0].index for placements in found if placements), default=None)
         return DeadNeeds(floor, self._gone)

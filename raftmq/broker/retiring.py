@@ -57,7 +57,7 @@ class Retiring:
         self.under_way: set[int] = set()
         """Groups whose log is being deleted."""
         self.is_removed = False
-        """True if this node holds a replica that nobody wants, and no other node knows it."""
+        """True if this node holds an unwanted replica of which no other node knows."""
 
     def think(self) -> None:
         """Look whether there is a replica that nobody wants."""

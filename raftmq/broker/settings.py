@@ -44,7 +44,7 @@ class Raft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message_bytes_max: Positive = 1 * MIB
     """Records packed into one append, unless one record alone is larger."""
     uncommitted_bytes_max: Positive = 64 * MIB
-    """Records a leader holds that are not committed yet; beyond it producers are told `busy`."""
+    """Records a leader holds that are not committed yet; beyond it producers get `busy`."""
     committed_bytes_max: Positive = 16 * MIB
     """Committed records applied in one go; bounds how long the loop is held."""
 
@@ -60,7 +60,7 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retention_bytes: Annotated[int, Meta(ge=0)] = 0
     """The oldest segments of a group are dropped above this size; 0 sets no bound."""
     dead_ms: Annotated[int, Meta(ge=0)] = 7 * 24 * 3600 * 1000
-    """Segments that hold messages of dead letters, and those after them, stay for so much longer
+    """Segments that hold messages of dead letters, and those after them, stay for this much longer
     than `retention_ms`, or until the letters are redriven or purged; 0: no longer."""
     dead_bytes: Annotated[int, Meta(ge=0)] = 1 * GIB
     """But no more than this is kept of a group for their sake; 0: nothing is."""
@@ -83,7 +83,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frame_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=64 * MIB)] = 40 * MIB
     """One frame on a connection; larger than a batch and than `raft.message_bytes_max`."""
     connections_max: Positive = 4_096
-    """Connections of clients accepted; one more is told `busy` and closed. Nodes have 64 beside
+    """Connections of clients accepted; one more gets `busy` and is closed. Nodes have 64 beside
     them; together they take at most half of the process's descriptors."""
     connection_requests_max: Positive = 1_024
     """Requests of one connection that wait for an answer; then the node stops reading from it."""
@@ -93,14 +93,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of unfinished and waiting requests and of unsent answers over all connections; then the
     node stops reading from those that hold more than their share, so that the rest goes on."""
     cache_bytes_max: Annotated[int, Meta(ge=MIB)] = 1 * GIB
-    """Recent records in memory over all groups of the node, in equal parts; a group's newest record
-    is kept all the same."""
+    """Recent records in memory over all groups of the node, in equal parts that are shared out
+    again each second; a group's newest record is kept all the same."""
     peer_bytes_max: Positive = 64 * MIB
     """Unsent bytes to one peer; then Raft messages to it are dropped, which Raft expects."""
     fetch_wait_ms_max: Positive = 60_000
     """The longest a fetch may wait for messages."""
     fetch_bytes_max: Positive = 16 * MIB
-    """The most one fetch returns, save that one batch is always given."""
+    """A fetch adds no batch after its answer has reached this size, so an answer is at most one
+    batch larger."""
     fetch_session_queues_max: Positive = 262_144
     """Queues in all fetch sessions of the node, each at most 768 bytes; a session counts as two at
     least. Beyond, those idle for two minutes are forgotten, and if none is, a consumer sends all

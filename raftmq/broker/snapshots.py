@@ -103,7 +103,10 @@ class Snapshots:
         # A node that lost its disk is reached where its old self was, but is another member.
         if link is None or message.to != member_of(self._node.catalog, group.number, number):
             return False
-        index = message.snapshot.meta.index
+        index, start = message.snapshot.meta.index, group.store.first_index - 1
+        if index > start and self._node.repairs.gives_way(group, start):
+            # The one that the whole log comes after is rotten here: another member may have it.
+            return False
         try:
             file = group.store.open_snapshot(index)
             await run_on(self._reader, file.verify)

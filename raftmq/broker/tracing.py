@@ -49,8 +49,8 @@ class Service(Protocol):
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
 
-    def read_failed(self, error: BaseException) -> ErrorReply:
-        """Records could not be read: what to say to who asked."""
+    def index_failed(self, group: Group, error: BaseException) -> ErrorReply:
+        """As `Node.index_failed`."""
 
 
 class _Page(NamedTuple):
@@ -61,6 +61,8 @@ class _Page(NamedTuple):
     """Term and time of each row's record."""
     reached: int
     is_whole: bool
+    damaged: list[IndexDamaged]
+    """Indexes that were passed over."""
 
 
 class Tracing:
@@ -88,7 +90,7 @@ class Tracing:
         assert isinstance(machine, PartitionMachine)
         end = machine.ends.get(queue, 0)
         if not 0 <= offset < end or after < 0:
-            message = f"offset {offset} is not within 0..{end - 1}"
+            message = f"the queue holds no message at offset {offset} yet: it ends at {end}"
             error = ErrorReply("offset_out_of_range", message, earliest=0, end=end)
             connection.refuse(frame.correlation, error)
             return
@@ -97,8 +99,10 @@ class Tracing:
         def done(page: _Page | None, error: BaseException | None) -> None:
             if page is None:
                 assert error is not None
-                connection.refuse(frame.correlation, self._service.read_failed(error))
+                connection.refuse(frame.correlation, self._service.index_failed(group, error))
                 return
+            for damaged in page.damaged:
+                self._service.index_failed(group, damaged)
             assert isinstance(group.machine, PartitionMachine)
             views = [
                 _view(row, term=term, at=at, leaders=group.leaders, machine=group.machine)
@@ -114,6 +118,7 @@ def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:
     """On the reading thread: a page of touches, beginning with where the message was stored."""
     queue, offset, after = request.queue, request.offset, request.after
     rows: list[TouchRow] = []
+    damages: list[IndexDamaged] = []
     reached, placement = touched.reached, touched.placement
     is_whole = placement is not None
     if placement is not None and placement.index > after:
@@ -121,7 +126,8 @@ def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:
     for source in touched.sources:
         try:
             rows += look(touched._replace(sources=[source]), queue, offset, after=after)
-        except IndexDamaged:
+        except IndexDamaged as damaged:
+            damages.append(damaged)
             is_whole = False
         if len(rows) > TOUCHES_MAX:
             # Those that are left out are of later records than the last that is told.
@@ -131,10 +137,10 @@ def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:
             rows = [row for row in rows if row.index <= last]
             break
     try:
-        return _Page(rows, [store.stamp(row.index) for row in rows], reached, is_whole)
+        return _Page(rows, [store.stamp(row.index) for row in rows], reached, is_whole, damages)
     except Dropped as dropped:
         kept = [row for row in rows if row.index >= dropped.first_index]
-        return _Page(kept, [store.stamp(row.index) for row in kept], reached, False)
+        return _Page(kept, [store.stamp(row.index) for row in kept], reached, False, damages)
 
 
 def _view(

@@ -36,8 +36,12 @@ from raftmq.chaos.faults import (
     draw,
     draw_mixed,
     expanded,
+    is_patient,
+    nearest,
     of_world,
     shrink,
+    with_strike,
+    with_visits,
 )
 from raftmq.chaos.outcome import Coverage, Outcome, Violation
 
@@ -47,8 +51,12 @@ if TYPE_CHECKING:
 NODES = 3
 """Of a cluster."""
 
-WORKLOADS = ("log", "queue", "register", "pop", "members", "flows")
+WORKLOADS = ("log", "queue", "register", "pop", "members", "flows", "admin")
 """What clients do in the worlds that have clients."""
+
+
+EXTREMES = ("most ", "longest ")
+"""Names of counts that are the largest of a run begin so."""
 
 
 class CannotPlay(Exception):
@@ -73,6 +81,9 @@ class Plan:
     """Founding nodes, 1 to 9; 0: three, and in the core world as many as each seed says."""
     network: str = ""
     """Between real processes: `proxy` or `namespaces`; empty: the first."""
+    is_visited: bool = False
+    """Brokers are visited (`with_visits`) although `faults` names other kinds; without `faults`
+    they always are, unless a mutant is planted."""
 
     def kinds(self) -> list[Fault]:
         """The faults to draw from.
@@ -96,14 +107,27 @@ class Plan:
         Raises:
             CannotPlay: see `kinds`.
         """
+        # A hunt needs the kinds that bring its mutant out; who names kinds gets no others.
+        is_free = not self.faults and not self.mutant
+        can = of_world(self.world)
         if self.world is World.CORE:
             # There a seed also decides how many nodes there are.
-            from raftmq.chaos.core import draw_schedule
+            from raftmq.chaos.core import draw_schedule, draw_settings
 
-            return draw_schedule(seed, seconds=self.seconds, kinds=self.kinds(), nodes=self.nodes)
+            nodes = self.nodes or draw_settings(seed).nodes
+            schedule = draw_schedule(seed, seconds=self.seconds, kinds=self.kinds(), nodes=nodes)
+            return with_strike(schedule, can, nodes=nodes) if is_free else schedule
         # Real processes are slow to judge: there all schedules are dense.
         how = draw_mixed if self.world is World.SIM else draw
-        return how(seed, self.kinds(), nodes=self.nodes or NODES, seconds=self.seconds)
+        nodes = self.nodes or NODES
+        schedule = how(seed, self.kinds(), nodes=nodes, seconds=self.seconds)
+        if is_free:
+            schedule = with_strike(schedule, can, nodes=nodes)
+        # A visit excuses the windows in which a patient schedule judges service.
+        is_judged = self.world is World.SIM and is_patient(seed)
+        if is_judged or not (is_free or self.is_visited):
+            return schedule
+        return with_visits(schedule, can, nodes=nodes)
 
     def play(self, schedule: Schedule) -> Outcome:
         """One run. In a made-up world the same plan and schedule give the same outcome.
@@ -115,6 +139,9 @@ class Plan:
         run = _player(self, mutant)
         with _planted(mutant, self.world):
             outcome = run(schedule)
+        if outcome.is_good and outcome.schedule.events and not outcome.struck:
+            why = "no fault of the schedule had an effect"
+            outcome = replace(outcome, verdict=Verdict.UNKNOWN, vacuous=why)
         return replace(outcome, replay_options=self.replay_options)
 
     @property
@@ -133,11 +160,7 @@ def _fault(name: str, world: World) -> Fault:
     if name in FAMILIES:
         raise CannotPlay(f"no fault of the family {name} can be made in the {world.value} world")
     if name not in FAULTS:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, [*FAULTS, *FAMILIES])
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise CannotPlay(f"there is no fault {name!r}{hint}")
+        raise CannotPlay(f"there is no fault {name!r}{nearest(name)}")
     fault = FAULTS[name]
     if world not in fault.worlds:
         where = ", ".join(sorted(one.value for one in fault.worlds)) or "none yet"
@@ -289,6 +312,7 @@ class Totals:
     scheduled: Counter[str] = field(default_factory=Counter)
     """Events of the schedules, by fault."""
     counts: Counter[str] = field(default_factory=Counter)
+    """Of all runs together; of an extreme (`EXTREMES`) the largest."""
     coverage: Counter[Coverage] = field(default_factory=Counter)
     compared: Counter[str] = field(default_factory=Counter)
     """Comparisons that could have shown a violation, by check."""
@@ -315,7 +339,11 @@ class Totals:
         self.verdicts["vacuous" if outcome.is_vacuous else outcome.verdict.value] += 1
         self.faults.update(outcome.struck)
         self.scheduled.update(event.fault for event in outcome.schedule.events)
-        self.counts.update(outcome.counts)
+        for name, count in outcome.counts.items():
+            is_extreme = name.startswith(EXTREMES)
+            self.counts[name] = (
+                max(self.counts[name], count) if is_extreme else (self.counts[name] + count)
+            )
         self.coverage.update(outcome.coverage)
         # Counter.update keeps a check that compared nothing, with 0.
         self.compared.update(outcome.compared)
@@ -341,8 +369,10 @@ class Totals:
         return self.verdicts[Verdict.INVALID.value] > 0
 
 
-def run_seed(plan: Plan, seed: int, artifacts: Path | None = None) -> Result:
-    """One seed; a run that is not good is kept in a folder below `artifacts`."""
+def run_seed(
+    plan: Plan, seed: int, artifacts: Path | None = None, keeps_good: bool = False
+) -> Result:
+    """One seed; a run that is not good, or any with `keeps_good`, is kept below `artifacts`."""
     before = _cpu_seconds()
     schedule = plan.schedule(seed)
     try:
@@ -356,7 +386,7 @@ def run_seed(plan: Plan, seed: int, artifacts: Path | None = None) -> Result:
         gc.collect()
     cpu_seconds = _cpu_seconds() - before
     folder = None
-    if artifacts is not None and not outcome.is_good:
+    if artifacts is not None and (keeps_good or not outcome.is_good):
         folder = keep(outcome, artifacts, plan)
     return Result(plan, seed, replace(outcome, history=None), cpu_seconds, folder)
 
@@ -394,6 +424,7 @@ def campaign(
     jobs: int = 1,
     seconds_max: float | None = None,
     artifacts: Path | None = None,
+    keeps_good: bool = False,
 ) -> Iterator[Result]:
     """Run seeds and yield their results as they come, in no certain order.
 
@@ -403,13 +434,16 @@ def campaign(
         jobs: processes that work at the same time; 1: this one.
         seconds_max: real seconds after which no further seed is begun; None: no limit.
         artifacts: where runs that are not good are kept; None: nowhere.
+        keeps_good: keep good runs there, too.
 
     Raises:
         CannotPlay: see `Plan.kinds` and `Plan.play`.
     """
     plan.kinds()
     tasks = ((plan, seed) for seed in seeds)
-    yield from play_all(tasks, jobs=jobs, seconds_max=seconds_max, artifacts=artifacts)
+    yield from play_all(
+        tasks, jobs=jobs, seconds_max=seconds_max, artifacts=artifacts, keeps_good=keeps_good
+    )
 
 
 def play_all(
@@ -418,19 +452,21 @@ def play_all(
     jobs: int,
     seconds_max: float | None,
     artifacts: Path | None,
+    keeps_good: bool = False,
 ) -> Iterator[Result]:
     """Run seeds, each with a plan of its own; otherwise as `campaign`."""
     deadline = None if seconds_max is None else time.monotonic() + seconds_max
     todo = _until(tasks, deadline)
     if jobs == 1:
         for plan, seed in todo:
-            yield run_seed(plan, seed, artifacts)
+            yield run_seed(plan, seed, artifacts, keeps_good)
         return
     # A worker that was forked would have this process's threads and event loops half-way.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
 
         def submit(count: int) -> set[Future[Result]]:
-            return {pool.submit(run_seed, *task, artifacts) for task in islice(todo, count)}
+            chosen = islice(todo, count)
+            return {pool.submit(run_seed, *task, artifacts, keeps_good) for task in chosen}
 
         running = submit(jobs * 2)
         try:

@@ -30,7 +30,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from raftmq.chaos.faults import FAULTS, Aim, Event, Fault, Schedule, draw, expanded
+from raftmq.chaos.faults import FAULTS, Aim, Event, Fault, Schedule, draw, expanded, nearest
 from raftmq.chaos.outcome import Happening
 
 Action = Callable[[], object]
@@ -125,7 +125,8 @@ class Nemesis:
         unknown = [name for name in wanted if name not in self._kinds]
         if unknown or not self._kinds:
             known = ", ".join(sorted(self._kinds)) or "none: use `can`, or a cluster's fixture"
-            raise CannotBreak(f"cannot make {', '.join(unknown) or 'any fault'}; known: {known}")
+            wrong = [f"{name}{nearest(name, self._kinds)}" for name in unknown] or ["any fault"]
+            raise CannotBreak(f"cannot make {', '.join(wrong)}\nknown: {known}")
         kinds = [self._kinds[name] for name in wanted or sorted(self._kinds)]
         # A short run may draw calm windows only: then the next of a row of seeds decides.
         for attempt in range(ATTEMPTS_MAX):

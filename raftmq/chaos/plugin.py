@@ -59,6 +59,7 @@ MARKER = (
     "chaos(seeds, faults, time, nodes): run the test once for each seed, with these faults "
     "for so many seconds"
 )
+MARKER_WORDS = "faults of the marker `chaos`, or of --chaos-faults"
 _KNOWN = {"seeds", "faults", "time", "nodes"}
 
 
@@ -237,13 +238,26 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         result = yield
     except pytest.skip.Exception:
         raise
-    except BaseException:
+    except BaseException as error:
+        if _is_misnamed(pyfuncitem, error):
+            # The marker or an option is wrong, and no line of the test: its frames do not help.
+            raise pytest.fail.Exception(f"{MARKER_WORDS}: {error}", pytrace=False) from None
         _tell(pyfuncitem, is_failed=True)
         raise
     complaint = _tell(pyfuncitem, is_failed=False)
     if complaint:
         pytest.fail(complaint, pytrace=False)
     return result
+
+
+def _is_misnamed(item: pytest.Function, error: BaseException) -> bool:
+    """Whether a test ended because a fault is wanted that it cannot make."""
+    run = item.stash.get(_RUN, None)
+    if run is None or run.played is None:
+        return False
+    from raftmq.chaos.player import CannotBreak
+
+    return isinstance(error, CannotBreak)
 
 
 def _tell(item: pytest.Function, *, is_failed: bool) -> str:

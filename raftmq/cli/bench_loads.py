@@ -25,6 +25,7 @@ import anyio
 
 import raftmq
 from raftmq.errors import RaftmqError
+from raftmq.words import counted
 
 from .bench_report import Record
 from .output import Meter
@@ -245,7 +246,7 @@ async def _beat(meter: Meter, record: Record, what: str) -> None:
         await anyio.sleep(BEAT_SECONDS)
         now = anyio.current_time()
         rate = record.messages / (now - record.started)
-        meter.advance(now - last, f"{what}: {record.messages:,} messages, {rate:,.0f}/s")
+        meter.advance(now - last, f"{what}: {counted(record.messages, 'message')}, {rate:,.0f}/s")
         last = now
 
 

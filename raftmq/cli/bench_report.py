@@ -90,15 +90,13 @@ def check_plot(path: Path | None) -> None:
     """Refuse before the run what would fail after it.
 
     Raises:
-        Failure: matplotlib is missing, or the folder is.
+        ModuleNotFoundError: the extra `plots` is not installed.
+        Failure: the folder is missing, or the suffix.
     """
     if path is None:
         return
-    try:
-        import matplotlib
-    except ImportError as error:
-        fix = "`pip install matplotlib`, or leave out --plot"
-        raise Failure("--plot needs matplotlib, which is not installed", fix=fix) from error
+    import matplotlib
+
     matplotlib.use("agg")
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise Failure(f"{path} has no suffix that says its kind", fix="name it .png, .svg or .pdf")

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.words import counted
+
 from .chaos_list import list_
 from .chaos_run import replay, run, shrink
 from .chaos_soak import soak
@@ -163,7 +165,8 @@ def _judged_json(file: Path, reports: "Sequence[Report]", verdict: Any) -> dict[
 @click.option("--png", is_flag=True, help="Store it as a picture too; needs a browser.")
 @click.option("--height", default=1600, show_default=True, help="Of the picture, in pixels.")
 def report(path: Path, to: Path | None, png: bool, height: int) -> None:
-    """Write the page of a kept run, of all runs in a folder, or of a history.
+    """Write the page of a kept run, of all runs in a folder, or of a history. A page that a test
+    wrote (pytest --chaos-artifacts) is shown as it is.
 
     \b
     raftmq chaos report found/sim-log-seed-7 --png
@@ -171,22 +174,46 @@ def report(path: Path, to: Path | None, png: bool, height: int) -> None:
     """
     places = _runs_in(path) if path.is_dir() else [path]
     if not places:
-        fix = "`raftmq chaos run --artifacts DIR` keeps the runs that broke something"
+        fix = (
+            "`raftmq chaos run --artifacts DIR` keeps the runs that broke something, "
+            "`pytest --chaos-artifacts DIR` the tests that failed"
+        )
         raise Failure(f"no run is kept in {path}", fix=fix, code=ExitCode.USAGE)
     if to is not None and len(places) > 1:
         fix = "leave out --to: each page goes into its run's folder"
-        raise Failure(f"{path} holds {len(places)} runs", fix=fix, code=ExitCode.USAGE)
+        raise Failure(f"{path} holds {counted(len(places), 'run')}", fix=fix, code=ExitCode.USAGE)
     for place in places:
         page = to or (place / "report.html" if place.is_dir() else place.with_suffix(".html"))
-        click.echo(_write_page(_case(place), page))
+        if place.is_dir() and not _is_run(place):
+            click.echo(_page_of_test(place, page))
+        else:
+            click.echo(_write_page(_case(place), page))
         if png:
             _write_picture(page, height)
 
 
 def _runs_in(path: Path) -> list[Path]:
-    if (path / "outcome.json").exists():
+    if _is_run(path) or _is_of_test(path):
         return [path]
-    return sorted(file.parent for file in path.glob("*/outcome.json"))
+    return sorted(each for each in path.iterdir() if _is_run(each) or _is_of_test(each))
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "outcome.json").exists()
+
+
+def _is_of_test(folder: Path) -> bool:
+    """Whether `pytest --chaos-artifacts` kept a failure here."""
+    return (folder / "history.parquet").exists() and (folder / "report.html").exists()
+
+
+def _page_of_test(folder: Path, to: Path) -> str:
+    """The page that a test wrote stays as it is: only the test knew its checks and its faults."""
+    page = folder / "report.html"
+    if to != page:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    return f"as the test wrote it  {to}"
 
 
 def _case(place: Path) -> "Case":

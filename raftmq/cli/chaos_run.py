@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from raftmq.words import counted
+
 from .exits import ExitCode, Failure
 from .output import Meter, note, output_option, print_json, print_table
 from .values import DURATION
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 WORLDS = ("sim", "core", "real")
-WORKLOADS = ("log", "queue", "register", "pop", "members", "flows")
+WORKLOADS = ("log", "queue", "register", "pop", "members", "flows", "admin")
 NETWORKS = ("proxy", "namespaces")
 
 SEEDS_DRAWN = 10
@@ -48,7 +50,7 @@ _OPTIONS = (
                  help="Between real processes: a proxy that knows frames, or network namespaces, "
                       "where TCP loses packets (Linux, root).  [default: proxy]"),
     click.option("--artifacts", type=click.Path(path_type=Path),
-                 help="Keep runs that are not good in folders below it."),
+                 help="Keep runs that are not good in folders below it, and a single run always."),
 )  # fmt: skip
 
 
@@ -64,7 +66,7 @@ def _world_options(function: F) -> F:
 @click.option("--seeds", help="Run these: 1..100, 1.. (until --budget ends), or 1,5,9.")
 @click.option("--time", "seconds", type=DURATION, default="60s", show_default=True,
               help="Length of each run, in its own time.")  # fmt: skip
-@click.option("--budget", type=DURATION, help="Begin no further seed after so much real time.")
+@click.option("--budget", type=DURATION, help="Begin no further seed after this much real time.")
 @click.option(
     "--faults", help="Only these, with commas; `raftmq chaos list faults` has names and families."
 )
@@ -99,7 +101,7 @@ def run(
     # Real processes need the machine for themselves.
     jobs = 1 if world == "real" else jobs or processors()
     with explained():
-        totals = _play(plan, chosen, total, jobs, budget, artifacts)
+        totals = _play(plan, chosen, total, jobs, budget, artifacts, is_single=seed is not None)
         shrunk = _shrink_first(plan, totals, artifacts) if is_shrunk else None
     if artifacts is not None:
         _keep_summary(artifacts, plan, totals)
@@ -112,17 +114,22 @@ def run(
 
 def _play(
     plan: "Plan", seeds: Iterable[int], total: int | None, jobs: int, budget: float | None,
-    artifacts: Path | None,
+    artifacts: Path | None, *, is_single: bool,
 ) -> "Totals":  # fmt: skip
     from raftmq.chaos.campaign import Totals, campaign
 
     totals = Totals()
-    results = campaign(plan, seeds, jobs=jobs, seconds_max=budget, artifacts=artifacts)
+    # A reader looks at the page of a good run first, by naming its seed.
+    results = campaign(
+        plan, seeds, jobs=jobs, seconds_max=budget, artifacts=artifacts, keeps_good=is_single
+    )
     with Meter(plan.world.value, total=total, unit="seeds") as meter:
         try:
             for result in results:
                 totals.add(result)
                 meter.advance(1, _progress(plan, totals))
+                if result.outcome.is_good and result.folder is not None:
+                    note(f"kept in {result.folder}")
         except KeyboardInterrupt:
             totals.is_interrupted = True
             note("interrupted: what was run until now is judged")
@@ -131,7 +138,7 @@ def _play(
 
 def _progress(plan: "Plan", totals: "Totals") -> str:
     """The words before the bar."""
-    words = f"{plan.world.value}: {totals.faults.total():,} faults"
+    words = f"{plan.world.value}: {counted(totals.faults.total(), 'fault')}"
     if plan.world.value != "real":
         words += f", {totals.hours_per_cpu_minute:.2f} simulated h/CPU-min"
     return words + (f", {len(totals.bad)} bad" if totals.bad else "")
@@ -160,11 +167,21 @@ def _print_totals(totals: "Totals", shrunk: "Outcome | None", *, has_coverage: b
         print_table(["ROLE", "TERM", "PROGRESS", "FAULT", ">TIMES"], rows)
     verdicts = ", ".join(f"{times:,} {name}" for name, times in sorted(totals.verdicts.items()))
     note(
-        f"{totals.seeds:,} seeds: {verdicts or 'none'}; "
+        f"{counted(totals.seeds, 'seed')}: {verdicts or 'none'}; "
         f"{totals.simulated_seconds / 3600:.2f} h in their worlds, "
-        f"{totals.cpu_seconds / 60:.2f} CPU-min; {totals.faults.total():,} faults of "
-        f"{len(totals.faults)} kinds in {len(totals.coverage):,} situations"
+        f"{totals.cpu_seconds / 60:.2f} CPU-min; "
+        f"{counted(totals.faults.total(), 'fault')} of {counted(len(totals.faults), 'kind')} in "
+        f"{counted(len(totals.coverage), 'situation')}; "
+        f"{counted(totals.compared.total(), 'comparison')} by "
+        f"{counted(len(totals.compared), 'check')}"
     )
+    longest = [
+        f"{name.rpartition(', ')[0]} {count / 1000:.2f} s"
+        for name, count in sorted(totals.counts.items())
+        if name.startswith("longest ") and name.endswith(", ms")
+    ]
+    if longest:
+        note("; ".join(longest))
     if totals.never_struck:
         note(f"without effect in all runs: {', '.join(totals.never_struck)}")
     if totals.vacuous_checks:
@@ -231,7 +248,7 @@ def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
 @click.argument("schedule")
 @_world_options
 @click.option("--times", type=click.IntRange(1), default=1, show_default=True,
-              help="Play it so often; made-up worlds must do the same each time.")  # fmt: skip
+              help="Play it this often; made-up worlds must do the same each time.")  # fmt: skip
 @output_option()
 def replay(
     schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
@@ -324,7 +341,7 @@ def _shrunk(plan: "Plan", outcome: "Outcome", trials: int) -> "Outcome":
     from raftmq.chaos.campaign import shrunk
 
     before = len(outcome.schedule.events)
-    with Meter(f"shrinking {before} faults", total=trials, unit="runs") as meter:
+    with Meter(f"shrinking {counted(before, 'fault')}", total=trials, unit="runs") as meter:
         return shrunk(plan, outcome, trials_max=trials, on_trial=lambda: meter.advance(1))
 
 

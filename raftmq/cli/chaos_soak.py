@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.words import counted
+
 from .chaos_run import WORLDS, explained, processors
 from .exits import ExitCode, Failure
 from .output import Meter, note
@@ -23,7 +25,7 @@ WRITE_SECONDS = 60.0
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Begin no further run after so much real time.",
+    help="Begin no further run after this much real time.",
 )
 @click.option(
     "--world",
@@ -117,7 +119,8 @@ def _read(path: Path) -> "Book":
 def _progress(row: "Soak") -> str:
     """The words before the bar."""
     broken = sum(found.runs for found in row.found)
-    return f"soak: {row.total.runs:,} runs, {row.total.faults:,} faults, {broken:,} broken"
+    runs, faults = counted(row.total.runs, "run"), counted(row.total.faults, "fault")
+    return f"soak: {runs}, {faults}, {broken:,} broken"
 
 
 def _print(row: "Soak", artifacts: Path) -> None:
@@ -128,10 +131,10 @@ def _print(row: "Soak", artifacts: Path) -> None:
         click.echo(f"replay: {found.replay}")
     total = row.total
     note(
-        f"seeds {row.first_seed}..{row.last_seed}: {total.runs:,} runs, {total.undecided:,} "
-        f"undecided, {sum(found.runs for found in row.found):,} broken; "
+        f"seeds {row.first_seed}..{row.last_seed}: {counted(total.runs, 'run')}, "
+        f"{total.undecided:,} undecided, {sum(found.runs for found in row.found):,} broken; "
         f"{total.cpu_seconds / 60:.1f} CPU-min, {simulated(total.simulated_seconds)} in their "
-        f"worlds, {total.faults:,} faults"
+        f"worlds, {counted(total.faults, 'fault')}"
     )
     if row.found or total.undecided:
         note(f"kept in {artifacts}")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.errors import RaftmqError, Unavailable
+from raftmq.words import counted
 
 from .exits import ExitCode, Failure
 from .lazy import HintedGroup
-from .output import bytes_text, counted, note, output_option, print_json, print_table
+from .output import bytes_text, note, output_option, print_json, print_table
 from .session import Session, with_session
 from .topic import confirm
 from .values import ADDRESS
@@ -139,7 +140,7 @@ def remove(session: Session, node: int, yes: bool) -> None:
     if not yes:
         confirm(f"Take node {node} out of the cluster?")
     session.run(lambda mq: _remove(mq, node))
-    note(f"node {node} is no member any more: its process can be stopped, its folder deleted")
+    note(f"node {node} is no longer a member: its process can be stopped, its folder deleted")
 
 
 @cluster.command()
@@ -286,7 +287,7 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     ]
     problems += [
         f"node {node} lost its data folder and re-enters group {group['id']}: it lacks "
-        f"{group['behind'].get(str(node), 0)} records and does not count yet"
+        f"{counted(group['behind'].get(str(node), 0), 'record')} and does not count yet"
         for group in groups
         for node in group["re_enter"]
     ]
@@ -327,8 +328,7 @@ def _damages(told: "dict[int, dict[str, Any] | str]") -> list[str]:
             rotten = replica.get("rotten", ())
             problems += [f"{where}: {found['found']}; {found['state']}" for found in rotten]
             problems += [
-                f"{where}: {found}; it cannot be sent to a member that needs it, and the group is "
-                "led by others meanwhile"
+                f"{where}: {found}; a member that needs it is given another node's, or a newer one"
                 for found in replica.get("rotten_snapshots", ())
             ]
             if replica.get("differs"):

@@ -1,6 +1,7 @@
 """`raftmq consume`: read messages, alone or as a consumer group."""
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from raftmq.errors import Reason, Rejected
+from raftmq.words import counted
 
 from .exits import ExitCode, Failure
 from .formats import TABLE_HEADING, as_json, as_row, compiled
+from .names import GROUP, TOPIC
 from .output import Meter, note, output_option
 from .session import Session, with_session
 from .values import START
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
     import anyio
 
     from raftmq.client import Client, Consumer, Message, Messages
-    from raftmq.client.consumer import Start
     from raftmq.client.popped import PoppedMessages
+    from raftmq.client.starting import Start
 
 FETCH_MESSAGES = 5_000
 """The most that is taken at once: it is written, then committed."""
@@ -60,8 +63,8 @@ class _Reading:
 
 
 @click.command()
-@click.argument("topic")
-@click.option("-g", "--group", help="As this consumer group: go on where it was.")
+@click.argument("topic", type=TOPIC)
+@click.option("-g", "--group", type=GROUP, help="As this consumer group: go on where it was.")
 @click.option(
     "--filter",
     "filter_",
@@ -74,7 +77,7 @@ class _Reading:
     type=START,
     default="earliest",
     metavar="START",
-    help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (so long ago). With -g "
+    help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago). With -g "
     "only where the group has no place yet.  [default: earliest; of a new instance latest]",
 )
 @click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
@@ -89,7 +92,7 @@ class _Reading:
     metavar="NAME",
     help="Of a member, or of a group that broadcasts: a name that outlives this process.",
 )
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option(
     "-e",
     "--exit",
@@ -154,7 +157,7 @@ def consume(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not reading.is_interrupted:
         return ExitCode.OK
-    note(f"\n{reading.done:,} messages")
+    note(f"\n{counted(reading.done, 'message')}")
     return ExitCode.OK if count is None and not until_end else ExitCode.INTERRUPTED
 
 
@@ -171,6 +174,7 @@ async def _mode(mq: "Client", reading: _Reading) -> "Literal['pop', 'ordered'] |
     if reading.group is None:
         return None
     found = await mq.admin.consumer_groups(name=reading.group)
+    _refuse_instance(reading, found[0].mode if found else "")
     if not found:
         by_offset = reading.names_places or await _has_committed(mq, reading.group)
         return None if by_offset else "pop"
@@ -180,6 +184,18 @@ async def _mode(mq: "Client", reading: _Reading) -> "Literal['pop', 'ordered'] |
         # As in the client: a new instance hears what comes from now on.
         reading.start = "latest"
     return "pop" if mode == "pop" else "ordered" if mode == "ordered" else None
+
+
+def _refuse_instance(reading: _Reading, mode: str) -> None:
+    """`--instance` alone is for groups that broadcast, and those are created first."""
+    if reading.instance is None or reading.is_assigned or mode not in ("", "pull"):
+        return
+    what = f"has mode {mode}" if mode else "was never created"
+    raise Failure(
+        f"consumer group {reading.group!r} {what}: --instance names one of a group that broadcasts",
+        fix=f"`raftmq group create {reading.group} --mode broadcast` makes one, under a name that "
+        "is free; with --assigned too, it names a member of a group that shares its queues",
+    )
 
 
 async def _has_committed(mq: "Client", group: str) -> bool:
@@ -227,6 +243,7 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
                 if not messages:
                     if reading.until_end:
                         break
+                    _refuse_closed_pipe()
                     continue
                 _write(reading.render(messages))
                 reading.done += len(messages)
@@ -234,7 +251,7 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
                 with anyio.CancelScope(shield=True):
                     settlement = await consumer.ack(messages)
                 for message in settlement.fenced:
-                    note(f"too late: {message.id} is not ours any more, and comes again")
+                    note(f"too late: {message.id} is no longer ours, and comes again")
                 meter.advance(len(messages))
         tasks.cancel_scope.cancel()
 
@@ -263,6 +280,7 @@ async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
             while not _is_enough(reading, consumer, ends):
                 messages = await consumer.fetch(reading.wanted, wait=1.0)
                 if not messages:
+                    _refuse_closed_pipe()
                     if reading.filter is not None:
                         # What does not match is read, too.
                         await consumer.commit()
@@ -330,6 +348,19 @@ def _renderer(output: str, template: str | None) -> "Callable[[Messages | Popped
         return lambda messages: b"\n".join(messages.bodies) + b"\n"
     line: Callable[[Message], bytes] = as_json if output == "json" else as_row
     return lambda messages: b"".join(map(line, messages))
+
+
+def _refuse_closed_pipe() -> None:
+    """Notice that the reader of our stdout is gone while there is nothing to write: `| head -2`.
+
+    Raises:
+        BrokenPipeError: as a write would.
+    """
+    poller = select.poll()
+    # Errors are reported without being asked for.
+    poller.register(1, 0)
+    if any(event & select.POLLERR for _, event in poller.poll(0)):
+        raise BrokenPipeError
 
 
 def _write(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""`raftmq delay`: delayed messages that are not wanted any more."""
+"""`raftmq delay`: take back delayed messages."""
 
 from typing import TYPE_CHECKING
 

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from raftmq.words import counted
+
 from .exits import Failure
 from .formats import as_json, body_text
 from .lazy import HintedGroup
 from .msg import print_touches, touch_json
+from .names import GROUP, TOPIC
 from .output import (
     Meter,
-    counted,
     note,
     output_option,
     print_json,
@@ -149,8 +151,8 @@ def _choosing(command: Callable[..., Any]) -> Callable[..., Any]:
     wrapper.__name__ = command.__name__
     wrapper.__doc__ = command.__doc__
     decorators = (
-        click.argument("topic"),
-        click.option("-g", "--group", required=True, help="The consumer group."),
+        click.argument("topic", type=TOPIC),
+        click.option("-g", "--group", type=GROUP, required=True, help="The consumer group."),
         click.option("-l", "--letter", "letters", multiple=True, help="Only this letter (repeat)."),
         click.option("-i", "--id", "ids", multiple=True, help="Only this message (repeat)."),
         click.option("--reason", help="Only those with this reason."),
@@ -168,8 +170,8 @@ def _choosing(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dlq.command("list")
-@click.option("-t", "--topic", help="Only of this topic.")
-@click.option("-g", "--group", help="Only of this consumer group.")
+@click.option("-t", "--topic", type=TOPIC, help="Only of this topic.")
+@click.option("-g", "--group", type=GROUP, help="Only of this consumer group.")
 @output_option()
 @with_session
 def list_(session: Session, topic: str | None, group: str | None, output: str) -> None:
@@ -194,7 +196,7 @@ def list_(session: Session, topic: str | None, group: str | None, output: str) -
 
 @dlq.command()
 @click.option(
-    "-n", "--count", type=click.IntRange(1), default=20, help="At most so many.  [default: 20]"
+    "-n", "--count", type=click.IntRange(1), default=20, help="At most this many.  [default: 20]"
 )
 @click.option("--history", is_flag=True, help="With each hand-out, failure and retry.")
 @output_option()
@@ -249,7 +251,7 @@ async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":
 
 @dlq.command()
 @click.option("--to", "target", metavar="TOPIC", help="Send them to this topic instead.")
-@click.option("--rate", type=RATE, metavar="N/s", help="At most so many messages a second.")
+@click.option("--rate", type=RATE, metavar="N/s", help="At most this many messages a second.")
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
 @output_option()
 @_choosing
@@ -279,7 +281,7 @@ def redrive(
 @output_option()
 @_choosing
 def purge(session: Session, choice: _Choice, execute: bool, output: str) -> None:
-    """Throw dead letters away; nobody is handed them. A dry run unless --execute is given.
+    """Throw dead letters away; no consumer gets them. A dry run unless --execute is given.
 
     The messages themselves stay in their queues until retention takes them.
     """

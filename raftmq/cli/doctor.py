@@ -12,6 +12,9 @@ from pathlib import Path
 
 import click
 
+from raftmq.errors import Rejected
+from raftmq.words import counted
+
 from .exits import ExitCode
 from .findings import Finding, show
 from .output import bytes_text, output_option
@@ -42,10 +45,14 @@ MODULES += ["zstandard"]
     default=Path(),
     help="Examine the disk of this folder.  [default: the present one]",
 )
-@click.option("--port", type=click.IntRange(1, 65_535), default=7400, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    help="Look whether a node can listen at this port.  [default: the first one of --url]",
+)
 @output_option()
 @with_session
-def doctor(session: Session, data: Path, port: int, output: str) -> int:
+def doctor(session: Session, data: Path, port: int | None, output: str) -> int:
     """Examine this machine, and the cluster if one answers; say what to mend.
 
     Exits with 4 if something fails. It writes some KiB into the folder of --data and removes them.
@@ -54,7 +61,7 @@ def doctor(session: Session, data: Path, port: int, output: str) -> int:
         check_python,
         check_assertions,
         check_modules,
-        lambda: check_port(port),
+        lambda: check_port(port or _port_of(session.url)),
         lambda: check_disk(data),
         lambda: check_space(data),
         check_files,
@@ -90,6 +97,16 @@ def check_modules() -> Finding:
         return Finding("modules", "fail", "; ".join(broken), "`pip install --upgrade raftmq`")
     names = ("trio", "cbor2", "numpy", "google-crc32c")
     return Finding("modules", "ok", ", ".join(f"{name} {metadata.version(name)}" for name in names))
+
+
+def _port_of(url: str) -> int:
+    """Of the first address; the usual one if the URL is wrong, which `check_cluster` tells."""
+    from raftmq.client.address import PORT_DEFAULT, parse_url
+
+    try:
+        return parse_url(url)[0].port
+    except Rejected:
+        return PORT_DEFAULT
 
 
 def check_port(port: int) -> Finding:
@@ -208,5 +225,5 @@ def check_cluster(session: Session) -> Finding:
     if picture["problems"]:
         fix = "`raftmq cluster status` shows all; look at the logs of the nodes it names"
         return Finding("cluster", "fail", "; ".join(picture["problems"]), fix)
-    nodes, groups = len(picture["nodes"]), len(picture["groups"])
-    return Finding("cluster", "ok", f"{nodes} nodes, {groups} groups, each with a leader")
+    nodes, groups = (counted(len(picture[f"{what}s"]), what) for what in ("node", "group"))
+    return Finding("cluster", "ok", f"{nodes}, {groups}, each with a leader")

@@ -60,7 +60,8 @@ _FIXES = {
     Reason.TOO_LARGE: "send smaller messages, or raise limits.batch_bytes_max on every node",
     Reason.OFFSET_OUT_OF_RANGE: "`raftmq topic describe TOPIC` shows what is kept; "
     "`--from earliest` or `raftmq group reset` goes there",
-    Reason.UNKNOWN_GROUP: "`raftmq group list` shows the consumer groups that there are",
+    Reason.UNKNOWN_GROUP: "`raftmq group list` shows the consumer groups that there are; "
+    "`raftmq group attach NAME TOPIC` lets one take messages of a topic",
     Reason.GROUP_MODE: "`raftmq group list` shows the mode of each group; "
     "use it in its own, or take another name",
     Reason.UNKNOWN_NODE: "`raftmq cluster status` shows the nodes",

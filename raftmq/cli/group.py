@@ -8,13 +8,14 @@ from .group_members import clone, members
 from .group_settings import COMMANDS, plain_settings, show_attachments, show_backlogs, show_settings
 from .lag import lag
 from .lazy import HintedGroup
+from .names import GROUP, TOPIC
 from .output import note, output_option, print_json, print_table, time_text
 from .session import Session, with_session
 from .values import START
 
 if TYPE_CHECKING:
     from raftmq.client import Backlog, Client, ConsumerGroup, OffsetChange
-    from raftmq.client.consumer import Start
+    from raftmq.client.starting import Start
 
 
 @click.group(cls=HintedGroup)
@@ -27,7 +28,7 @@ for command in (*COMMANDS, lag, members, clone):
 
 
 @group.command("list")
-@click.option("-t", "--topic", help="Only groups of this topic.")
+@click.option("-t", "--topic", type=TOPIC, help="Only groups of this topic.")
 @output_option()
 @with_session
 def list_(session: Session, topic: str | None, output: str) -> None:
@@ -76,7 +77,7 @@ def _topics(found: "ConsumerGroup") -> list[str]:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", type=GROUP)
 @output_option()
 @with_session
 def describe(session: Session, name: str, output: str) -> None:
@@ -136,8 +137,8 @@ def _show_offsets(found: "ConsumerGroup") -> None:
 
 
 @group.command()
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
 @click.argument("expression")
 @with_session
 def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
@@ -159,8 +160,8 @@ def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
 
 
 @group.command()
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
 @with_session
 def unsubscribe(session: Session, name: str, topic: str) -> None:
     """Let a consumer group have everything of a topic again."""
@@ -173,14 +174,14 @@ def unsubscribe(session: Session, name: str, topic: str) -> None:
 
 
 @group.command()
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
 @click.option(
     "--to",
     type=START,
     required=True,
     metavar="START",
-    help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (so long ago).",
+    help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago).",
 )
 @click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
@@ -214,6 +215,8 @@ def reset(
     else:
         rows = [(c.queue, "none" if c.before is None else c.before, c.after) for c in changes]
         print_table([">QUEUE", ">BEFORE", ">AFTER"], rows)
+    if all(change.before is None for change in changes):
+        note(f"{name} had no place on {topic} before: `raftmq group list` shows those that have")
     if not execute:
         note("nothing was changed: add --execute to do it")
 

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .exits import Failure
+from .names import GROUP, TOPIC
 from .output import note, output_option, print_json, print_table
 from .session import Session, with_session
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=GROUP)
 @output_option()
 @with_session
 def members(session: Session, name: str | None, output: str) -> None:
@@ -82,9 +84,9 @@ def ranges(numbers: list[int]) -> str:
 
 
 @click.command()
-@click.argument("source")
+@click.argument("source", type=GROUP)
 @click.argument("name")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
 @output_option()
 @with_session
@@ -99,12 +101,15 @@ def clone(session: Session, source: str, name: str, topic: str, execute: bool, o
         return await mq.admin.clone_group(source, name, topic, dry_run=not execute)
 
     changes = session.run(call)
+    if not changes:
+        raise Failure(
+            f"consumer group {source!r} has no place on {topic!r} to go on from",
+            fix="`raftmq group list` shows the consumer groups, and the topics they read",
+        )
     if output == "json":
         print_json({"executed": execute, "changes": [change._asdict() for change in changes]})
-    elif changes:
+    else:
         rows = [(c.queue, "none" if c.before is None else c.before, c.after) for c in changes]
         print_table([">QUEUE", ">BEFORE", ">AFTER"], rows)
-    else:
-        note(f"{source} has committed nothing on {topic}")
     if not execute:
         note("nothing was changed: add --execute to do it")

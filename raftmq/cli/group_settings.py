@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .exits import Failure
+from .names import GROUP, TOPIC
 from .output import duration_text, note, output_option, print_json, print_table
 from .session import Session, with_session
 from .topic import confirm
@@ -50,7 +51,7 @@ def _policy_options(command: "Callable[..., Any]") -> "Callable[..., Any]":
         click.option(
             "--attempts",
             type=click.IntRange(1),
-            help="A message that fails for so many times is a dead letter.",
+            help="A message that failed this many times is a dead letter.",
         ),
     ):
         command = option(command)
@@ -104,14 +105,14 @@ def create(session: Session, /, name: str, mode: str, output: str, **policy: Any
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=GROUP)
 @_policy_options
 @output_option()
 @with_session
 def alter(session: Session, /, name: str, output: str, **policy: Any) -> None:
     """Change what is given of a consumer group's settings; the rest stays.
 
-    What is in hand or waits keeps the time that it was told.
+    Messages that are in hand or wait keep their times.
 
     \b
     raftmq group alter billing --attempts 3
@@ -135,7 +136,7 @@ def alter(session: Session, /, name: str, output: str, **policy: Any) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=GROUP)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Also if it has members: these end with an error.")
 @with_session
@@ -158,8 +159,8 @@ def delete(session: Session, name: str, yes: bool, force: bool) -> None:
 
 
 @click.command()
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
 @click.option(
     "-m",
     "--mode",
@@ -190,8 +191,8 @@ def attach(session: Session, name: str, topic: str, mode: str | None, start: str
 
 
 @click.command()
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @with_session
 def detach(session: Session, name: str, topic: str, yes: bool) -> None:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from raftmq.words import counted
+
 from .exits import ExitCode, Failure
 from .output import bytes_text, note, output_option, print_json, print_line, print_table, time_text
 
@@ -291,7 +293,7 @@ def _what(record: "Record") -> str:
             end = head.first_sequence + head.count - 1
             place = f"topic {head.queue >> 16} queue {head.queue & 0xFFFF}"
             by = f"producer {head.producer:x} sequence {head.first_sequence}..{end}"
-            return f"{head.count} messages for {place}, {by}"
+            return f"{counted(head.count, 'message')} for {place}, {by}"
         if record.kind == Kind.COMMANDS:
             return ", ".join(map(str, cbor2.loads(bytes(record.payload))))
         if record.kind == Kind.MEMBERSHIP:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from raftmq.errors import Reason, Rejected
+from raftmq.words import counted
 
+from .names import GROUP, TOPIC
 from .output import note, output_option, print_json, print_line, print_table, table_of
 from .session import Session, with_session
 from .values import DURATION
@@ -83,8 +85,8 @@ class Look(NamedTuple):
 
 
 @click.command()
-@click.argument("name", required=False)
-@click.option("-t", "--topic", help="Only of this topic.")
+@click.argument("name", required=False, type=GROUP)
+@click.option("-t", "--topic", type=TOPIC, help="Only of this topic.")
 @click.option("-w", "--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
     "--every", type=DURATION, default="2s", metavar="DURATION", help="With -w.  [default: 2s]"
@@ -116,8 +118,8 @@ def lag(
 
 
 @click.command()
-@click.option("-t", "--topic", help="Only of this topic.")
-@click.option("-g", "--group", help="Only of this consumer group.")
+@click.option("-t", "--topic", type=TOPIC, help="Only of this topic.")
+@click.option("-g", "--group", type=GROUP, help="Only of this consumer group.")
 @click.option(
     "--every", type=DURATION, default="2s", metavar="DURATION", help="Between looks.  [default: 2s]"
 )
@@ -288,7 +290,7 @@ class _Screen:
         for columns, rows in tables:
             print_table(columns, rows)
         if found.topics_untold:
-            note(f"and {found.topics_untold:,} topics more: --topic shows one")
+            note(f"and {counted(found.topics_untold, 'topic')} more: --topic shows one")
         click.echo()
 
 

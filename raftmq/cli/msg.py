@@ -1,19 +1,31 @@
 """`raftmq msg`: single messages: get one by id, find some by key, ask what became of one."""
 
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from raftmq.errors import Reason, Rejected
+
+from .exits import Failure
 from .formats import TABLE_HEADING, as_json, as_row, body_text
 from .lazy import HintedGroup
+from .names import TOPIC
 from .output import duration_text, note, output_option, print_line, print_table, time_text
 from .session import Session, with_session
 from .values import START
 
 if TYPE_CHECKING:
-    from raftmq.client import Message, Touch, Trace
+    from raftmq.client import Client, Message, Touch, Trace
+
+ID_FIX = "`raftmq msg find TOPIC --key KEY` and `raftmq consume TOPIC -o json` show ids"
+
+_OF_IDS = (Reason.BAD_ARGUMENT, Reason.UNKNOWN_TOPIC, Reason.OFFSET_OUT_OF_RANGE)
+"""Refusals that mean that there is no such message."""
+
+T = TypeVar("T")
 
 CONSUMER_DIGITS = 6
 """Of a consumer's number in tables: enough to tell those of one message apart."""
@@ -36,7 +48,7 @@ def msg() -> None:
 @with_session
 def get(session: Session, message_id: str, output: str) -> None:
     """Print the message of an ID, as receipts and consumers say it; raw: its body alone."""
-    message = session.run(lambda mq: mq.get(message_id))
+    message = run_with_id(session, lambda mq: mq.get(message_id))
     if output == "raw":
         sys.stdout.buffer.write(message.body)
         sys.stdout.buffer.flush()
@@ -45,6 +57,21 @@ def get(session: Session, message_id: str, output: str) -> None:
     else:
         for name, value in _fields(message):
             click.echo(f"{name:8} {value}")
+
+
+def run_with_id(session: Session, call: "Callable[[Client], Awaitable[T]]") -> T:
+    """Run a call that names a message by its id, and return its result.
+
+    Raises:
+        Failure: as `session.run`; of an id that names nothing it says where ids come from.
+    """
+    try:
+        return session.run(call)
+    except Failure as failure:
+        cause = failure.__cause__
+        if isinstance(cause, Rejected) and cause.reason in _OF_IDS:
+            raise Failure(str(failure), fix=ID_FIX) from cause
+        raise
 
 
 def _fields(message: "Message") -> list[tuple[str, str]]:
@@ -59,13 +86,13 @@ def _fields(message: "Message") -> list[tuple[str, str]]:
 
 
 @msg.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("-k", "--key", required=True, metavar="KEY", help="The key.")
 @click.option(
     "--since",
     type=START,
     metavar="TIME",
-    help="Only messages stored then or later: 1h (so long ago), or 2026-11-20T10:00.",
+    help="Only messages stored then or later: 1h (that long ago), or 2026-11-20T10:00.",
 )
 @click.option(
     "-n",
@@ -73,7 +100,7 @@ def _fields(message: "Message") -> list[tuple[str, str]]:
     type=click.IntRange(min=1),
     default=100,
     metavar="N",
-    help="At most so many.  [default: 100]",
+    help="At most this many.  [default: 100]",
 )
 @output_option()
 @with_session
@@ -99,7 +126,7 @@ def why(session: Session, message_id: str, output: str) -> None:
     What consumers do that pop is in the log: hand-outs, acks, failures, retries, dead letters. The
     log does not say who led a term; a node knows it since it was started, else it is `?`.
     """
-    found = session.run(lambda mq: mq.trace(message_id))
+    found = run_with_id(session, lambda mq: mq.trace(message_id))
     if output == "json":
         for touch in found.touches:
             print_line(touch_json(touch))

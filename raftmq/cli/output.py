@@ -125,15 +125,6 @@ def duration_text(seconds: float) -> str:
     return "".join(parts[:2])
 
 
-def counted(count: int, what: str) -> str:
-    """A number of things, in English.
-
-    >>> counted(1, "message"), counted(1234, "letter")
-    ('1 message', '1,234 letters')
-    """
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
 def bytes_text(count: float) -> str:
     """A number of bytes with its unit.
 

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from raftmq.words import counted
+
 from .exits import ExitCode, Failure
 from .formats import as_json, body_text, compiled
-from .output import counted, duration_text, note, output_option, print_json, print_table, time_text
+from .names import GROUP, TOPIC
+from .output import duration_text, note, output_option, print_json, print_table, time_text
 from .session import Session, with_session
 from .values import DURATION
 
@@ -53,14 +56,16 @@ class _Popping:
 
 
 @click.command()
-@click.argument("topic")
-@click.option("-g", "--group", required=True, help="The consumer group; made if there is none.")
+@click.argument("topic", type=TOPIC)
+@click.option(
+    "-g", "--group", type=GROUP, required=True, help="The consumer group; made if there is none."
+)
 @click.option(
     "-n",
     "--count",
     type=click.IntRange(1, COUNT_MAX),
     default=1,
-    help="At most so many.  [default: 1]",
+    help="At most this many.  [default: 1]",
 )
 @click.option(
     "--wait",
@@ -73,7 +78,7 @@ class _Popping:
     "--invisible",
     type=DURATION,
     metavar="DURATION",
-    help="How long nobody else is handed them.  [default: as the group says]",
+    help="How long they are handed to no other consumer.  [default: as the group says]",
 )
 @click.option("--ack", "is_acked", is_flag=True, help="Acknowledge them, once they are printed.")
 @click.option(
@@ -147,7 +152,7 @@ async def _pop(mq: "Client", popping: _Popping, show: Callable[[list[Taken]], No
                 show(taken)
                 settlement = await consumer.ack(messages)
                 for message in settlement.fenced:
-                    note(f"too late: {message.id} is not ours any more, and comes again")
+                    note(f"too late: {message.id} is no longer ours, and comes again")
             wait = min(wait, MORE_SECONDS)
 
 
@@ -290,7 +295,7 @@ def reject(session: Session, handles: tuple[str, ...], reason: str, output: str)
     type=DURATION,
     required=True,
     metavar="DURATION",
-    help="How long nobody else is handed them, from now.",
+    help="How long, from now, they are handed to no other consumer.",
 )
 @_settling
 @with_session
@@ -336,7 +341,7 @@ def _settle(
     if not late:
         return ExitCode.OK
     for handle in late if output != "json" else ():
-        note(f"not ours any more: {handle}")
+        note(f"no longer ours: {handle}")
     not_settled = counted(len(late), "message")
     raise Failure(
         f"{not_settled} not settled: their time ran out, or they were settled before",

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import click
 
 from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.words import counted
 
 from .exits import ExitCode, Failure
-from .output import Meter, counted, note, output_option, print_line
+from .names import TOPIC
+from .output import Meter, note, output_option, print_line
 from .session import Session, with_session
 from .sources import Chunk, given, lines, made_up
 from .values import DURATION, PROPERTY, SIZE
@@ -57,7 +59,7 @@ class _Sending:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("messages", nargs=-1)
 @click.option(
     "--file",
@@ -77,9 +79,11 @@ class _Sending:
     help='A property; numbers, true and false are typed, "7" is text (repeat).',
 )
 @click.option("-q", "--queue", type=click.IntRange(0), help="Send to this queue.")
-@click.option("--delay", type=DURATION, help="Deliver them after so long, as 10s or 2h.")
-@click.option("--count", type=click.IntRange(1), help="Make up so many messages.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Of them, so many a second.")
+@click.option("--delay", type=DURATION, help="Deliver them after this time, as 10s or 2h.")
+@click.option("--count", type=click.IntRange(1), help="Make up this many messages.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Of them, this many a second."
+)
 @click.option("--size", type=SIZE, default="100", help="Bytes of each of them.  [default: 100]")
 @output_option()
 @with_session

@@ -1,4 +1,4 @@
-"""`raftmq topic replay`: send a range of a topic's messages to another topic, once more.
+"""`raftmq topic replay`: send a range of a topic's messages to another topic again.
 
     orders  queue 0   ....[120 ..... 480)....   ──> orders-again  queue 0, in order
             queue 1   ....[118 ..... 495)....   ──> orders-again  queue 1, in order
@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from raftmq.words import counted
+
 from .exits import Failure
-from .output import counted, note, output_option, print_json, print_table
+from .names import TOPIC
+from .output import note, output_option, print_json, print_table
 from .session import Session, with_session
 from .values import START
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message, Producer
-    from raftmq.client.consumer import Start
+    from raftmq.client.starting import Start
 
 READ_MESSAGES = 1000
 """Messages that are read and sent at once."""
@@ -44,15 +47,15 @@ class Range(NamedTuple):
 
 
 @click.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", type=TOPIC)
+@click.argument("target", type=TOPIC)
 @click.option(
     "--from",
     "start",
     type=START,
     required=True,
     metavar="START",
-    help="earliest, an offset, a time as 2026-11-20T10:00, or 15m (so long ago).",
+    help="earliest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago).",
 )
 @click.option(
     "--until",
@@ -76,7 +79,7 @@ def replay(
     execute: bool,
     output: str,
 ) -> None:
-    """Send a range of SOURCE's messages to the topic TARGET once more. A dry run without --execute.
+    """Send a range of SOURCE's messages to the topic TARGET again. A dry run without --execute.
 
     Each queue keeps its order. If TARGET has fewer queues, several go into one.
 

@@ -47,7 +47,7 @@ class Session:
         import raftmq
 
         async def connected() -> T:
-            async with raftmq.connect(self.url, timeout=self.timeout, waits=False) as mq:
+            async with raftmq.connect(self.url, timeout=self.timeout, wait_refused=0.0) as mq:
                 return await call(mq)
 
         return self.run_alone(connected)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .lazy import HintedGroup
+from .names import TOPIC
 from .output import note, output_option, print_json, print_table
 from .replay import replay
 from .session import Session, with_session
@@ -66,7 +67,7 @@ def list_(session: Session, output: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @output_option()
 @with_session
 def describe(session: Session, name: str, output: str) -> None:
@@ -91,7 +92,7 @@ def describe(session: Session, name: str, output: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("-q", "--queues", type=click.IntRange(1, 65_535), required=True)
 @output_option()
 @with_session
@@ -108,7 +109,7 @@ def alter(session: Session, name: str, queues: int, output: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @with_session
 def delete(session: Session, name: str, yes: bool) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from .msg import consumer_text, touch_json, warn_if_cut
+from .msg import consumer_text, run_with_id, touch_json, warn_if_cut
 from .output import duration_text, output_option, print_json, time_text
 from .session import Session, with_session
 
@@ -71,7 +71,7 @@ def trace(session: Session, message_id: str, output: str) -> None:
     \b
     = in hand   - waits for its retry   . to be handed out   x dead letter
     """
-    found = session.run(lambda mq: mq.trace(message_id))
+    found = run_with_id(session, lambda mq: mq.trace(message_id))
     if output == "json":
         print_json(_json(found))
     else:

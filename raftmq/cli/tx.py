@@ -1,18 +1,20 @@
-"""`raftmq tx`: transactions that nobody has ended."""
+"""`raftmq tx`: open transactions."""
 
 from datetime import datetime
 
 import click
 
+from raftmq.words import counted
+
 from .exits import ExitCode
 from .lazy import HintedGroup
-from .output import counted, note, output_option, print_json, print_table
+from .output import note, output_option, print_json, print_table
 from .session import Session, with_session
 
 
 @click.group(cls=HintedGroup)
 def tx() -> None:
-    """Show transactions that nobody has ended, and end them.
+    """Show open transactions, and end them.
 
     \b
     raftmq tx list

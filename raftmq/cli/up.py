@@ -15,6 +15,8 @@ from pathlib import Path
 
 import click
 
+from raftmq.words import counted
+
 from .exits import Failure
 from .output import bytes_text, note, print_table
 from .playground import Playground, State, choose_ports, running, temporary
@@ -102,7 +104,7 @@ def down(data: Path | None, is_all: bool) -> None:
                 raise Failure(f"the cluster (pid {state.pid}) does not end", fix=fix)
             time.sleep(0.05)
         kept = "" if playground.folder.exists() else ", its temporary folder was removed"
-        note(f"stopped {len(state.nodes)} nodes of {playground.folder}{kept}")
+        note(f"stopped {counted(len(state.nodes), 'node')} of {playground.folder}{kept}")
 
 
 def _choose(data: Path | None, *, is_all: bool) -> list[Playground]:
@@ -141,7 +143,7 @@ def _prepare(
         playground.found(choose_ports(nodes or 3, port or 7400, any_port=any_port))
     elif (nodes or len(ports)) != len(ports) or (port or ports[0]) != ports[0]:
         raise Failure(
-            f"{data} holds a cluster of {len(ports)} nodes on port {ports[0]} and after",
+            f"{data} holds a cluster of {counted(len(ports), 'node')} on port {ports[0]} and after",
             fix="leave out -n and --port to go on with it, or give --data another folder",
         )
     else:
@@ -162,7 +164,7 @@ def _stay(playground: Playground, started: float) -> None:
     supervisor = Supervisor(playground, playground.ports(), say=note)
     try:
         supervisor.start()
-        note(f"starting {len(playground.ports())} nodes in {playground.folder}")
+        note(f"starting {counted(len(playground.ports()), 'node')} in {playground.folder}")
         _watch(supervisor, playground, signals, started)
         note("stopping: each node hands over and ends (a second Ctrl-C kills them)")
     finally:
@@ -182,7 +184,7 @@ def _watch(
     Raises:
         Failure: the nodes never became ready.
     """
-    is_shown = is_led = is_told = False
+    is_shown = is_led = is_announced = False
     while not signals:
         supervisor.step()
         is_led = is_led or supervisor.is_led
@@ -191,8 +193,8 @@ def _watch(
             is_shown = True
             _show(supervisor.state())
             note(f"{_fate(playground)}; Ctrl-C stops it")
-        if is_shown and is_led and not is_told:
-            is_told = True
+        if is_shown and is_led and not is_announced:
+            is_announced = True
             roles = "; ".join(f"node {node.id} {node.role}" for node in supervisor.state().nodes)
             note(f"ready after {seconds:.1f} s: {roles}")
             playground.write_state(supervisor.state())

@@ -6,7 +6,7 @@
 | `SCHEDULE` | `10s,1m,1h`; `1s*2..1h`: begins with 1 s, doubles, at most 1 h |
 | `RATE` | `100/s`, `0.5/s`, `100` (a second), `600/m` |
 | `SIZE` | `100`, `10k` and `10kB` (10,000 bytes), `64KiB` (65,536), `1M`, `1MiB` |
-| `START` | `earliest`, `latest`, `4711` (an offset), `2026-11-20T10:00`, `15m` (so long ago) |
+| `START` | `earliest`, `latest`, `4711` (an offset), `2026-11-20T10:00`, `15m` (that long ago) |
 | `PROPERTY` | `buyerId=7`, `paid=true`, `price=1.5`, `city=Paris`, `zip="01234"` (text) |
 | `ADDRESS` | `10.0.0.3:7400` |
 """
@@ -130,7 +130,7 @@ class _Start(_Kind):
         except ValueError:
             _refuse(
                 text,
-                "earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (so long ago)",
+                "earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago)",
             )
 
 

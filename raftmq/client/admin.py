@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
-from raftmq.pop.catalog import Command
 from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.wire.assigning import MemberView
 from raftmq.wire.codec import pack, unpack
@@ -22,12 +19,9 @@ from raftmq.wire.messages import (
     TopicView,
     Transfer,
 )
-from raftmq.wire.messages import (
-    Admin as AdminMessage,
-)
 
+from .catalog import change_catalog
 from .connection import Connection, Lost
-from .consumer import Exactly, Start, start_of
 from .consumer_groups import (
     GroupSettings,
     attach,
@@ -48,10 +42,11 @@ from .descriptions import (
 )
 from .membership import find_members
 from .message import QUEUE_BITS
-from .offsets import find_offsets, seconds_left
+from .offsets import after, find_offsets, seconds_left
 from .refusals import exception_of, refusal_of
 from .resetting import begin, go_on, make_like, where_is
 from .router import SYSTEM_GROUP, Router
+from .starting import Exactly, Start, start_of
 from .subscriptions import Subscription, find_subscriptions, subscribe, unsubscribe
 
 _MASK = (1 << QUEUE_BITS) - 1
@@ -83,10 +78,11 @@ class Admin:
 
         Raises:
             Rejected: `TOPIC_EXISTS` with another number of queues, or not beside that topic;
-                `UNKNOWN_TOPIC` of that name, `BAD_NAME`, `BAD_ARGUMENT`.
+                `UNKNOWN_TOPIC` of that name, or it was deleted meanwhile; `BAD_NAME`,
+                `BAD_ARGUMENT`.
         """
         left = seconds_left(self._router, timeout)
-        await self._change(CreateTopic(name, queues, beside), left())
+        await change_catalog(self._router, CreateTopic(name, queues, beside), left())
         return await self._changed(name, left())
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
@@ -124,18 +120,18 @@ class Admin:
         """
         left = seconds_left(self._router, timeout)
         number = (await self._topic(name, left())).id
-        await self._change(AlterTopic(name, queues, number), left())
+        await change_catalog(self._router, AlterTopic(name, queues, number), left())
         return await self._changed(name, left())
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
-        """Delete a topic; nobody can reach its messages any more.
+        """Delete a topic; its messages can no longer be reached.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
         """
         left = seconds_left(self._router, timeout)
         number = (await self._topic(name, left())).id
-        await self._change(DeleteTopic(name, number), left())
+        await change_catalog(self._router, DeleteTopic(name, number), left())
         self._router.topics.pop(name, None)
 
     async def list_groups(
@@ -192,7 +188,7 @@ class Admin:
         """Create a consumer group, or give the one of this name other settings but the mode.
 
         A group need not be created: the first consumer of its name does so, with the usual
-        settings. What is in hand or waits keeps the time that it was told.
+        settings. Messages that are in hand or wait keep their times.
 
         Args:
             name: the consumer group, 1 to 127 characters, none of them `@`.
@@ -200,13 +196,13 @@ class Admin:
             schedule: seconds that a message waits after its first failure, the second, …; the last
                 one repeats. 1 to 64 of them, up to 7 days each, as `exponential` makes them; None:
                 10 s up to 2 h, 16 steps.
-            attempts_max: a message that fails for so many times is a dead letter; None: 17.
+            attempts_max: a message that failed this many times is a dead letter; None: 17.
             invisible: seconds for which messages are a consumer's alone if it does not say, 1 s to
                 12 h; None: 30 s.
             order: for an ordered group: keep `key`s or the whole `queue` in order; it never
                 changes.
-            is_blocking: for an ordered group: a message that failed for the last time blocks what
-                comes after it until somebody settles it.
+            is_blocking: for an ordered group: a message that failed for the last time blocks the
+                messages after it until it is redriven or purged.
             timeout: seconds; None: the client's default.
 
         Raises:
@@ -216,7 +212,8 @@ class Admin:
         left = seconds_left(self._router, timeout)
         policy = policy_of(schedule, attempts_max, invisible, order, is_blocking)
         await put_group(self._router, name, mode, policy, left())
-        found = await find_groups(self._router, name, None, left())
+        with after([name], "consumer group"):
+            found = await find_groups(self._router, name, None, left())
         if not found:
             raise Rejected(Reason.UNKNOWN_GROUP, f"consumer group {name!r} was deleted meanwhile")
         return found[0]
@@ -282,8 +279,9 @@ class Admin:
             self._router, topic, group, mode, is_latest=start == "latest", timeout=left()
         )
         if mode in POPPED:
-            queues = _queues_of(await self._topic(topic, left()))
-            await begin(self._router, attached.number, queues, left())
+            with after([attached.number], "attachment"):
+                queues = _queues_of(await self._topic(topic, left()))
+                await begin(self._router, attached.number, queues, left())
         return attached.number
 
     async def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:
@@ -315,19 +313,15 @@ class Admin:
         self, topic: str, group: str, *, limit: int | None = None, timeout: float | None = None
     ) -> list[DeadLetter]:
         """The dead letters of a consumer group that pops, by partition group and number; `limit`:
-        about so many messages, None: all.
+        about as many messages, None: all.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`, `UNKNOWN_GROUP`: it takes no messages of the topic.
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: there is none that pops, or it takes no
+                messages of the topic.
         """
         left = seconds_left(self._router, timeout)
         view = await self._topic(topic, left())
-        found = await find_groups(self._router, group, topic, left())
-        if not found:
-            message = f"consumer group {group!r} takes no messages of {topic!r}"
-            raise Rejected(Reason.UNKNOWN_GROUP, message)
-        number = found[0].attachments[0].number
-        return await find_dead(self._router, view, group, number, limit, left())
+        return await find_dead(self._router, view, group, limit, left())
 
     async def redrive(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
         """Hand dead letters out again as if for the first time: the messages that they name, so for
@@ -341,8 +335,8 @@ class Admin:
         return await change_dead(self._router, letters, is_purge=False, timeout=timeout)
 
     async def purge(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
-        """Throw dead letters away: nobody is handed the messages that they name; how many those
-        were.
+        """Throw dead letters away: no consumer gets the messages that they name. Returns how many
+        there were.
 
         As with `redrive`, it may be some of a letter's, and to do it again is safe.
 
@@ -424,10 +418,10 @@ class Admin:
         view = await self._topic(topic, left())
         groups = _queues_of(view, queues)
         standing = await where_is(self._router, view, name, groups, left())
-        after = await self._offsets_at(groups, to, left())
+        places = await self._offsets_at(groups, to, left())
         if not dry_run:
-            await go_on(self._router, topic, name, standing, groups, after, left())
-        return [OffsetChange(n & _MASK, standing.offsets.get(n), after[n]) for n in groups]
+            await go_on(self._router, topic, name, standing, groups, places, left())
+        return [OffsetChange(n & _MASK, standing.offsets.get(n), places[n]) for n in groups]
 
     async def clone_group(
         self,
@@ -458,14 +452,15 @@ class Admin:
         left = seconds_left(self._router, timeout)
         view = await self._topic(topic, left())
         groups, router = _queues_of(view), self._router
-        after = (await where_is(router, view, source, groups, left())).offsets
-        groups = {number: groups[number] for number in sorted(after)}
+        places = (await where_is(router, view, source, groups, left())).offsets
+        groups = {number: groups[number] for number in sorted(places)}
         before = await where_is(router, view, name, groups, left(), must_take=False)
         if not dry_run and groups:
             await make_like(router, topic, source, name, left())
-            now = await where_is(router, view, name, groups, left())
-            await go_on(router, topic, name, now, groups, after, left())
-        return [OffsetChange(n & _MASK, before.offsets.get(n), after[n]) for n in groups]
+            with after([name], "consumer group"):
+                now = await where_is(router, view, name, groups, left())
+                await go_on(router, topic, name, now, groups, places, left())
+        return [OffsetChange(n & _MASK, before.offsets.get(n), places[n]) for n in groups]
 
     async def members(
         self, group: str | None = None, *, timeout: float | None = None
@@ -527,17 +522,11 @@ class Admin:
         """Let a new node, with a number that was never used, take over all that a node carries.
 
         The old one may be dead. On return the groups begin to move; the old node is forgotten when
-        none counts on it any more.
+        none counts on it.
         """
         await self._member(ChangeMember("replace", node, host, port, new), timeout)
 
     # -- inside ----------------------------------------------------------------------------------
-
-    async def _change(self, command: Command, timeout: float | None) -> None:
-        message = AdminMessage(msgspec.to_builtins(command))
-        await self._router.call_leader(
-            SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
-        )
 
     async def _member(self, change: ChangeMember, timeout: float | None) -> None:
         await self._router.call_leader(
@@ -546,11 +535,8 @@ class Admin:
 
     async def _changed(self, name: str, timeout: float | None) -> TopicInfo:
         """A topic that was created or altered."""
-        try:
+        with after([name], "topic"):
             return _info(await self._topic(name, timeout))
-        except Unavailable as error:
-            message = f"topic {name!r} is changed, and could not be looked up: {error}"
-            raise OutcomeUnknown(message) from error
 
     async def _topic(self, name: str, timeout: float | None) -> TopicView:
         looking = self._router.topic(name, is_fresh=True)

@@ -41,7 +41,7 @@ from .supervisor import Nest
 BEATS = 6
 """Heartbeats in a session: the leader renews a lease when a fifth of it is gone."""
 LEAVE_SECONDS_MAX = 5.0
-"""A consumer that ends tries to leave for so long."""
+"""A consumer that ends tries to leave for this time."""
 WAIT_MS_MAX = 3_000
 """A heartbeat waits for news no longer: requests without an answer are sent again after 5 s."""
 
@@ -89,14 +89,14 @@ class AssignedQueues:
         self._gone: dict[int, int] = {}
         self._lost: dict[int, Cursor] = {}
         self._lease_until = 0.0
-        # `silent_since` is no earlier: somebody was told.
+        # `silent_since` is no earlier: a call has raised that silence.
         self._forgiven = 0.0
         # True while this consumer is no member.
         self._is_out = False
         # True once the consumer ends: it must not join again.
         self._is_over = False
         self.error: RaftmqError | None = None
-        """Why this consumer can be no member any more."""
+        """Why this consumer can no longer be a member."""
 
     @property
     def is_leased(self) -> bool:
@@ -114,7 +114,7 @@ class AssignedQueues:
 
     @property
     def leaving(self) -> list[Cursor]:
-        """Cursors of queues that are still owned and not read any more."""
+        """Cursors of queues that are still owned and no longer read."""
         return [cursor for cursor, _ in self._leaving.values()]
 
     async def begin(self, fetcher: Fetcher, nest: Nest) -> None:
@@ -133,7 +133,7 @@ class AssignedQueues:
             self.check()
 
     async def beat(self) -> None:
-        """Send heartbeats until cancelled, or until this consumer can be no member any more."""
+        """Send heartbeats until cancelled, or until this consumer can no longer be a member."""
         wait_ms = min(WAIT_MS_MAX, int(self._session * 1000 / BEATS))
         failures = 0
         while self._goes_on():
@@ -178,7 +178,7 @@ class AssignedQueues:
         return self.error is None and not self._is_over
 
     def check(self) -> None:
-        """Raise why this consumer can be no member any more, if that is so."""
+        """Raise why this consumer can no longer be a member, if that is so."""
         if self.error is not None:
             raise self.error
 
@@ -187,7 +187,7 @@ class AssignedQueues:
         self._poked.set()
 
     def lose(self, cursors: list[Cursor]) -> None:
-        """Somebody else has claimed these queues: read them no more, and never commit them."""
+        """Another consumer has claimed these queues: stop reading them, and never commit them."""
         reading = self._fetcher.cursors
         self._fetcher.remove([c for c in cursors if reading.get(c.queue_number) is c])
         for cursor in cursors:
@@ -198,7 +198,7 @@ class AssignedQueues:
                 self._lost[cursor.queue] = cursor
 
     def take_lost(self) -> list[int]:
-        """Queues that were lost with messages handed out and not committed; each is told once."""
+        """Queues lost with messages handed out and not committed; each is returned once."""
         lost, self._lost = self._lost, {}
         return sorted(lost)
 
@@ -366,7 +366,7 @@ class AssignedQueues:
         if not epochs:
             return
         for queue, cursor in ready.items():
-            # From here on nothing of it is committed any more.
+            # From here on nothing of it is committed.
             del self._leaving[queue]
             if cursor.handed != cursor.committed:
                 self._lost[queue] = cursor

@@ -28,15 +28,17 @@ from .blocking_producer import BlockingClaimedProducer, BlockingProducer
 from .blocking_transactions import check_back
 from .client import Client
 from .client import connect as connect_async
-from .consumer import Consumer, Start
+from .consumer import Consumer
 from .consumer_groups import GroupSettings
 from .dead_letters import Backlog, DeadLetter
 from .descriptions import ConsumerGroup, OffsetChange, TopicDescription, TopicInfo
 from .events import Events
+from .first_contact import REFUSED_SECONDS
 from .loop import Entered, Loop
 from .message import Message, Messages
 from .popping import PopConsumer
 from .progress import Progress
+from .starting import Start
 from .subscriptions import Subscription
 from .tracing import Touch, Trace
 from .transactions import OpenTransaction
@@ -65,7 +67,7 @@ class BlockingConsumer(Entered):
         """Read again what the application was not handed."""
         messages = [taken] if isinstance(taken, Message) else list(taken)
         for message in reversed(messages):
-            with suppress(Rejected):  # Its queue is not read here any more.
+            with suppress(Rejected):  # Its queue is no longer read here.
                 await self._consumer.seek(queue=message.queue, offset=message.offset)
 
     def commit(
@@ -396,7 +398,7 @@ class BlockingClient:
         *,
         after: float = 10.0,
         every: float = 5.0,
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[object]:
         """See `Client.check_back`; `check` is called in threads of its own, one at a time."""
         return check_back(self._loop, self._client, group, check, after=after, every=every)
 
@@ -497,7 +499,7 @@ def connect(
     *,
     timeout: float = 30.0,
     cluster: str = "",
-    waits: bool = True,
+    wait_refused: float | None = REFUSED_SECONDS,
     backend: str = "trio",
 ) -> AbstractContextManager[BlockingClient]:
     """`with raftmq.blocking.connect(url) as mq:` opens a cluster; see `raftmq.connect`.
@@ -506,9 +508,8 @@ def connect(
         url: `raftmq://host:port[,host:port...]`.
         timeout: seconds; the default of every call.
         cluster: refuse a cluster of another id; empty: take any.
-        waits: for nodes that do not listen yet, until the time is over; False: fail at once if
-            every address refuses the connection.
+        wait_refused: seconds for which every address may refuse the connection; None: `timeout`.
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """
-    opening = connect_async(url, timeout=timeout, cluster=cluster, waits=waits)
+    opening = connect_async(url, timeout=timeout, cluster=cluster, wait_refused=wait_refused)
     return in_background(opening, backend, BlockingClient)

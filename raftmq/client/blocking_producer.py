@@ -29,7 +29,7 @@ class BlockingPending:
 
     @property
     def is_done(self) -> bool:
-        """True once it is known what became of the message."""
+        """True once the outcome of the message is known."""
         return self._pending.is_done
 
     def wait(self, timeout: float | None = None) -> Receipt:
@@ -46,7 +46,7 @@ class BlockingPendingMany:
 
     @property
     def is_done(self) -> bool:
-        """True once it is known what became of each message."""
+        """True once the outcome of each message is known."""
         return self._pending.is_done
 
     def wait(self, *, check: bool = True) -> SentMany:

@@ -60,12 +60,11 @@ def check_back(
     *,
     after: float,
     every: float,
-) -> AbstractContextManager[None]:
+) -> AbstractContextManager[object]:
     """See `Client.check_back`; `check` is called in threads of its own, one at a time."""
 
     async def ask(transaction: OpenTransaction) -> bool | None:
         return await to_thread.run_sync(check, transaction)
 
     checking = loop.call(partial(client.check_back, group, ask, after=after, every=every))
-    entered: AbstractContextManager[None] = loop.portal.wrap_async_context_manager(checking)
-    return entered
+    return Entered(loop, checking)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .router import Router
 
 ATTEMPT_SECONDS_MAX = 5.0
-"""A request without an answer is sent again after so long, perhaps to another leader."""
+"""A request without an answer is sent again after this time, perhaps to another leader."""
 
 
 class LeaderCall:

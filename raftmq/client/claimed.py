@@ -9,7 +9,7 @@ Whoever opens it claims the session: from then on what an earlier holder sends i
 (`FENCED`), though it may not know yet that it was replaced. And the claim tells how many messages
 the earlier holders of this label have stored in each queue. So work that is done piece by piece,
 each under a label that grows, stores each message once, however often a process dies and whatever
-the old one still does: whoever comes next reads what is there, and sends what is missing.
+the old one still does: the next holder reads what is there, and sends what is missing.
 
 *Work in parts.* Work that several such producers do side by side is cut into parts, and a message
 must be in the same part whenever the work is done again. `claim_part` records in the cluster which
@@ -57,8 +57,8 @@ class StoredMessages(NamedTuple):
 class ClaimedProducer(Producer):
     """See `claimed`. Made by `Client.claimed_producer`; use it as `async with`.
 
-    It sends as any other, but the first message that is refused for good, or of which nobody knows
-    what became of it, ends it for its queue: all that is sent there later fails too.
+    It sends as any other. The first message that is refused for good, or whose outcome is unknown,
+    ends it for its queue: later messages to that queue fail, too.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Claims: saying that something is being done, so that nobody does it a second time.
+"""Claims: a consumer claims a piece of work, so that no other one does it, too.
 
     claim = await consumer.claim("payment-17", ttl=86_400)
-    if claim is not None:      # else somebody did it, or is at it
+    if claim is not None:      # else another consumer has it, or did it
         try:
             pay()
         except PaymentFailed:
@@ -30,7 +30,7 @@ class HeldClaim:
         self._message = message
 
     async def release(self, *, timeout: float | None = None) -> bool:
-        """Give it up, so that somebody else may try; False if its time was over already.
+        """Give it up, so that another consumer may try; False if its time was over already.
 
         Safe to repeat. Cancelling leaves it held or not.
 
@@ -62,7 +62,7 @@ def _no_more_ours(frame: Frame) -> ErrorReply | None:
     """A claim that is not held is a refusal: after a lost answer it may have been given up."""
     if unpack(Claimed, frame.header).is_ours:
         return None
-    return ErrorReply(Reason.FENCED.value, "the claim was not ours any more")
+    return ErrorReply(Reason.FENCED.value, "the claim was over already")
 
 
 async def claim(

@@ -23,9 +23,10 @@ from .acked import find_acked
 from .address import parse_url
 from .admin import Admin
 from .claimed import ClaimedProducer, claim_part
-from .consumer import Consumer, OnTrimmed, Start
+from .consumer import Consumer
 from .delays import cancel_delayed
 from .events import Events, Names, read_events
+from .first_contact import REFUSED_SECONDS, first_contact
 from .handles import deed_of, parse_handle, settle_handles, settlement_number
 from .lookup import find_by_key, get_message
 from .message import Message
@@ -35,6 +36,7 @@ from .producer import Producer
 from .producer_settings import ProducerSettings
 from .progress import Progress, take_progress
 from .router import Router
+from .starting import OnTrimmed, Start
 from .supervisor import Supervisor
 from .tracing import Touch, Trace, trace
 from .transactions import Check, OpenTransaction, check_back, end_transaction, open_transactions
@@ -164,7 +166,7 @@ class Client:
                 committed nothing: `"earliest"`, or with broadcast `"latest"`, if nothing is said.
             on_trimmed: to pull: what to do where retention has dropped the next messages: raise, or
                 go on at an end of the queue (`"error"`, `"earliest"`, `"latest"`).
-            auto_commit: to pull: commit so often, in seconds, what the application is done with;
+            auto_commit: to pull: seconds between commits of what the application is done with;
                 None: only `commit` commits, with broadcast every second.
             prefetch_bytes: how much may be fetched ahead of the application, 8 MiB.
             filter: what the group wants, as SQL (`amount > 5 AND city = 'Paris'`) or tags. Opening
@@ -174,12 +176,12 @@ class Client:
             session: of a member: seconds after which it loses its queues if it is not heard, 10.
             instance: of a member: a name that outlives the process. The next process of this name
                 takes the place of the one before at once. With broadcast it goes on where that one
-                was; None: a random name, so that it begins anew each time.
+                was; None: a random name, so each start is a new instance.
             prefetch: to pop: how many messages may be asked for ahead at each leader, None: 500. It
                 begins with few. 0: only what a call asks for.
             invisible: to pop: seconds for which a message is this consumer's alone, 1 s to 12
                 hours; None: as the group's policy says (30 if nothing else was said).
-            renew: to pop: while the application has a message, its lease is extended to so many
+            renew: to pop: while the application has a message, its lease is extended to this many
                 seconds again and again; it has one as long as the message, or what it came in, is
                 referred to. None: leases are not extended by themselves.
 
@@ -227,8 +229,8 @@ class Client:
         """Settle messages by their handles (`raftmq pop` prints them), from any process.
 
         The consumer that popped them may still be open, here or elsewhere. If it settles one of
-        these as well, it hears that some message of that lease was not its own any more, though
-        perhaps by the name of another one that it settles with it.
+        these as well, it learns that the message was settled before. Those that are rejected
+        together and were popped together are one dead letter.
 
         Args:
             handles: one for each message.
@@ -239,8 +241,8 @@ class Client:
             timeout: seconds for all of it; None: the client's default.
 
         Returns:
-            For each handle whether it is settled so; False: it is not the consumer's any more. Its
-            time ran out, or it was settled before; `acked_before` tells.
+            For each handle whether its message is settled by this call; False: the consumer no
+            longer had it, as its time ran out or it was settled before; `acked_before` tells which.
 
         Raises:
             Rejected: `BAD_ARGUMENT`, a handle is none, or a delay is out of its range; then nothing
@@ -282,7 +284,7 @@ class Client:
         taken and others not.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`; `FENCED`, somebody else took it at the same time.
+            Rejected: `UNKNOWN_TOPIC`; `FENCED`, another caller took it at the same time.
             Unavailable, OutcomeUnknown: the time ran out; a repeat is safe.
         """
         return await take_progress(self._router, topic, group, timeout)
@@ -292,7 +294,7 @@ class Client:
 
         Raises:
             Rejected: the id is none (`BAD_ARGUMENT`), its topic is gone (`UNKNOWN_TOPIC`), or
-                there is no such message (any more) (`OFFSET_OUT_OF_RANGE`).
+                the message is not there, or no longer (`OFFSET_OUT_OF_RANGE`).
             Unavailable: the leader was not found in time.
         """
         return await get_message(self._router, message_id, timeout)
@@ -336,8 +338,8 @@ class Client:
             timeout: seconds for all of it; None: the client's default.
 
         Raises:
-            Rejected: `OFFSET_OUT_OF_RANGE`, the log does not hold the record `start`, any more or
-                yet; `BAD_ARGUMENT`, there is no such partition group.
+            Rejected: `OFFSET_OUT_OF_RANGE`, the log does not hold the record `start` yet, or no
+                longer; `BAD_ARGUMENT`, there is no such partition group.
             Unavailable: a leader was not found in time, or it cannot read what became of them.
         """
         return await read_events(
@@ -383,7 +385,7 @@ class Client:
     async def open_transactions(
         self, group: str = "", *, timeout: float | None = None
     ) -> list[OpenTransaction]:
-        """Transactions that nobody has ended, the oldest first; of one producer group, or all."""
+        """Open transactions, the oldest first; of one producer group, or all."""
         return await open_transactions(self._router, group, timeout=timeout)
 
     async def end_transaction(
@@ -393,7 +395,7 @@ class Client:
 
         Raises:
             Rejected: `TRANSACTION_ENDED`, the other outcome holds; `FENCED`, it was to commit and
-                is rolled back, as an input is not in hand any more; `UNKNOWN_TRANSACTION`, it never
+                is rolled back, as an input is no longer in hand; `UNKNOWN_TRANSACTION`, it never
                 was, or ended long ago; `BAD_ARGUMENT`, the id is none.
             Unavailable, OutcomeUnknown: as of any change; a repeat is safe.
         """
@@ -440,9 +442,9 @@ class Connecting(AbstractAsyncContextManager[C]):
         world: ClientWorld,
         make: Callable[[Router, Supervisor, ClientWorld], C],
         *,
-        waits: bool = True,
+        wait_refused: float | None = None,
     ) -> None:
-        self._waits = waits
+        self._wait_refused = wait_refused
         self._router = router
         self._world = world
         self._make = make
@@ -457,7 +459,7 @@ class Connecting(AbstractAsyncContextManager[C]):
         try:
             supervisor = self._supervisor = Supervisor(self._tasks)
             self._router.start(supervisor.nest(lambda _: self._router.close()))
-            contact = self._router.first_contact(waits=self._waits)
+            contact = first_contact(self._router, self._wait_refused)
             await self._router.within(None, contact, "a first contact with the cluster")
         except BaseException:
             await self._end(self._tasks)
@@ -487,7 +489,7 @@ def connect(
     *,
     timeout: float = 30.0,
     cluster: str = "",
-    waits: bool = True,
+    wait_refused: float | None = REFUSED_SECONDS,
     world: ClientWorld | None = None,
 ) -> AbstractAsyncContextManager[Client]:
     """`async with connect(url) as mq:` opens a cluster, on trio or asyncio.
@@ -501,14 +503,15 @@ def connect(
             out (7400).
         timeout: seconds; the default of every call.
         cluster: refuse a cluster of another id; empty: take any.
-        waits: for nodes that do not listen yet, until the time is over; False: fail at once if
-            every address refuses the connection.
+        wait_refused: seconds for which every address may refuse the connection, before the answer
+            is that no process listens there. 0: the first refusal is the answer. None: wait for a
+            cluster that is about to start for as long as `timeout` says.
         world: the network, clock and randomness to use; None: the real ones.
 
     Raises:
         Rejected: the URL is wrong (`BAD_ARGUMENT`), or it is another cluster (`WRONG_CLUSTER`).
-        Unavailable: no node answered in time.
+        Unavailable: no node answered in time, or no process listens at any address.
     """
     world = world or RealWorld()
     router = Router(world, parse_url(url), cluster=cluster, seconds_max=timeout)
-    return Connecting(router, world, Client, waits=waits)
+    return Connecting(router, world, Client, wait_refused=wait_refused)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Positions = range | list[int]
 _FEW = 64
-"""Up to so many keys a loop is as fast as numpy."""
+"""Up to this many keys a loop is as fast as numpy."""
 
 
 class Cut(NamedTuple):

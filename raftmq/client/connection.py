@@ -58,7 +58,7 @@ class Lost(NamedTuple):
     was_written: bool
     """False: the request never left, so nothing happened."""
     why: str
-    """What became of the connection."""
+    """The connection's fate."""
 
 
 Answer = Frame | Lost
@@ -103,7 +103,7 @@ class Connection:
         self.is_open = True
         """False once it broke or was closed; nothing can be posted then."""
         self.why = "the connection was closed"
-        """Why it is not open any more."""
+        """Why it is no longer open."""
         self.is_silent = False
         """True while requests are open and nothing has moved for `SILENT_TICKS_ASK`."""
         self.when_silent: Callable[[], None] = lambda: None
@@ -282,7 +282,7 @@ async def open_connection(world: ClientWorld, address: Address, *, cluster: str)
     """Connect and exchange greetings. Cancelling closes the connection.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: no process answers there.
         ProtocolError: who answers is no raftmq node, or of another version.
         Rejected: `WRONG_CLUSTER`.
         Unavailable: the node has no room for another connection.

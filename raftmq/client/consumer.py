@@ -7,12 +7,11 @@ It reads all queues of the topic, those that are named, or those that are *assig
 member of its group (`assigned`); an instance of a broadcast group is the one member of a group of
 its own.
 
-Left out: without assignment, a commit that was lost on its way and arrives after a later one sets
-the offset back, so the messages between are read again by whoever starts there.
+Commits are numbered in the order of the calls: a commit that arrives after a later one changes
+nothing (`raftmq.pop.offsets`).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
@@ -21,7 +20,6 @@ import anyio
 import anyio.lowlevel
 
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
-from raftmq.filters import compile as compile_filter
 from raftmq.pop.membership import JoinGroup
 from raftmq.pop.offsets import CLAIM
 from raftmq.pop.policy import Mode
@@ -33,46 +31,15 @@ from .fetching import Cursor, Fetcher
 from .membership import Member
 from .message import QUEUE_BITS, Message, Messages, Slice
 from .offsets import Stamp, after, commit_offsets, committed_offsets, find_offsets, seconds_left
+from .options import ConsumerSettings
 from .router import Router
-from .starting import Exactly, OnTrimmed, Start, require, start_of
+from .starting import Exactly, require, start_of
 from .subscriptions import subscribe
 from .supervisor import Nest, Supervisor
 
-__all__ = ["Consumer", "ConsumerSettings", "Exactly", "OnTrimmed", "Start", "start_of"]
-
 _MASK = (1 << QUEUE_BITS) - 1
 _CHECKPOINT_MESSAGES = 64
-"""`async for` lets other tasks run after so many messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    """See `Client.consumer`."""
-
-    group: str | None
-    queues: tuple[int, ...] | None
-    start: Start
-    on_trimmed: OnTrimmed
-    auto_commit: float | None
-    prefetch_bytes: int
-    filter: str | None = None
-    kept_ms: int = 0
-    """Committed offsets are forgotten so long after the last commit; 0: never."""
-
-    def validate(self) -> Self:
-        """This object, or `Rejected`."""
-        require(self.group != "", "a group has a name, or is None")
-        start_of(self.start)
-        trims = ("error", "earliest", "latest")
-        require(self.on_trimmed in trims, f"on_trimmed is one of {trims}")
-        require(self.auto_commit is None or self.auto_commit > 0, "auto_commit must be positive")
-        require(self.auto_commit is None or self.group is not None, "auto_commit needs a group")
-        if self.filter is not None:
-            require(self.group is not None, "a filter is a group's: give group= too")
-            compile_filter(self.filter)
-        require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
-        require(self.queues is None or len(self.queues) > 0, "queues is empty: None means all")
-        return self
+"""`async for` lets other tasks run after this many messages."""
 
 
 class Consumer:
@@ -110,7 +77,7 @@ class Consumer:
         self.group = settings.group
         """The consumer group; None: nothing is remembered."""
         self._offsets_name = settings.group if join is None else join.offsets_name
-        self._sequence = 0
+        self._sender, self._sequence = router.draw_request(), 0
         self._assigned: AssignedQueues | None = None
         if join is not None:
             self._assigned = AssignedQueues(self, Member(router, join), router)
@@ -484,7 +451,7 @@ class Consumer:
             except Rejected as error:
                 self._commit_error = error
             except RaftmqError as error:
-                # The next round commits more; what is lost is told by calls that need a leader.
+                # The next round commits more; calls that need a leader raise the error.
                 self._router.last_error = str(error)
 
     async def _commit_done(self, *, is_renewal: bool = False) -> None:
@@ -498,7 +465,7 @@ class Consumer:
         for cursor, offset in wanted.items():
             if cursor.committed != offset or is_renewal:
                 by_partition.setdefault(cursor.group, {})[cursor] = offset
-        # One number for all: they were all read off at this moment.
+        # One number for all, read off at this moment: it is the calls' order, however they arrive.
         self._sequence = sequence = self._sequence + 1
         lost, left = list[Cursor](), seconds_left(self._router, timeout)
         done: list[int] = []
@@ -527,7 +494,7 @@ class Consumer:
         sequence: int = 0,
         timeout: float | None = None,
     ) -> list[int]:
-        stamp = Stamp(epochs, sequence, self._settings.kept_ms)
+        stamp = Stamp(epochs, sequence, self._settings.kept_ms, sender=self._sender)
         return await commit_offsets(
             self._router, partition_group, self._name(), offsets, timeout, stamp=stamp
         )
@@ -588,7 +555,7 @@ class Consumer:
         return self._fetcher
 
     def _fail(self, _: RaftmqError) -> None:
-        """The client failed inside: whoever waits finds out."""
+        """The client failed inside: waiting calls end with the error."""
         if self._fetcher is not None:
             self._fetcher.tell()
 

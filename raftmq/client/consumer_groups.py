@@ -1,15 +1,13 @@
 """Consumer groups with a mode and a policy, asked of and told to the leader of the system group."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio
-import msgspec
 
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected
 from raftmq.pop.consumer_groups import (
     Attach,
-    ConsumerGroupCommand,
     DeleteConsumerGroup,
     Detach,
     PutConsumerGroup,
@@ -22,8 +20,9 @@ from raftmq.wire.consumer_groups import (
     ForgetGroup,
     FoundConsumerGroups,
 )
-from raftmq.wire.messages import Admin, AdminDone, FrameKind
+from raftmq.wire.messages import FrameKind
 
+from .catalog import change_catalog
 from .offsets import committed_of, seconds_left
 from .router import SYSTEM_GROUP, Router
 
@@ -32,7 +31,7 @@ E = TypeVar("E", Mode, Order)
 SECONDS_MAX = 1_000_000
 """No time of a policy is longer; what is allowed, the catalog says."""
 USUAL = Policy()
-"""The policy of a group that nobody gave another one."""
+"""The policy of a group without a policy of its own."""
 
 
 class GroupAttachment(NamedTuple):
@@ -57,7 +56,7 @@ class GroupSettings(NamedTuple):
     schedule: tuple[float, ...]
     """Seconds that a message waits after its first failure, the second, …; the last repeats."""
     attempts_max: int
-    """A message that fails for so many times is a dead letter."""
+    """A message that failed this many times is a dead letter."""
     invisible: float
     """Seconds for which messages are a consumer's alone if it does not say."""
     order: str
@@ -139,7 +138,7 @@ async def put_group(
 ) -> None:
     """Create a consumer group, or give it another policy."""
     require_no_instance(name)
-    await _change(router, PutConsumerGroup(name, mode_of(mode), policy), timeout)
+    await change_catalog(router, PutConsumerGroup(name, mode_of(mode), policy), timeout)
 
 
 async def delete_group(
@@ -159,7 +158,7 @@ async def delete_group(
     command = DeleteConsumerGroup(
         name, is_whole=True, is_forced=is_forced, has_offsets=has_offsets, seen=view.version
     )
-    index = int(await _change(router, command, left()))
+    index = int(await change_catalog(router, command, left()))
     silent: dict[int, RaftmqError] = {}
 
     async def forget(group: int) -> None:
@@ -196,7 +195,7 @@ async def attach(
     """Let a consumer group take messages of a topic, or learn the number under which it does."""
     require_no_instance(group)
     command = Attach(topic, group, mode_of(mode), is_latest)
-    number, version = await _change(router, command, timeout)
+    number, version = await change_catalog(router, command, timeout)
     return Attached(number, version)
 
 
@@ -208,15 +207,7 @@ async def detach(router: Router, topic: str, group: str, timeout: float | None =
         await router.within(left(), router.topic(topic, is_fresh=True), f"looking up {topic!r}")
         return 0
     number = found[0].attachments[0].number
-    return int(await _change(router, Detach(topic, group, number), left()))
-
-
-async def _change(router: Router, command: ConsumerGroupCommand, timeout: float | None) -> Any:
-    message = Admin(msgspec.to_builtins(command))
-    frame = await router.call_leader(
-        SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
-    )
-    return unpack(AdminDone, frame.header).result
+    return int(await change_catalog(router, Detach(topic, group, number), left()))
 
 
 async def find_groups(

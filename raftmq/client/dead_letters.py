@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from raftmq.errors import Reason, Rejected
 from raftmq.pop.pieces import bits_of
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import LATEST, FrameKind, TopicView
@@ -20,7 +21,7 @@ from raftmq.wire.popping import (
     FoundDead,
 )
 
-from .consumer_groups import GroupAttachment, GroupSettings
+from .consumer_groups import GroupAttachment, GroupSettings, find_groups
 from .leases import offsets_of
 from .message import QUEUE_BITS, format_id, parse_id
 from .offsets import find_offsets, seconds_left
@@ -31,7 +32,7 @@ PAGE_LETTERS = 1000
 CHANGED_BYTES = 256 * 1024
 """Of the messages of dead letters that one request changes, a bit each, and one letter more."""
 ASKED_ONE_BY_ONE = 8
-"""If a partition group is asked for more groups than so many, it is asked for all that it has."""
+"""Above this number of groups, a partition group is asked for all that it has."""
 
 _MASK = (1 << QUEUE_BITS) - 1
 POPPED = ("pop", "ordered")
@@ -120,7 +121,8 @@ async def find_backlogs(
 ) -> list[Backlog]:
     """What these groups have left to do, by group, topic and queue.
 
-    A group that was attached and has no place yet is told as it would begin now, and says so.
+    The entry of an attached group without a place has the place where it would begin now, and says
+    so.
     """
     left = seconds_left(router, timeout)
     by_name = {topic.name: topic for topic in topics}
@@ -214,19 +216,40 @@ def _backlog(attached: _Attached, view: BacklogView) -> Backlog:
     )
 
 
+async def _attachment(router: Router, group: str, topic: str, timeout: float | None) -> int:
+    """The number under which a group that pops takes messages of a topic.
+
+    Raises:
+        Rejected: `UNKNOWN_GROUP`, it takes none, or there is no such group that pops.
+    """
+    found = await find_groups(router, group, None, timeout)
+    known = [settings for settings in found if settings.mode in POPPED]
+    if not known:
+        message = f"there is no consumer group {group!r} that pops, and no other has dead letters"
+        raise Rejected(Reason.UNKNOWN_GROUP, message)
+    numbers = [each.number for each in known[0].attachments if each.topic == topic]
+    if not numbers:
+        message = f"consumer group {group!r} takes no messages of {topic!r}: attach it first"
+        raise Rejected(Reason.UNKNOWN_GROUP, message)
+    return numbers[0]
+
+
 async def find_dead(
     router: Router,
     topic: TopicView,
     group: str,
-    number: int,
     limit: int | None = None,
     timeout: float | None = None,
 ) -> list[DeadLetter]:
-    """The dead letters of an attachment, by partition group and number.
+    """The dead letters of a group on a topic, by partition group and number.
 
-    Long answers come in pages, each with a timeout of its own.
+    Long answers come in pages.
+
+    Raises:
+        Rejected: `UNKNOWN_GROUP`, see `_attachment`.
     """
     left = seconds_left(router, timeout)
+    number = await _attachment(router, group, topic.name, left())
     found: list[DeadLetter] = []
     messages = 0
     for partition_group in sorted(set(topic.groups)):

@@ -14,6 +14,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.wire.codec import unpack
 from raftmq.wire.delaying import CancelDelayed, DelayedCancelled
 from raftmq.wire.messages import FrameKind
+from raftmq.words import counted
 
 from .message import QUEUE_BITS
 from .offsets import seconds_left
@@ -31,11 +32,12 @@ _CANCELLED, _FELL_DUE = 1, -1
 def due_ms(delay: Delay | None, now_ms: int) -> int:
     """When a message is to be delivered, milliseconds since 1970; 0: at once.
 
-    >>> due_ms(1.5, 1_000_000), due_ms(-3, 1_000_000), due_ms(None, 1_000_000)
+    >>> due_ms(1.5, 1_000_000), due_ms(0, 1_000_000), due_ms(None, 1_000_000)
     (1001500, 0, 0)
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, it is none of the three, or more than ten years away.
+        Rejected: `BAD_ARGUMENT`, it is none of the three, less than 0, or more than ten years away.
+            A datetime that has passed is no mistake: the message is due at once.
     """
     match delay:
         case None:
@@ -52,6 +54,9 @@ def due_ms(delay: Delay | None, now_ms: int) -> int:
         case _:
             message = f"a delay is seconds, a timedelta or a datetime, not {delay!r}"
             raise Rejected(Reason.BAD_ARGUMENT, message)
+    if seconds < 0 and not isinstance(delay, datetime):
+        message = f"delay={delay!r} is less than 0: None delivers at once, 0.5 in half a second"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
     if seconds > _SECONDS_MAX:
         message = f"a delay of {seconds:.0f} s; the limit is {_YEARS_MAX} years"
         raise Rejected(Reason.BAD_ARGUMENT, message)
@@ -70,7 +75,8 @@ def dues_of(
         return None
     if isinstance(delay, Sequence):
         if len(delay) != count:
-            message = f"{count} messages and {len(delay)} delays: give one for each, or one for all"
+            both = f"{counted(count, 'message')} and {counted(len(delay), 'delay')}"
+            message = f"{both}: give one for each, or one for all"
             raise Rejected(Reason.BAD_ARGUMENT, message)
         dues = [due_ms(each, now_ms) for each in delay]
         return dues if any(dues) else None
@@ -114,7 +120,8 @@ async def cancel_delayed(router: Router, message_id: str, timeout: float | None)
     topic = await router.within(left(), looking, f"looking up the topic of {message_id}")
     queue = queue_number & ((1 << QUEUE_BITS) - 1)
     if queue >= len(topic.groups):
-        message = f"topic {topic.name!r} has {len(topic.groups)} queues, and no queue {queue}"
+        queues = counted(len(topic.groups), "queue")
+        message = f"topic {topic.name!r} has {queues}, and no queue {queue}"
         raise Rejected(Reason.BAD_ARGUMENT, message)
     group = topic.groups[queue]
     request = CancelDelayed(group, [queue_number], [due], [number], router.draw_request())

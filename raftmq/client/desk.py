@@ -16,8 +16,9 @@ from .intake import Intake, lease_ms
 from .leases import offsets_of
 from .message import format_id
 from .popped import Part, Settlement
+from .refusals import reason_of
 from .router import Router
-from .settling import Gone, Waiter, reason_of
+from .settling import Gone, Waiter
 from .starting import require
 from .supervisor import Nest
 
@@ -77,7 +78,7 @@ class Desk:
         """Settle one message.
 
         Raises:
-            Rejected: `FENCED`, it is not ours any more; else as `settle`.
+            Rejected: `FENCED`, it is no longer ours; else as `settle`.
         """
         settlement = await self.settle(
             [part], action, delay_ms=delay_ms, reason=reason, timeout=timeout
@@ -131,14 +132,14 @@ class Desk:
         """Let the lease of a message run longer.
 
         Raises:
-            Rejected: `FENCED`, it is not ours any more; else as `settle`.
+            Rejected: `FENCED`, it is no longer ours; else as `settle`.
         """
         settlement = await self.extend([part], seconds, timeout=timeout)
         if not settlement.is_complete:
             raise _fenced(part)
 
     async def make_invisible(self, milliseconds: int) -> None:
-        """What is popped from now on, and what is here, runs so long.
+        """Set the length of the leases of later pops, and of those on the shelf.
 
         Raises:
             As `settle`.
@@ -152,7 +153,7 @@ class Desk:
             lease.set_stale(anyio.current_time())
 
     def fail(self, error: RaftmqError) -> None:
-        """The client failed inside, or was closed: whoever waits finds out."""
+        """The client failed inside, or was closed: waiting calls end with the error."""
         if isinstance(error, Unavailable):
             error = OutcomeUnknown(f"{error}; what was being settled may be settled")
         for waiter in self._waiters:

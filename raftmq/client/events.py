@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 Column: TypeAlias = "npt.NDArray[Any]"
 
 _TRIMMED = "trimmed"
-"""What is told of all before an offset; of a message that is not settled it is `lost`."""
+"""Kind of an event about all messages before an offset; unsettled ones are `lost`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Events:
     first: int
     """The first record that the log still has."""
     end: int
-    """The record after the last one; `next` is `end` once all is told."""
+    """The record after the last one; at the end `next` is `end`."""
     index: Column
     """The record's position in the log, i64."""
     term: Column
@@ -82,7 +82,7 @@ class Events:
     number: Column
     """The attachment of the consumer group, u32; 0: about no group."""
     consumer: Column
-    """Who did it or whose the messages are, i64; 0: nobody's. Of `stored`: the producer's id."""
+    """The consumer that did it or has the messages, i64; 0: none. Of `stored`: the producer."""
     token: Column
     """The lease, i64; 0: none."""
     attempt: Column
@@ -238,7 +238,7 @@ async def _ask(
 
 
 async def _require(router: Router, partition_group: int, timeout: float | None) -> None:
-    """Refuse what is no partition group with queues: nobody would ever answer for it."""
+    """Refuse a number that is no partition group with queues: no node would ever answer for it."""
     if partition_group not in router.groups:
         asking = router.ask_system_leader(None)
         await router.within(timeout, asking, "reading the routing table")

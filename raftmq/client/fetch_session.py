@@ -1,12 +1,12 @@
-"""What one leader knows of a consumer's queues, so that a fetch names only what is different.
+"""The client's end of a fetch session: a fetch names only the queues that changed.
 
 The other half is `raftmq.broker.fetch_sessions`. One request is open at a time, and each is
-answered, so both ends agree about the offsets: the node moves them on by what it sends, the client
-by what it takes. If the client wants something else while a request waits, the request is
-*recalled*: the node answers at once, and the next request says what is different.
+answered, so both ends agree about the offsets: the node moves them past the batches that it sends,
+the client past those that it takes. If the client's queues change while a request waits, the client
+*recalls* the request: the node answers at once, and the next request names the change.
 
 Invariants:
-- A queue whose cursor moved since the node was told of it is sent again, with its offset.
+- A queue whose cursor moved since its last request is named again, with its offset.
 - A queue that was answered with an error has left the session at both ends.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Difference(NamedTuple):
-    """What the node does not know yet."""
+    """Changes that the node does not know yet."""
 
     queues: list[FetchFrom]
     forgotten: list[int]
@@ -79,7 +79,7 @@ class ReadSession:
             self.connection.recall(self.request)
 
     def difference(self, lost: Mapping[int, float]) -> Difference:
-        """What the next request has to say, and take it as said; `lost`: groups not to ask for."""
+        """The changes for the next request, which count as sent; `lost`: groups to leave out."""
         if self.epoch == 0:
             self.known.clear()
             self.touched = dict.fromkeys(self.wanted)

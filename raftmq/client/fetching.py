@@ -89,7 +89,7 @@ class Cursor:
         self.group = group
         """Its partition group."""
         self.epoch = 0
-        """The epoch under which the consumer owns the queue; 0: nobody owns it."""
+        """The epoch under which the consumer owns the queue; 0: the queue has no owner."""
         self.version = 0
         """Grows with each move: an answer to an earlier question is dropped."""
         self.fetched = offset

@@ -13,41 +13,41 @@ as one big-endian integer, in the digits `0-9A-Za-z`: nothing that a shell or a 
 
 A consumer numbers its settlements, and the machine carries out each number once, and no lower one
 after it. Settlements by handle are counted apart, so the consumer may be open and settle as well.
-Whoever settles by handle numbers by the clock, with a random part below the milliseconds: so two
-processes that settle for one consumer at the same moment do not take each other's answers, and the
-one that is overtaken is told the number to go above.
+A settlement by handle has the clock's milliseconds as its number, with a random part below them. So
+two processes that settle for one consumer at the same moment do not take each other's answers, and
+the refusal of an overtaken one names the number to go above.
 
 Invariants:
 - A text that was cut, or of which a character changed, is refused; it settles nothing else.
 
-Each message is settled by itself: of several that are settled together the answer says how many
-were in hand, not which. But for acks the last one of a lease goes first, as in the order of a queue
-such a message takes all that comes after it in its lease along.
+Messages of one lease are settled together, so those that are rejected together are one dead
+letter; the answer says which of them were in hand.
 
 Left out: handles of whole leases.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import google_crc32c
 
 from raftmq.errors import Reason, Rejected
-from raftmq.wire.codec import unpack
+from raftmq.pop.pieces import WIDTH_MAX
 from raftmq.wire.messages import FrameKind
-from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, Settled, SettleItem
+from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, SettleItem
 
+from .leases import packed, results_of, settled_of
 from .offsets import after, seconds_left
 from .popped import LeasedMessage
 from .popping import PopConsumer
-from .refusals import Overtaken
+from .refusals import Overtaken, reason_of
 from .router import Router
-from .settling import reason_of
+from .settling import HEADER_BYTES, ITEM_BYTES
 from .starting import milliseconds
 from .world import ClientWorld
 
 ITEMS_MAX = 1000
-"""Messages settled by one request."""
+"""Leases that one request settles messages of."""
 OVERTAKEN_MAX = 5
 """How often another process may number its settlements above ours before this one gives up."""
 RANDOM_BITS = 22
@@ -172,7 +172,7 @@ def settlement_number(world: ClientWorld) -> int:
 
 
 def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
-    """What `Client.settle` is told, as it is sent.
+    """The arguments of `Client.settle`, as they are sent.
 
     Raises:
         Rejected: `BAD_ARGUMENT`, there is no such action, or a delay is missing or too many, or
@@ -200,12 +200,11 @@ async def settle_handles(
     number: int,
     timeout: float | None = None,
 ) -> set[Handle]:
-    """Settle messages by their handles; those that are settled. The others were not the consumer's
-    any more: their time ran out, or they were settled before.
+    """Settle messages by their handles; returns those that are settled. The consumer no longer had
+    the others: their time ran out, or they were settled before.
 
-    `number` is that of the first settlement: see `settlement_number`. Each request has a timeout of
-    its own. When it raises, some may be settled; to do it again is safe, and says of those that
-    they are the consumer's no more.
+    `number` is that of the first settlement: see `settlement_number`. After an error some messages
+    may be settled; a repeat is safe, and leaves those out of its result.
 
     Raises:
         Rejected: `BAD_ARGUMENT`, a delay is out of its range; `UNKNOWN_GROUP`, it was deleted.
@@ -219,13 +218,69 @@ async def settle_handles(
     settled: set[Handle] = set()
     groups: set[int] = set()
     for key, mine in consumers.items():
-        mine.sort(reverse=deed.action is not Action.ACK)
-        settler = _Settler(router, key, deed, number, left())
-        for start in range(0, len(mine), ITEMS_MAX):
+        settler = _Settler(router, key, number, left)
+        for parts in _requests([_Part(deed, each) for each in _by_lease(mine)]):
             with after(groups, "messages of partition groups"):
-                settled |= await settler.settle(mine[start : start + ITEMS_MAX])
+                settled |= await settler.settle(parts)
             groups.add(key[0])
     return settled
+
+
+def _by_lease(handles: list[Handle]) -> Iterator[list[Handle]]:
+    """Handles of one lease together, as far as a lease can span them."""
+    found: list[Handle] = []
+    for handle in sorted(handles):
+        is_far = found and handle.offset - found[0].offset >= WIDTH_MAX
+        if is_far or (found and handle.token != found[0].token):
+            yield found
+            found = []
+        found.append(handle)
+    yield found
+
+
+def _requests(parts: list["_Part"]) -> Iterator[list["_Part"]]:
+    """As many as one request takes."""
+    found: list[_Part] = []
+    size = 0
+    for part in parts:
+        size += part.size
+        if found and (size > HEADER_BYTES or len(found) == ITEMS_MAX):
+            yield found
+            found, size = [], part.size
+        found.append(part)
+    yield found
+
+
+class _Part:
+    """Messages of one lease that are settled together."""
+
+    def __init__(self, deed: Deed, handles: list[Handle]) -> None:
+        self._handles = handles
+        self._base = handles[0].offset
+        self._bits = sum(1 << handle.offset - self._base for handle in handles)
+        action, delay_ms, reason = deed
+        token = handles[0].token
+        if action is Action.EXTEND:
+            self.item = SettleItem(action, token, delay_ms=delay_ms)
+        else:
+            base, bits = packed(self._base, self._bits)
+            self.item = SettleItem(action, token, base, bits, delay_ms, reason)
+
+    @property
+    def size(self) -> int:
+        """Bytes in a request, at the most."""
+        return ITEM_BYTES + len(self.item.bits) + 4 * len(self.item.reason)
+
+    def settled(self, result: int, which: bytes) -> set[Handle]:
+        """Those that are settled, by the answer."""
+        if result == OVER_LIMIT:
+            action, asked = Action(self.item.action), self.item.delay_ms
+            message = f"{action.name.lower()} of {asked} ms is out of range"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        if self.item.action == Action.EXTEND:
+            return set() if result == FENCED else set(self._handles)
+        bits = settled_of(self._bits, result, which)
+        return {each for each in self._handles if bits >> each.offset - self._base & 1}
 
 
 class _Settler:
@@ -235,37 +290,21 @@ class _Settler:
         self,
         router: Router,
         key: tuple[int, int, int],
-        deed: Deed,
         sequence: int,
-        timeout: float | None,
+        left: Callable[[], float],
     ) -> None:
         self._router = router
         self._key = key
-        self._deed = deed
         self._sequence = sequence
-        self._timeout = timeout
+        self._left = left
 
-    async def settle(self, handles: list[Handle]) -> set[Handle]:
-        """Settle messages, in this order, `ITEMS_MAX` at the most."""
-        results = await self._ask([self._item(handle) for handle in handles])
-        together = zip(handles, results, strict=True)
-        return {handle for handle, result in together if self._is_settled(result)}
+    async def settle(self, parts: list[_Part]) -> set[Handle]:
+        """Settle messages by one request."""
+        results = await self._ask([part.item for part in parts])
+        together = zip(parts, results, strict=True)
+        return {handle for part, result in together for handle in part.settled(*result)}
 
-    def _item(self, handle: Handle) -> SettleItem:
-        action, delay_ms, reason = self._deed
-        if action is Action.EXTEND:
-            return SettleItem(action, handle.token, delay_ms=delay_ms)
-        return SettleItem(action, handle.token, handle.offset, b"\x01", delay_ms, reason)
-
-    def _is_settled(self, result: int) -> bool:
-        if result == OVER_LIMIT:
-            asked = self._deed.delay_ms
-            message = f"{self._deed.action.name.lower()} of {asked} ms is out of range"
-            raise Rejected(Reason.BAD_ARGUMENT, message)
-        # 0: retention took it.
-        return result != FENCED and (self._deed.action is Action.EXTEND or result > 0)
-
-    async def _ask(self, items: list[SettleItem]) -> list[int]:
+    async def _ask(self, items: list[SettleItem]) -> list[tuple[int, bytes]]:
         partition_group, number, consumer = self._key
         for attempt in range(OVERTAKEN_MAX + 1):
             request = Settle(
@@ -277,10 +316,10 @@ class _Settler:
                     partition_group,
                     FrameKind.SETTLE,
                     request,
-                    timeout=self._timeout,
+                    timeout=self._left(),
                     is_change=True,
                 )
-                return unpack(Settled, frame.header).results
+                return results_of(frame.header, len(items))
             except Overtaken as error:
                 # Another process settles for the same consumer, and its clock is ahead of ours.
                 if attempt == OVERTAKEN_MAX:

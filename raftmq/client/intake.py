@@ -38,7 +38,7 @@ from .supervisor import Nest
 PREFETCH = 500
 """Messages asked for ahead at each leader."""
 POLL_MS = 5_000
-"""How long a wish stands before it is made anew."""
+"""How long a wish stands before the next one takes its place."""
 TICK_SECONDS = 0.25
 """The pace at which leases are looked after."""
 DEPTH_FIRST = 32
@@ -46,9 +46,9 @@ DEPTH_FIRST = 32
 COUNT_MAX = 100_000
 """The most messages of one wish."""
 GROW_SECONDS = 0.1
-"""Who takes what comes sooner than this can be sent more with each round."""
+"""If the application drains an answer faster than this, the depth grows."""
 HEARD_SECONDS = 1.0
-"""A wish that stands for so long has reached its leader."""
+"""A wish that stands for this time has reached its leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class Intake:
             )
 
     def leave(self) -> None:
-        """Wish for nothing any more."""
+        """End all wishes."""
         for source in self.sources.values():
             source.leave()
 
@@ -260,7 +260,7 @@ class Intake:
     # -- leases ----------------------------------------------------------------------------------
 
     def make_invisible(self, milliseconds: int, waiter: Waiter) -> list[HeldLease]:
-        """What is asked for from now on runs so long, and what is here nearly so.
+        """Change the length of the leases to come, and extend those on the shelf.
 
         Returns:
             The leases that are being extended; `waiter` waits for them.
@@ -295,10 +295,11 @@ class Intake:
                 self.shelf.sweep()
 
     async def put_away(self) -> None:
-        """Ask for nothing any more, and give back what is here and what is still on its way."""
+        """Stop asking, and give back the messages that are here or on their way."""
         self._is_closing = True
         unheard = [source for source in self.sources.values() if source.is_unheard]
-        self.leave()
+        for source in unheard:
+            source.leave(at_end=True)
         while self._list_rest(unheard):
             await self._news.wait()
             unheard = [source for source in unheard if source.is_unheard or source.is_more]
@@ -315,7 +316,7 @@ class Intake:
     # -- inside ----------------------------------------------------------------------------------
 
     def _wait_ms(self, seconds: float) -> int:
-        """How long a wish stands for a call that waits for so many seconds."""
+        """How long a wish stands for a call that waits for `seconds`."""
         if seconds <= 0 or self._settings.prefetch == 0:
             return round(min(POLL_MS, max(0.0, seconds * 1000)))
         return POLL_MS
@@ -334,7 +335,7 @@ class Intake:
         source.depth = max(source.depth // 2, 1)
         source.is_short = False
         source.leave()
-        # Nobody waits for it, and what comes of it is not the application's concern.
+        # No call waits for it, and its result is not the application's concern.
         source.give_back(lease, Waiter())
 
     def _list_rest(self, sources: list[Source]) -> bool:
@@ -350,7 +351,7 @@ def invisible_ms(seconds: float) -> int:
     """For how long a consumer asks to have messages alone, in milliseconds.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, a lease would run out on its way, or no lease runs so long.
+        Rejected: `BAD_ARGUMENT`, a lease would run out on its way, or the time is over the limit.
     """
     asked = milliseconds(seconds, "invisible")
     shortest, longest = INVISIBLE_MS_MIN // 1000, INVISIBLE_MS_MAX // 1000
@@ -363,7 +364,7 @@ def lease_ms(seconds: float, name: str) -> int:
     """How long a lease runs from now on, in milliseconds.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, no lease runs so long.
+        Rejected: `BAD_ARGUMENT`, the time is over the limit.
     """
     asked = milliseconds(seconds, name)
     longest = INVISIBLE_MS_MAX // 1000

@@ -109,13 +109,13 @@ class LaneHost:
     batch_bytes: int
     """A draft of this size goes out."""
     batch_messages: int
-    """A draft of so many messages goes out."""
+    """A draft of this many messages goes out."""
     compression: Compression
     """Of the bodies."""
     is_lingering: bool
-    """True: drafts wait until `pump` is told to send them."""
+    """True: drafts wait until `pump` sends them."""
     give_back: Callable[[Entry], None]
-    """Called once for each entry that takes no memory any more."""
+    """Called once for each entry, when its memory is free again."""
     failed: Callable[[Entry], None]
     """Called for each entry that failed."""
     sealed: Callable[["Lane", int], None]
@@ -175,7 +175,7 @@ class Lane:
         self._is_claimed = claimed is not None
         session = claimed or Claimed(host.producer, 0, 0)
         self._producer, self._epoch, self._next_sequence = session
-        # Why a claimed lane sends nothing any more.
+        # Why a claimed lane sends nothing.
         self._end: RaftmqError | None = None
         self._flights: deque[Parcel] = deque()
         self._waiting: deque[Parcel] = deque()
@@ -436,14 +436,14 @@ class Lane:
         self._fail(parcel, exception_of(refusal))
 
     def _close_gap(self) -> None:
-        """Give up what is in doubt, and number all after it anew, in the next epoch."""
+        """Give up the batches in doubt; number all later ones again, in the next epoch."""
         assert not self._open
         flights = list(self._flights)
         self._begin_epoch()
         while flights and flights[0].is_doubtful:
             self._fail(flights.pop(0), OutcomeUnknown(_FORGOTTEN))
         for parcel in reversed(flights):
-            if parcel.is_told:
+            if parcel.is_done:
                 self._release(parcel)
                 continue
             parcel.first_sequence = -1
@@ -470,7 +470,7 @@ class Lane:
     def _begin_epoch(self) -> None:
         self._flights.clear()
         if self._is_claimed:
-            # Only a claim gives another epoch, and says what became of the batches in doubt.
+            # Only a claim gives another epoch, and says which batches in doubt are stored.
             self._end = self._end or Unavailable(_CLAIM_ENDED)
             return
         self._epoch += 1
@@ -510,7 +510,7 @@ class Lane:
         for entry in parcel.tell(Unavailable(self._unsent()), until=now):
             self._host.failed(entry)
             self.take_back(entry)
-        if parcel in self._waiting and parcel.is_told:
+        if parcel in self._waiting and parcel.is_done:
             self._waiting.remove(parcel)
             self._release(parcel)
 

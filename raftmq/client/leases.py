@@ -10,7 +10,7 @@ Of each of its messages the client knows one of these:
 | busy | `busy` | a settlement of it is under way |
 | done | `done` | it is settled, and how |
 | unlisted | `unlisted` | the leader's list had it no more, and the application was not told so |
-| lost | `seen` only | it is not ours any more |
+| lost | `seen` only | it is no longer ours |
 
 Bit n stands for the message at offset `base + n`.
 
@@ -28,7 +28,9 @@ from math import inf
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from raftmq.wire.popping import Action
+from raftmq.errors import ProtocolError
+from raftmq.wire.codec import unpack
+from raftmq.wire.popping import FENCED, Action, Settled
 
 if TYPE_CHECKING:
     from .settling import Item
@@ -106,8 +108,7 @@ class HeldLease:
         self.clock_ms = 0.0
         """The leader's clock less the event loop's, in milliseconds."""
         self.stale_at = inf
-        """From then on too little of it is left for a message that nobody has begun with; never
-        after the deadline."""
+        """From then on the time is too short to begin with a message; never after the deadline."""
         self.invisible_ms = 0
         """What was asked for: how long it was to run."""
         self.grips: list[tuple[ref[Grip], int]] = []
@@ -163,7 +164,7 @@ class HeldLease:
         self.stale_at = self.deadline - whole * LEFT_SHARE
 
     def lost(self, bits: int) -> int:
-        """Those of these messages that are not ours any more, and that we did not settle."""
+        """Those of these messages that are no longer ours, and that we did not settle."""
         kept = self.held | self.busy
         for done in self.done.values():
             kept |= done
@@ -183,7 +184,7 @@ class HeldLease:
         self.unlisted &= ~listed
 
     def lose(self, bits: int) -> None:
-        """Messages that are held are not ours any more."""
+        """These messages are no longer ours."""
         self.held &= ~bits
         self.shelved &= ~bits
 
@@ -294,3 +295,31 @@ def lowest(bits: int, count: int) -> int:
         if not count:
             break
     return found
+
+
+def settled_of(bits: int, result: int, which: bytes) -> int:
+    """Those of the messages of an item that are settled, by its answer: see `Settled`.
+
+    >>> bin(settled_of(0b11010, 2, b"\\x09"))
+    '0b10010'
+    """
+    if result == FENCED:
+        return 0
+    if which:
+        return bits & int.from_bytes(which, "little") << (bits & -bits).bit_length() - 1
+    # A node of older software says how many: retention takes the lowest.
+    return bits ^ lowest(bits, max(bits.bit_count() - result, 0))
+
+
+def results_of(header: bytes, count: int) -> list[tuple[int, bytes]]:
+    """For each item of a settlement its result, and which messages are settled.
+
+    Raises:
+        ProtocolError: it is no answer to a settlement of `count` items.
+    """
+    settled = unpack(Settled, header)
+    which = settled.bits or [b""] * count
+    if not len(settled.results) == len(which) == count:
+        message = f"a settlement of {count} items has {len(settled.results)} results"
+        raise ProtocolError(message)
+    return list(zip(settled.results, which, strict=True))

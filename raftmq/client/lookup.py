@@ -14,6 +14,7 @@ from raftmq.wire.messages import (
     FrameKind,
     TopicView,
 )
+from raftmq.words import counted
 
 from .fetching import vector
 from .message import QUEUE_BITS, Message, decode, parse_id
@@ -37,7 +38,7 @@ class Place(NamedTuple):
 
 
 async def place_of(router: Router, message_id: str, timeout: float | None) -> Place:
-    """The place that an id names; nobody looks whether a message is there.
+    """The place that an id names, with or without a message there.
 
     Raises:
         Rejected: the id is none, or there is no such queue.
@@ -48,7 +49,8 @@ async def place_of(router: Router, message_id: str, timeout: float | None) -> Pl
     topic = await router.within(timeout, looking, f"looking up the topic of {message_id}")
     queue = queue_number & ((1 << QUEUE_BITS) - 1)
     if queue >= len(topic.groups):
-        message = f"topic {topic.name!r} has {len(topic.groups)} queues, and no queue {queue}"
+        queues = counted(len(topic.groups), "queue")
+        message = f"topic {topic.name!r} has {queues}, and no queue {queue}"
         raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
     return Place(topic, queue_number, queue, offset, topic.groups[queue])
 

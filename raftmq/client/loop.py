@@ -113,7 +113,7 @@ class _Call(Generic[T]):
         return self._results[0]
 
     async def end(self) -> None:
-        """Nobody waits for it any more."""
+        """The caller no longer waits for it."""
         self._is_over = True
         if self._scope is None or self._finished is None:
             return

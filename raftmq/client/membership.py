@@ -10,8 +10,9 @@ from raftmq.errors import Reason, Rejected
 from raftmq.pop.membership import JoinGroup, LeaveGroup, MemberCommand, ReleaseQueues
 from raftmq.wire.assigning import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
 from raftmq.wire.codec import unpack
-from raftmq.wire.messages import Admin, FrameKind
+from raftmq.wire.messages import FrameKind
 
+from .catalog import change_catalog
 from .offsets import seconds_left
 from .router import SYSTEM_GROUP, Router
 
@@ -48,7 +49,7 @@ class Member:
             command = msgspec.structs.replace(command, replaces=holder)
 
     async def _find_holder(self) -> int:
-        """Who has the place of this member's instance; 0: nobody."""
+        """The member that has the place of this one's instance; 0: none."""
         place = (self.join_command.topic, self.join_command.instance)
         members = await find_members(self.router, self.join_command.offsets_name)
         return next((m.member for m in members if (m.topic, m.instance) == place), 0)
@@ -60,8 +61,8 @@ class Member:
             What the member has, and until when its lease surely runs, by the event loop's clock.
 
         Raises:
-            Rejected: `FENCED`, it is no member any more.
-            Unavailable: nobody answered for as long as a session.
+            Rejected: `FENCED`, it is no longer a member.
+            Unavailable: no leader answered for as long as a session.
         """
         begun = anyio.current_time()
         message = Heartbeat(self.join_command.member, version, wait_ms)
@@ -85,10 +86,7 @@ class Member:
         await self._change(LeaveGroup(self.join_command.member), timeout)
 
     async def _change(self, command: MemberCommand, timeout: float | None) -> None:
-        message = Admin(msgspec.to_builtins(command))
-        await self.router.call_leader(
-            SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
-        )
+        await change_catalog(self.router, command, timeout)
 
 
 async def find_members(

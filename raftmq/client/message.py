@@ -1,7 +1,7 @@
 """What a consumer is handed: one message, or many of them as columns.
 
 Both read from the decoded batch when asked. `Messages` is for bulk work: its columns are lists over
-all its messages and no object is made for a message that nobody looks at.
+all its messages, and a message becomes an object when it is looked at.
 
 A column that cannot be read raises `UnreadableBatch`, which says where and how to go on. Brokers
 admit no such batch; who stored it did not check.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from raftmq.batch import Batch, Value, peek
 from raftmq.errors import CorruptRecord, Reason, Rejected, UnreadableBatch
+from raftmq.words import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,7 +191,7 @@ class MessageColumns(Sequence[M]):
 
     @property
     def slices(self) -> list[Slice]:
-        """The batches behind it, for whoever reads property columns or tags as arrays."""
+        """The batches behind it, to read property columns or tags as arrays."""
         return self._slices
 
     def each(self, read: Callable[[Slice], T]) -> list[T]:
@@ -267,7 +268,7 @@ class MessageColumns(Sequence[M]):
         return _joined(self.each(column))
 
     def __repr__(self) -> str:
-        return f"<{self._count} messages of {self.topic!r}>"
+        return f"<{counted(self._count, 'message')} of {self.topic!r}>"
 
 
 class Messages(MessageColumns[Message]):

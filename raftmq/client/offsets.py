@@ -51,8 +51,8 @@ def seconds_left(router: Router, timeout: float | None) -> Callable[[], float]:
 
 
 @contextmanager
-def after(done: Collection[int], what: str) -> Iterator[None]:
-    """Of a call about several leaders: it is not `Unavailable` any more once a part is done.
+def after(done: Collection[int | str], what: str) -> Iterator[None]:
+    """Of a call in several parts: no longer `Unavailable` once one of them is done.
 
     Raises:
         OutcomeUnknown: the body raised `Unavailable`, and something was done; the text names it.
@@ -139,13 +139,15 @@ class Stamp(NamedTuple):
     """What a commit says beside the offsets."""
 
     epochs: Mapping[int, int] = MappingProxyType({})
-    """Queue → the owner epoch under which it is owned; empty: nobody owns anything."""
+    """Queue → the owner epoch under which it is owned; empty: no queue has an owner."""
     sequence: int = 0
-    """With epochs: the owner's number of this commit."""
+    """The owner's or sender's number of this commit, growing."""
     kept_ms: int = 0
-    """Forget the offsets so long after the last commit; 0: never."""
+    """Forget the offsets this long after the last commit; 0: never."""
     is_reset: bool = False
     """True from an operator: it counts although the queues have owners."""
+    sender: int = 0
+    """Without epochs: a random number of the numbering consumer; 0: a repeat counts, too."""
 
 
 async def commit_offsets(
@@ -162,7 +164,9 @@ async def commit_offsets(
     left = seconds_left(router, timeout)
     for part in _parts(list(offsets)):
         items = [QueueOffset(queue, offsets[queue], stamp.epochs.get(queue, 0)) for queue in part]
-        message = CommitOffsets(name, items, stamp.sequence, stamp.kept_ms, stamp.is_reset)
+        message = CommitOffsets(
+            name, items, stamp.sequence, stamp.kept_ms, stamp.is_reset, stamp.sender
+        )
         frame = await router.call_leader(
             partition_group,
             FrameKind.COMMIT,

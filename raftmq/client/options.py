@@ -1,21 +1,22 @@
 """What the options of `Client.consumer` mean, for each kind of consumer."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from raftmq.errors import Reason, Rejected
+from raftmq.filters import compile as compile_filter
 from raftmq.filters import is_tags
 from raftmq.pop.membership import SESSION_MS_MAX, SESSION_MS_MIN, JoinGroup
 from raftmq.pop.policy import Mode
 
-from .consumer import ConsumerSettings
 from .consumer_groups import require_no_instance
 from .intake import PREFETCH, PopSettings
-from .starting import OnTrimmed, Start, require
+from .starting import OnTrimmed, Start, require, start_of
 
 BROADCAST_COMMIT_SECONDS = 1.0
-"""An instance of a broadcast group commits so often what it is done with, if not told otherwise."""
+"""Default time between two commits of an instance of a broadcast group."""
 INSTANCE_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long an instance with a name is remembered after its last commit."""
 RANDOM_KEPT_MS = 24 * 3600 * 1000
@@ -25,6 +26,37 @@ READING = {"queues", "on_trimmed", "auto_commit", "session", "instance"}
 """Options that only a consumer has that reads by offset."""
 POPPING = {"prefetch", "invisible", "renew"}
 """Options that only a consumer has that pops."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """See `Client.consumer`."""
+
+    group: str | None
+    queues: tuple[int, ...] | None
+    start: Start
+    on_trimmed: OnTrimmed
+    auto_commit: float | None
+    prefetch_bytes: int
+    filter: str | None = None
+    kept_ms: int = 0
+    """Committed offsets are forgotten this long after the last commit; 0: never."""
+
+    def validate(self) -> Self:
+        """This object, or `Rejected`."""
+        require(self.group != "", "a group has a name, or is None")
+        start_of(self.start)
+        trims = ("error", "earliest", "latest")
+        require(self.on_trimmed in trims, f"on_trimmed is one of {trims}")
+        require(self.auto_commit is None or self.auto_commit > 0, "auto_commit must be positive")
+        require(self.auto_commit is None or self.group is not None, "auto_commit needs a group")
+        if self.filter is not None:
+            require(self.group is not None, "a filter is a group's: give group= too")
+            compile_filter(self.filter)
+        require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
+        require(self.queues is None or len(self.queues) > 0, "queues is empty: None means all")
+        return self
+
 
 Queues = Sequence[int] | Literal["assigned"] | None
 

@@ -28,7 +28,7 @@ Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | No
 
 
 class Entry(ABC):
-    """What somebody waits for: settled or failed once, then for ever."""
+    """A result that callers wait for: it is settled or failed once."""
 
     __slots__ = (
         "_event",
@@ -52,7 +52,7 @@ class Entry(ABC):
         self.size = size
         """Bytes it takes of the buffer."""
         self.deadline = deadline
-        """By the event loop's clock: then whoever waits is told what is known."""
+        """By the event loop's clock: waiting calls end then with what is known."""
         self.is_done = False
         self.error: RaftmqError | None = None
         self.base_offset: int | None = None
@@ -61,7 +61,7 @@ class Entry(ABC):
         self.number = 0
         """What names its first message if it is delayed; 0: it is not."""
         self.is_heard = False
-        """True once somebody waits for it; an error that nobody hears is raised by `flush`."""
+        """True once a caller waits for it; else `flush` raises its error."""
 
     @property
     @abstractmethod
@@ -93,7 +93,7 @@ class Entry(ABC):
             self._event.set()
 
     def fail(self, error: RaftmqError) -> None:
-        """It is not stored, or nobody knows."""
+        """It is not stored, or its outcome is unknown."""
         self.error = error
         self.is_done = True
         if self._event is not None:
@@ -105,7 +105,7 @@ class Entry(ABC):
         await self.wait_unheard()
 
     async def wait_unheard(self) -> None:
-        """As `wait_done`, but its error stays to be raised by somebody else."""
+        """As `wait_done`, but its error stays for another caller."""
         if not self.is_done:
             if self._event is None:
                 self._event = anyio.Event()
@@ -131,7 +131,7 @@ class PendingSend(Entry):
         return self.deliver_at_ms > 0
 
     async def wait(self, timeout: float | None = None) -> Receipt:
-        """Wait until it is known what became of the message. It may be called again.
+        """Wait until the outcome of the message is known. It may be called again.
 
         Cancelling stops the waiting, not the sending.
 
@@ -251,7 +251,7 @@ class Parcel:
         self.first_sequence = -1
         """The number of its first message; -1: never written (in this epoch)."""
         self.is_closed = False
-        """True: it is to go out; nothing is added any more."""
+        """True: it is to go out, and takes no more entries."""
         self.is_doubtful = False
         """True if an attempt was written and not answered for certain: it may be stored."""
         self.is_settled = False
@@ -282,8 +282,8 @@ class Parcel:
         return self._builder.size if self._builder is not None else 0
 
     @property
-    def is_told(self) -> bool:
-        """True if nobody waits for it any more."""
+    def is_done(self) -> bool:
+        """True if all entries are done: no caller waits for the batch."""
         return all(entry.is_done for entry in self.entries)
 
     def append(self, entry: Entry) -> None:
@@ -338,7 +338,7 @@ class Parcel:
     def settle(
         self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
     ) -> None:
-        """It is stored; no offset: it is delayed and has a number, or nobody remembers where."""
+        """It is stored; no offset: it is delayed and has a number, or its place is forgotten."""
         at = base_offset
         for entry in self.entries:
             if not entry.is_done:

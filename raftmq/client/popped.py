@@ -7,9 +7,9 @@ Each is the application's alone until its `deadline`. It is settled by one of
 | `ack` | is done with |
 | `nack` | failed: it is handed out again, later |
 | `reject` | can never be done: it is a dead letter at once |
-| `give_back` | was not begun with: whoever comes may have it, and this attempt does not count |
+| `give_back` | was not begun with: any consumer may have it, and this attempt does not count |
 
-or else comes again when the lease runs out. To say the same of a message twice is to say it once.
+or else comes again when the lease runs out. A repeat of a settlement changes nothing.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ Part = tuple[HeldLease, int]
 
 
 class Fenced(NamedTuple):
-    """A message that was not ours any more."""
+    """A message that this consumer no longer had."""
 
     id: str
     """Its id."""
@@ -61,8 +61,8 @@ class Settlement:
 
     @property
     def fenced(self) -> list[Fenced]:
-        """Those that were not ours any more: their time ran out, they were settled in another way,
-        or retention took them. Nothing was done with them."""
+        """Messages that this consumer no longer had: their time ran out, they were settled in
+        another way, or retention dropped them. The call did nothing with them."""
         return [
             Fenced(format_id(each.queue_number, offset), each.token)
             for each in self._gone
@@ -130,7 +130,7 @@ class PoppedMessage(LeasedMessage):
         """It is done with. On return that is on the disks of a majority: it never comes again.
 
         Raises:
-            Rejected: `FENCED`, it is not ours any more: somebody else may have it.
+            Rejected: `FENCED`, its lease is over: another consumer may have it.
             Unavailable: nothing happened within `timeout` seconds (None: the client's default).
             OutcomeUnknown: it may have happened; the same call again tells.
         """
@@ -154,7 +154,7 @@ class PoppedMessage(LeasedMessage):
         await self._settle(Action.REJECT, timeout, reason=reason)
 
     async def give_back(self, *, timeout: float | None = None) -> None:
-        """It was not begun with: whoever comes may have it, and this attempt does not count.
+        """It was not begun with: any consumer may have it, and this attempt does not count.
 
         Raises:
             As `ack`.
@@ -162,7 +162,7 @@ class PoppedMessage(LeasedMessage):
         await self._settle(Action.GIVE_BACK, timeout)
 
     async def extend(self, seconds: float, *, timeout: float | None = None) -> None:
-        """Its lease, with all messages under the same token, runs for so long from now.
+        """Let its lease, with all messages under the same token, run for `seconds` from now.
 
         Raises:
             As `ack`.
@@ -292,8 +292,8 @@ class PoppedMessages(LeasedMessages[PoppedMessage]):
         return await self._desk.settle(self.parts, Action.GIVE_BACK, timeout=timeout)
 
     async def extend(self, seconds: float, *, timeout: float | None = None) -> Settlement:
-        """Their leases run for so long from now; see `PoppedMessage.extend`. Nothing is settled;
-        `fenced` tells which are ours no more."""
+        """Let their leases run for `seconds` from now; see `PoppedMessage.extend`. No message is
+        settled; `fenced` names those that this consumer no longer has."""
         return await self._desk.extend(self.parts, seconds, timeout=timeout)
 
     def ack_nowait(self) -> None:

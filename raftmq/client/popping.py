@@ -1,4 +1,4 @@
-"""The consumer that pops: whoever asks is handed what is there, and settles it. No queue is owned.
+"""The consumer that pops: it gets messages of any queue, and settles them. No queue is owned.
 
     brokers ──wishes──> sources ──> shelf ──pop──> application ──ack──> settlers ──> brokers
 
@@ -45,10 +45,10 @@ from .supervisor import Nest, Supervisor
 from .world import ClientWorld
 
 CLOSE_SECONDS = 2.0
-"""To give back what was popped ahead, when the body raised or nobody answers."""
+"""Time to give back messages that were popped ahead, after the body raised or without an answer."""
 
 _ASK_MESSAGES = 16
-"""`async for` asks for more, and lets other tasks run, after so many messages."""
+"""`async for` asks for more, and lets other tasks run, after this many messages."""
 
 
 class PopConsumer:
@@ -209,16 +209,16 @@ class PopConsumer:
     async def claim(
         self, key: str | bytes, *, ttl: float, timeout: float | None = None
     ) -> HeldClaim | None:
-        """Say that something is being done: None if somebody said so already, and its time runs.
+        """Claim a piece of work; None: another claim of it runs.
 
-        A message may come twice whatever a broker does. Who claims a key of the work before it
-        begins, and does nothing if that is not his, does it once. Each call is a claimant of its
-        own: the same consumer is told None the second time too. Cancelling leaves it claimed or
+        A message may come twice whatever a broker does. Code that claims a key of its work before
+        it begins, and stops if it gets None, does the work once. Each call is a claimant of its
+        own: the same consumer gets None the second time, too. Cancelling leaves the key claimed or
         not.
 
         Args:
-            key: what is done, unique within the group and topic; up to 1024 bytes.
-            ttl: for how many seconds nobody else may, up to 30 days.
+            key: names the work, unique within the group and topic; up to 1024 bytes.
+            ttl: seconds for which no other claim succeeds, up to 30 days.
             timeout: seconds; None: the client's default.
 
         Raises:
@@ -335,7 +335,7 @@ class PopConsumer:
         return self._desk
 
     def _fail(self, error: RaftmqError) -> None:
-        """The client failed inside, or was closed: whoever waits finds out."""
+        """The client failed inside, or was closed: waiting calls end with the error."""
         if self._desk is not None:
             self._desk.fail(error)
         if self._intake is not None:

@@ -1,12 +1,12 @@
 """The producer: `send`, `send_nowait` and `flush`, `send_many`.
 
-The producer picks the queue and bounds the buffer; a `lane` for each queue does the sending. One
-task watches all deadlines; it sleeps until the next one, so it costs nothing while all goes well.
+The producer picks the queue and bounds the buffer; a `lane` for each queue does the sending.
 Source of the gathering: Nagle (RFC 896).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +17,7 @@ from raftmq.batch import Limits, Value
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 from .columns import Columns, columns_of
+from .deadlines import Deadlines
 from .delays import Delay, cancel_delayed, due_ms, dues_of
 from .inputs import Inputs
 from .lane import MESSAGE_BYTES, Lane, LaneBatch, LaneHost, random_id
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CHECKPOINT_BATCHES = 16
-"""`send_many` lets other tasks run after it has checked so many batches."""
+"""`send_many` lets other tasks run after it has checked this many batches."""
 _FAILED_MAX = 1_000
 """Errors kept for `flush`; more than one are counted, not raised."""
 
@@ -52,11 +53,11 @@ class Producer:
     *Order.* Messages of one producer to one queue are stored in the order of the calls, each once,
     whatever is retried. Two calls that run at the same time have no order.
 
-    *Batches.* By default what is sent goes out at once if nothing of its queue is under way, else
-    it is gathered with more until the answer comes (as Nagle's algorithm does); with `linger` it is
-    gathered for so many seconds. A batch that reaches `batch_bytes` or `batch_messages` goes out at
-    once. Calls of `send_many` share batches likewise, except those with properties: what such a
-    call has for a queue is encoded, and goes, by itself.
+    *Batches.* By default a message goes out at once if its queue has no batch under way, else it
+    is gathered with others until the answer comes (as Nagle's algorithm does); with `linger` it
+    is gathered for that many seconds. A batch that reaches `batch_bytes` or `batch_messages` goes
+    out at once. Calls of `send_many` share batches likewise, except those with properties: the
+    rows of such a call for a queue are a batch of their own.
 
     *Delays.* A message that is sent with `delay=` is stored at once and waits there; consumers see
     it when it falls due, by the clock of its queue's leader, never earlier. It takes its place in
@@ -88,8 +89,7 @@ class Producer:
         self._failed: list[Entry] = []
         self._dirty: dict[Lane, None] = {}
         self._dirt = anyio.Event()
-        self._next_deadline = float("inf")
-        self._deadline_moved = anyio.Event()
+        self._deadlines = Deadlines(self._expire)
         self.topic = topic
         """The topic's name."""
 
@@ -124,7 +124,7 @@ class Producer:
             sealed=self._queues.count_bytes,
         )
         router.watch(self._follow_topic)
-        self._nest.start(self._watch_deadlines)
+        self._nest.start(self._deadlines.watch)
         self._nest.start(self._pump_dirty)
         return self
 
@@ -167,8 +167,8 @@ class Producer:
             tag: one label.
             props: integers of 64 bits, floats, booleans, strings, bytes; None leaves a name out.
             queue: the queue within the topic, from 0.
-            delay: seconds, a timedelta, or a time with a time zone: deliver it then, ten years from
-                now at the latest. The past means at once.
+            delay: seconds or a timedelta, 0 or more, or a time with a time zone: deliver it then,
+                ten years from now at the latest. A time that has passed means at once.
             timeout: seconds; None: the client's default.
 
         Raises:
@@ -203,9 +203,9 @@ class Producer:
         delay: Delay | None = None,
         timeout: float | None = None,
     ) -> PendingSend:
-        """Take one message to be sent; what became of it is told by `wait` of what is returned.
+        """Take one message to be sent; `wait` of the result returns its receipt.
 
-        An error that nobody waited for is raised by the next `flush`, or at the end.
+        An error that no `wait` has raised is raised by the next `flush`, or at the end.
 
         Raises:
             Unavailable: the buffer is full: `await flush()` first. The message was not taken.
@@ -219,7 +219,7 @@ class Producer:
         return entry
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Send all that waits, without lingering, and wait until what became of it is known.
+        """Send all that waits, without lingering, and wait until all outcomes are known.
 
         Cancelling stops the waiting, not the sending.
 
@@ -325,8 +325,8 @@ class Producer:
         """Take rows of Arrow to be sent, and return how many when all have found room.
 
         `raftmq.client.arrow_rows` names the columns. No object is made for a row; those of one
-        queue keep their order. What became of them is told by the next `flush`, or at the end: the
-        first error of what failed. Cancelling leaves a part of the rows under way.
+        queue keep their order. The next `flush`, or the end, raises the first error of the rows
+        that failed. Cancelling leaves a part of the rows under way.
 
         Args:
             rows: up to 2^31 - 1 bytes in each column.
@@ -430,7 +430,7 @@ class Producer:
         except BaseException:
             self._room.give(size, 1)
             raise
-        self._wake_at(deadline)
+        self._deadlines.note(deadline)
         if is_full:
             queues.take_turn(lane)
         if is_full or not is_later:
@@ -490,7 +490,7 @@ class Producer:
     def _put(self, batch: LaneBatch) -> None:
         lane, part = batch.lane, batch.part
         is_full = lane.put(part) if part.sealed is not None else lane.append(part)
-        self._wake_at(part.deadline)
+        self._deadlines.note(part.deadline)
         if is_full:
             assert self._queues is not None
             self._queues.take_turn(lane)
@@ -541,20 +541,8 @@ class Producer:
             for lane in dirty:
                 lane.pump(is_flush=linger is not None)
 
-    async def _watch_deadlines(self) -> None:
-        while True:
-            with anyio.move_on_after(self._next_deadline - anyio.current_time()):
-                await self._deadline_moved.wait()
-            self._deadline_moved = anyio.Event()
-            now = anyio.current_time()
-            if now >= self._next_deadline:
-                deadlines = [lane.expire(now) for lane in self._lanes]
-                self._next_deadline = min(deadlines, default=float("inf"))
-
-    def _wake_at(self, deadline: float) -> None:
-        if deadline < self._next_deadline:
-            self._next_deadline = deadline
-            self._deadline_moved.set()
+    def _expire(self, now: float) -> float:
+        return min([lane.expire(now) for lane in self._lanes], default=inf)
 
     def _follow_topic(self) -> None:
         """The topic may have got more queues."""

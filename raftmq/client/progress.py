@@ -8,8 +8,8 @@ and commits in one place needs none of this.
     await progress.commit({0: 1300, 1: 1244})
 
 Taking it draws an *owner epoch* from the catalog, higher than any before, and claims each queue in
-its own log. From then on who took it earlier is refused, so two drivers that were started for one
-job never overwrite each other: the first one is told at its next commit.
+its own log. From then on the commits of an earlier holder are refused, so two drivers that were
+started for one job never overwrite each other.
 
 `raftmq group lag` shows it like any other group, and `raftmq group reset` moves it.
 """
@@ -39,7 +39,7 @@ class Progress:
         self.topic = topic.name
         """The topic's name."""
         self.topic_id = topic.id
-        """Its number; a topic that was made anew under the name has another one."""
+        """Its number; a new topic of the same name has another one."""
         self.group = group
         """The name under which the offsets are kept."""
         self.epoch = epoch
@@ -57,7 +57,7 @@ class Progress:
             timeout: seconds for all of it; None: the client's default.
 
         Raises:
-            Rejected: `FENCED`, somebody took it since; `OFFSET_OUT_OF_RANGE`, an offset is beyond
+            Rejected: `FENCED`, another driver took it; `OFFSET_OUT_OF_RANGE`, an offset is beyond
                 the queue's end; `UNKNOWN_TOPIC`, the topic is gone; `BAD_ARGUMENT`, it has no such
                 queue.
             Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from raftmq.batch import Value
 from raftmq.errors import RaftmqError, Rejected, Unavailable
+from raftmq.words import counted
 
 from .delays import format_delayed_id
 from .message import QUEUE_BITS, format_id
@@ -40,9 +41,9 @@ class Receipt(NamedTuple):
     """The cluster-wide number of its queue."""
     offset: int | None
     """Its offset. None: it is delayed, and gets one when it falls due; or a repeat proved that it
-    was stored by an earlier attempt, so long ago that the broker no longer knows where."""
+    was stored by an earlier attempt, and the broker no longer knows where."""
     timestamp: int
-    """The leader's stamp, milliseconds since 1970; 0 if nobody knows."""
+    """The leader's stamp, milliseconds since 1970; 0: not known."""
     is_duplicate: bool = False
     """True if an earlier attempt had stored it and this answer is to a repeat."""
     deliver_at_ms: int = 0
@@ -57,8 +58,7 @@ class Receipt(NamedTuple):
 
     @property
     def id(self) -> str | None:
-        """The text that `Client.get` takes, or `Client.cancel` if it is delayed; None: nobody
-        knows."""
+        """The text for `Client.get`, or for `Client.cancel` if it is delayed; None: not known."""
         if self.number:
             return format_delayed_id(self.queue_number, self.deliver_at_ms, self.number)
         return None if self.offset is None else format_id(self.queue_number, self.offset)
@@ -78,7 +78,7 @@ class SentRange(NamedTuple):
     is_duplicate: bool
     """See `Receipt.is_duplicate`."""
     error: RaftmqError | None
-    """Why it was not stored, or why nobody knows; None: it was stored."""
+    """Why it was not stored, or why that is not known; None: it was stored."""
     dues: Sequence[int] | None = None
     """If it is delayed: when each message is delivered at the earliest; 0: at once."""
     number: int = 0
@@ -100,7 +100,7 @@ class SentRange(NamedTuple):
 
 
 class SentMany(Sequence[Receipt | RaftmqError]):
-    """What became of each message of a `send_many`, by its position in the call.
+    """The outcome of each message of a `send_many`, by its position in the call.
 
     `sent[i]` is the message's receipt, or its error as a value.
     """
@@ -171,7 +171,7 @@ class SentMany(Sequence[Receipt | RaftmqError]):
         return self._by_position
 
     def __repr__(self) -> str:
-        return f"<SentMany: {self._count} messages, {len(self.failed)} failed>"
+        return f"<SentMany: {counted(self._count, 'message')}, {len(self.failed)} failed>"
 
 
 class SomeUnsent(RaftmqError):
@@ -201,11 +201,11 @@ class PendingMany:
 
     @property
     def is_done(self) -> bool:
-        """True once it is known what became of each message."""
+        """True once the outcome of each message is known."""
         return all(part.is_done for part, _ in self._parts)
 
     async def wait(self, *, check: bool = True) -> SentMany:
-        """Wait until it is known what became of each message. It may be called again.
+        """Wait until the outcome of each message is known. It may be called again.
 
         Cancelling stops the waiting, not the sending. Each message has its deadline, so this ends.
 

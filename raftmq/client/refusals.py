@@ -8,6 +8,7 @@ from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, Unavaila
 from raftmq.wire.codec import Misfit, pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.popping import REASON_CHARACTERS_MAX, Action, SettleItem
 
 NOT_LEADER = "not_leader"
 OUTCOME_UNKNOWN = "outcome_unknown"
@@ -21,7 +22,6 @@ SURE = frozenset(
         Reason.BAD_FILTER,
         Reason.CORRUPT_BATCH,
         Reason.FELL_DUE,
-        Reason.TRANSACTION_ENDED,
     }
 )
 """Reasons that no earlier attempt of the same request can bring about by taking effect: what the
@@ -29,7 +29,7 @@ request itself is, or an outcome that excludes its own."""
 
 
 class Overtaken(Rejected):
-    """Somebody else has numbered a request higher."""
+    """Another process has numbered a request higher."""
 
     def __init__(self, reason: Reason, message: str, last: int) -> None:
         super().__init__(reason, message)
@@ -73,6 +73,17 @@ def header_of(message: msgspec.Struct) -> bytes:
         text = f"{type(message).__name__} has a value that cannot be sent: {error}"
         raise Rejected(Reason.BAD_ARGUMENT, text) from error
     return header
+
+
+def reason_of(reason: str) -> str:
+    """Why messages are rejected, as it is sent: as much as is kept.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, it is no Unicode text.
+    """
+    if reason != "":
+        header_of(SettleItem(Action.REJECT, 0, reason=reason))
+    return reason[:REASON_CHARACTERS_MAX]
 
 
 def is_refused(error: BaseException | None) -> bool:

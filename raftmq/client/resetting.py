@@ -16,20 +16,18 @@ consumers have in hand is fenced by that.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.membership import RegrantQueues
-from raftmq.wire.codec import unpack
-from raftmq.wire.messages import Admin, AdminDone, FrameKind, TopicView
+from raftmq.wire.messages import FrameKind, TopicView
 from raftmq.wire.popping import RESET_QUEUES_MAX, ResetGroup
 
+from .catalog import change_catalog
 from .consumer_groups import attach, find_groups, policy_of, put_group
 from .dead_letters import POPPED, find_backlogs
 from .membership import find_members
 from .message import QUEUE_BITS
 from .offsets import Stamp, after, by_partition, commit_offsets, committed_offsets, seconds_left
-from .router import SYSTEM_GROUP, Router
+from .router import Router
 
 _MASK = (1 << QUEUE_BITS) - 1
 
@@ -59,9 +57,10 @@ async def set_offsets(
             is_running = await _is_running(router, topic, name, left())
             epoch = await draw_epoch(router, topic, name, left()) if is_running else 0
             fenced: list[int] = []
+            sender = router.draw_request()
             for group, numbers in by_partition(groups).items():
                 epochs = dict.fromkeys(numbers, epoch) if epoch else {}
-                stamp = Stamp(epochs, is_reset=True)
+                stamp = Stamp(epochs, 1, is_reset=True, sender=sender)
                 part = {number: offsets[number] for number in numbers}
                 fenced += await commit_offsets(router, group, name, part, left(), stamp=stamp)
                 done |= {number & _MASK for number in numbers}
@@ -153,7 +152,8 @@ async def make_like(
         await put_group(router, name, settings.mode, policy, left())
     mode = others[0].mode if others else settings.mode
     if mode in POPPED:
-        await attach(router, topic, name, mode, timeout=left())
+        with after(() if others else [name], "consumer group"):
+            await attach(router, topic, name, mode, timeout=left())
 
 
 async def begin(
@@ -204,8 +204,5 @@ async def _regrant(
     *,
     is_epoch_only: bool = False,
 ) -> int:
-    message = Admin(msgspec.to_builtins(RegrantQueues(topic, name, is_epoch_only)))
-    frame = await router.call_leader(
-        SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
-    )
-    return int(unpack(AdminDone, frame.header).result)
+    command = RegrantQueues(topic, name, is_epoch_only)
+    return int(await change_catalog(router, command, timeout))

@@ -28,12 +28,12 @@ class Room:
 
     @property
     def why_full(self) -> str:
-        """What to say to a caller for whom there is no room."""
+        """The error for a caller for whom there is no room."""
         used = f"{self.messages_used} messages, {self.bytes_used} bytes"
         return f"the buffer is full ({used}): await flush() first"
 
     def take_nowait(self, size: int, count: int) -> bool:
-        """Take room if it is there and nobody waits for some; else False."""
+        """Take room if it is there and no caller waits for some; else False."""
         if self._waiting or not self._fits(size, count):
             return False
         self.bytes_used += size

@@ -15,7 +15,7 @@ wins; a node that refuses as "not leader" names the leader if it knows it, and i
 
 Invariants:
 - Only one question for the table is under way at a time, and one attempt to connect to a node;
-  whoever needs the answer waits for the same.
+  all callers that need the answer wait for it.
 - Waiting grows with the attempts, up to half a second, and is random, so that the clients of a
   failed leader do not come back in step.
 """
@@ -60,11 +60,11 @@ T = TypeVar("T")
 SYSTEM_GROUP = 0
 """The partition group whose leader changes the catalog."""
 SUSPECT_SECONDS = 1.0
-"""A node that could not be reached is not tried again for so long."""
+"""A node that could not be reached is left alone for this time."""
 METADATA_SECONDS_MAX = 2.0
 """To answer a question for the table; then another node is asked."""
 REFRESH_SECONDS = 30.0
-"""The table is asked for so often in any case: topics grow."""
+"""The table is asked for this often in any case: topics grow."""
 
 
 class _Attempt:
@@ -87,7 +87,8 @@ class Router:
         self._world = world
         self.draw_request = partial(world.random.randrange, 1, 1 << 63)
         """Gives a number that names a request, so that a repeat of it can be told."""
-        self._bootstrap = list(addresses)
+        self.bootstrap = list(addresses)
+        """The addresses of the URL."""
         self._attempts: dict[Address, _Attempt] = {}
         self._suspect_until: dict[int, float] = {}
         # Partition group → the node that refused last, as not being its leader.
@@ -179,7 +180,7 @@ class Router:
                 is_enough=partial(self._has_other_leader, group, before),
             )
             if group not in self.groups:
-                # The table does not tell: whoever is asked will refuse, and name the leader.
+                # The table does not tell: the node that is asked will refuse, and name the leader.
                 connection = self._any_open()
                 if connection is not None:
                     return connection
@@ -316,36 +317,30 @@ class Router:
 
     # -- the table -------------------------------------------------------------------------------
 
-    async def first_contact(self, *, waits: bool) -> None:
-        """Wait until any node has answered, however long it takes; give it a deadline.
+    async def contact(self) -> bool | None:
+        """Try each address of the URL once: True, a node has answered; None, a process listens at
+        none of them; False, neither.
 
         Raises:
             Rejected: `WRONG_CLUSTER`.
-            Unavailable: not `waits`, and no process listens at any address of the URL.
         """
-        attempt = 0
-        while True:
-            self.check()
-            refused = 0
-            for address in self._bootstrap:
-                try:
-                    await self._open(address)
-                except Unavailable as error:
-                    self.last_error = str(error)
-                    refused += is_refused(error.__cause__)
-                else:
-                    if await self.refresh():
-                        return
-            if refused == len(self._bootstrap) and not waits:
-                where = ", ".join(map(str, self._bootstrap))
-                raise Unavailable(f"no process listens at {where}")
-            await anyio.sleep(self.delay(attempt))
-            attempt += 1
+        self.check()
+        refused = 0
+        for address in self.bootstrap:
+            try:
+                await self._open(address)
+            except Unavailable as error:
+                self.last_error = str(error)
+                refused += is_refused(error.__cause__)
+            else:
+                if await self.refresh():
+                    return True
+        return None if refused == len(self.bootstrap) else False
 
     async def refresh(
         self, *, prefer: Sequence[int] = (), is_enough: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Ask for the table; if somebody is asking already, wait for that. False: nobody answered.
+        """Ask for the table, or wait for a question that is under way. False: no node answered.
 
         Nodes in `prefer` are asked first: the members of a group know its leader. As long as the
         table is not `is_enough`, more nodes are asked: one that is cut off from the others answers,
@@ -398,7 +393,7 @@ class Router:
         for topic in (await self.ask_system_leader(None)).topics:
             if topic.id == number:
                 return topic
-        raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic of number {number}")
+        raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic with queue {queue_number:x}")
 
     async def has_queue(self, queue_number: int) -> bool:
         """True if a topic has such a queue, as the leader of the system group knows."""
@@ -458,8 +453,8 @@ class Router:
                 view = self.nodes.get(node)
                 if view is not None:
                     yield Address(view.host, view.port)
-        turn = self._turn % len(self._bootstrap)
-        for address in self._bootstrap[turn:] + self._bootstrap[:turn]:
+        turn = self._turn % len(self.bootstrap)
+        for address in self.bootstrap[turn:] + self.bootstrap[:turn]:
             # A second connection to a node would end the first one, with all that is under way.
             connection = self.connections.get(self._node_at.get(address, 0))
             if connection is None or not connection.is_open:
@@ -595,6 +590,5 @@ def _view_in(answer: Answer) -> ClusterView:
 
 
 def _is_newer(group: GroupView, known: GroupView) -> bool:
-    if group.term != known.term:
-        return group.term > known.term
-    return group.leader != 0
+    # A node that leads nothing and hears no leader may be ahead of the leader's term.
+    return group.leader != 0 and (group.term >= known.term or not known.leader)

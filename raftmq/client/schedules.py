@@ -13,7 +13,7 @@ from raftmq.pop.consumer_groups import DELAY_MS_MAX, SCHEDULE_ENTRIES_MAX
 from raftmq.pop.policy import SCHEDULE_MS
 
 MOST = SCHEDULE_MS[-1] / 1000
-"""Seconds where a schedule ends that nobody gave another end: the last level of the usual one."""
+"""Seconds at which a schedule ends by default: the last level of the usual schedule."""
 
 SHORTEST = 0.001
 """Seconds that a rising schedule may begin with: what waits 0 s never waits longer."""
@@ -33,7 +33,7 @@ def exponential(
 
     Args:
         first: seconds to wait after the first failure, 0.001 (1 ms) up to 7 days.
-        factor: each delay is so many times the one before it; more than 1, up to 604,800,000.
+        factor: each delay is this many times the one before it; more than 1, up to 604,800,000.
         most: seconds that no delay exceeds, `first` up to 7 days; 2 hours if not given.
         steps: how many delays, 1 to 64; None: as many as it takes to reach `most`. The last one
             repeats for all failures after it.

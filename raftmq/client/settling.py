@@ -6,30 +6,27 @@ acks of a lease are one item, however many calls they came from. What no call wa
 where an ack lets the next message out.
 
     settle(lease, ACK, bits) ──> gathered: (token, action) → Item ──> flight: SETTLE, sequence 7
-                                                                  <── Settled: how many of each
+                                                                  <── Settled: which of each
 
-A request is sent again under its sequence number, to whoever leads, until it is answered: the
-machine remembers the last sequence of each consumer and what came of it, so a lost answer is told
-once more and never guessed.
+A request is sent again under its sequence number, to each new leader, until it is answered. The
+machine remembers the last sequence of each consumer with its results, so a repeat gets the answer
+that was lost.
 
-An item's result is a count. All messages of an item are settled or none, with one exception:
-retention may have taken some, always the lowest of a queue. So a smaller count says which.
+Of an item all messages are settled or none, but for those that retention took, a hand-off, or
+another process by handle. The answer says which are settled.
 
-In a group that keeps the order of queues whatever ends a message, but an ack, takes all that comes
-after it in its lease along. What the application has not seen of that lease goes back at once, by
-an item of its own: for the leader may be told of the first one late, or never.
+In a group that keeps the order of queues, a settlement other than an ack takes all later messages
+of its lease along. Those that the application has not seen go back at once, by an item of their
+own, as the first item may reach the leader late, or never.
 
-A call that runs out of time takes back what never left (`Unavailable`: nothing happened). What may
-have left stays under way (`OutcomeUnknown`); the same call again joins it, or finds what came of
-it.
+A call that runs out of time takes back the items that never left (`Unavailable`: nothing
+happened). Items that may have left stay under way (`OutcomeUnknown`); the same call again joins
+them, or finds their results.
 
 Invariants:
-- A message is in one item at most (`HeldLease.busy`), so it is settled once, whoever asks.
+- A message is in one item at most (`HeldLease.busy`), so several calls settle it once.
 - The bytes of a request change only if no attempt of it can have left.
 - Items leave in the order in which they were first put.
-
-Left out: messages of the lease that another process settled by handle. They make a count smaller
-too, and are taken for the lowest; `Client.settle` says so.
 
 Sources: Kafka's share consumer (KIP-932), which merges acknowledgements into its next fetch.
 """
@@ -42,40 +39,39 @@ import anyio
 import anyio.lowlevel
 
 from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected
-from raftmq.wire.codec import pack, unpack
+from raftmq.wire.codec import pack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
 from raftmq.wire.popping import (
     FENCED,
     OVER_LIMIT,
-    REASON_CHARACTERS_MAX,
     SETTLE_ITEMS_MAX,
     Action,
     Settle,
-    Settled,
     SettleItem,
 )
 
 from .calls import ATTEMPT_SECONDS_MAX
 from .connection import Answer, Connection, Lost, Request
-from .leases import HeldLease, lowest, packed
+from .leases import HeldLease, packed, results_of, settled_of
 from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, header_of, refusal_of
 from .router import Router
 from .supervisor import Nest
 
 HEADER_BYTES = 512 * 1024
 """A request's header stays about below this; a broker refuses more than 1 MiB."""
+ITEM_BYTES = 40
+"""Size of an item in a request, besides its bits and its reason."""
 GATHER_SECONDS = 0.01
-"""Acks that nobody waits for: short beside a lease, and long beside what a hand-out takes."""
+"""Gathering of acks without a waiting call: short beside a lease, long beside a hand-out."""
 GONE_MAX = 10_000
-"""Fenced parts of leases that are kept for a `flush`: who never flushes must not fill memory."""
+"""Fenced parts of leases that are kept for a `flush`; without one they must not fill memory."""
 
-_ITEM_BYTES = 40
 _SETTLED = FrameKind.SETTLE | REPLY
 _IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
 
 
 class Gone(NamedTuple):
-    """Messages of a lease that was not ours any more."""
+    """Messages of a lease that was over."""
 
     queue_number: int
     """The cluster-wide number of the queue."""
@@ -96,7 +92,7 @@ class Tally:
         self.settled = 0
         """Messages that are settled as it was asked."""
         self.gone: list[Gone] = []
-        """Messages that were not ours any more."""
+        """Messages whose lease was over."""
         self.error: RaftmqError | None = None
         """Why some could not be settled at all."""
 
@@ -129,7 +125,7 @@ class Waiter(Tally):
             await anyio.lowlevel.checkpoint()
 
     def fail(self, error: RaftmqError) -> None:
-        """The client failed inside, or was closed: nothing will be heard any more."""
+        """The client failed inside, or was closed: no answer will come."""
         self.error = error
         self._event.set()
 
@@ -154,7 +150,7 @@ class Item:
         """Who waits, and for which."""
 
     def shift(self, count: int) -> None:
-        """The lease's base has moved down by so much."""
+        """The lease's base has moved down by `count`."""
         self.bits <<= count
         self.quiet <<= count
         self.waiters = [(waiter, bits << count) for waiter, bits in self.waiters]
@@ -286,7 +282,7 @@ class Settler:
         self._pump_in_time()
 
     def extend(self, lease: HeldLease, milliseconds: int, waiter: Waiter | None) -> None:
-        """Let a lease run for so long from when this arrives; of two that gather the last holds."""
+        """Let a lease run for this time from the arrival; of two that gather the last holds."""
         item = self._item(lease, Action.EXTEND, milliseconds, "")
         item.delay_ms = milliseconds
         if waiter is not None:
@@ -341,11 +337,11 @@ class Settler:
     # -- inside ----------------------------------------------------------------------------------
 
     def _stop(self, lease: HeldLease) -> None:
-        """Hand nothing of a lease on any more: in the order of a queue, after one of its messages
-        that was not acked."""
+        """Stop handing on a lease: in the order of a queue, after one of its messages that was not
+        acked."""
         lease.is_stopped = True
         if lease.shelved:
-            # Nobody waits for it. The leader refuses it if it took all of it back already.
+            # No call waits for it. The leader refuses it if it took all of it back already.
             self.settle(lease, Action.GIVE_BACK, lease.shelved, Waiter())
 
     def _settle_rest(
@@ -395,7 +391,7 @@ class Settler:
         size = 0
         for key in list(self._gathered):
             item = self._gathered[key]
-            size += _ITEM_BYTES + item.bits.bit_length() // 8 + 4 * len(item.reason)
+            size += ITEM_BYTES + item.bits.bit_length() // 8 + 4 * len(item.reason)
             if items and (size > HEADER_BYTES or len(items) == SETTLE_ITEMS_MAX):
                 break
             items.append(item)
@@ -411,13 +407,28 @@ class Settler:
             self._recover(flight)
             return
         if not flight.is_doubtful:
-            items = [item.wire() for item in flight.items]
-            flight.header = pack(
-                Settle(self._group, self._number, self._consumer, flight.sequence, items)
-            )
+            flight.header = self._packed(flight)
+            if not flight.items:
+                self._drop_flight()
+                return
         answered = partial(self._answered, flight, connection)
         flight.connection, flight.posted_at = connection, anyio.current_time()
         flight.request = connection.post(FrameKind.SETTLE, flight.header, (), answered)
+
+    def _packed(self, flight: _Flight) -> bytes:
+        """A request as it is sent. A settlement that cannot be packed fails alone."""
+        head = (self._group, self._number, self._consumer, flight.sequence)
+        try:
+            return pack(Settle(*head, [item.wire() for item in flight.items]))
+        except (TypeError, ValueError):
+            # Else the flight would stay for good, and all that gathers behind it.
+            for item in list(flight.items):
+                try:
+                    header_of(item.wire())
+                except Rejected as error:
+                    flight.items.remove(item)
+                    self._fail(item, error)
+            return pack(Settle(*head, [item.wire() for item in flight.items]))
 
     def _unpost(self, flight: _Flight) -> None:
         """Take the request back from a connection that has not written it."""
@@ -439,10 +450,13 @@ class Settler:
             flight.items.remove(item)
             item.lease.items.remove(item)
         if not flight.items:
-            # Nobody has seen its number.
-            self._sequence -= 1
-            self._flight = None
-            self._pump()
+            self._drop_flight()
+
+    def _drop_flight(self) -> None:
+        # No leader has seen its number.
+        self._sequence -= 1
+        self._flight = None
+        self._pump()
 
     def _recover(self, flight: _Flight, retry_ms: int = 0) -> None:
         """Look for the leader in the background; then send again."""
@@ -477,18 +491,15 @@ class Settler:
                 return
             if answer.kind != _SETTLED:
                 raise ProtocolError(f"a settlement was answered by a frame of kind {answer.kind}")
-            results = unpack(Settled, answer.header).results
-            if len(results) != len(flight.items):
-                message = f"a settlement of {len(flight.items)} items has {len(results)} results"
-                raise ProtocolError(message)
+            results = results_of(answer.header, len(flight.items))
         except ProtocolError as error:
             flight.is_doubtful = True
             connection.close(f"node {connection.node} at {connection.address}: {error}")
             self._recover(flight)
             return
         self._flight = None
-        for item, result in zip(flight.items, results, strict=True):
-            self._resolve(item, result)
+        for item, (result, which) in zip(flight.items, results, strict=True):
+            self._resolve(item, result, which)
         self._pump_in_time()
 
     def _refused(self, flight: _Flight, connection: Connection, refusal: ErrorReply) -> None:
@@ -504,7 +515,7 @@ class Settler:
             self._router.not_leader(self._group, connection.node, refusal.leader)
         self._recover(flight, refusal.retry_ms)
 
-    def _resolve(self, item: Item, result: int) -> None:
+    def _resolve(self, item: Item, result: int, which: bytes) -> None:
         lease, bits = item.lease, item.bits
         if result == OVER_LIMIT:
             message = f"{item.action.name.lower()} of {item.delay_ms} ms is out of range"
@@ -514,9 +525,7 @@ class Settler:
         if item.action is Action.EXTEND:
             self._extended(item, result)
             return
-        count = bits.bit_count()
-        # What retention took are the lowest: see the heading.
-        lost = bits if result == FENCED else lowest(bits, max(count - result, 0))
+        lost = bits ^ settled_of(bits, result, which)
         lease.finish(item.action, bits ^ lost, lost)
         if lease.is_serial:
             self._resolve_order(item, bits ^ lost)
@@ -569,17 +578,6 @@ class Settler:
                 untold &= ~wanted
         if untold and len(self._tally.gone) < GONE_MAX:
             self._tally.gone.append(Gone(lease.queue_number, lease.token, lease.base, untold))
-
-
-def reason_of(reason: str) -> str:
-    """Why messages are rejected, as it is sent: as much as is kept.
-
-    Raises:
-        Rejected: `BAD_ARGUMENT`, it is no Unicode text.
-    """
-    if reason != "":
-        header_of(SettleItem(Action.REJECT, 0, reason=reason))
-    return reason[:REASON_CHARACTERS_MAX]
 
 
 def _join_busy(lease: HeldLease, action: Action, bits: int, waiter: Waiter | None) -> int:

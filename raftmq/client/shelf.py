@@ -5,7 +5,7 @@ since (it was lost, or given back) shows in its bits: a piece that is not shelve
 over when its turn comes.
 
 Invariants:
-- What `take` gives was shelved, and is not any more: nothing is handed out twice.
+- `take` removes from the shelf what it gives: nothing is handed out twice.
 """
 
 from collections import deque
@@ -58,7 +58,7 @@ class Shelf:
         return bool(self._pieces)
 
     def put(self, lease: HeldLease, batch: Batch, bits: int, size: int) -> None:
-        """Messages came: those of `bits`, all of this batch, which has so many bytes."""
+        """Messages came: those of `bits`, all of this batch of `size` bytes."""
         shift = lease.base - batch.base_offset
         count = bits.bit_count()
         per_message = size / len(batch)

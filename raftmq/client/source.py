@@ -1,6 +1,6 @@
 """A source: one partition group as a consumer that pops sees it, its wishes and its leases.
 
-A wish is a `POP` at the group's leader, one at a time: so many messages, and so long it may wait.
+A wish is a `POP` at the group's leader, one at a time: a number of messages, and a time to wait.
 It is answered when something was handed out. The first one on a connection, or after a `LEAVE`, is
 *resumed*: the leader lists all that the consumer has in hand, in as many answers as it takes.
 
@@ -54,7 +54,7 @@ from .supervisor import Nest
 POP_BYTES = 2 * 1024 * 1024
 """Asked of a leader at once: two batches of the largest kind, so that an answer pays its round."""
 GRACE_SECONDS = 60.0
-"""A lease whose time ran out so long ago is forgotten, whoever still has messages of it."""
+"""A lease is forgotten this long after its end, also if messages of it are still referred to."""
 
 _POPPED = FrameKind.POP | REPLY
 
@@ -127,6 +127,8 @@ class Source:
         # What the leader may still hand out without being asked, and until when.
         self._credit = 0
         self._credit_until = 0.0
+        # The leader may still serve the last wish: its answer listed what we had before.
+        self._may_stand = False
         self._failures = 0
         self._prune_at = 16
         self.group = group
@@ -169,9 +171,9 @@ class Source:
 
     @property
     def is_unheard(self) -> bool:
-        """True if messages may be ours that no answer has told of: a wish is under way, or was left
-        or lost, and no whole list has come since."""
-        is_asking = self._wish is not None or self.credit > 0
+        """True if messages may be ours that no answer has listed: a wish is under way, or may be,
+        or was left or lost, and no whole list has come since."""
+        is_asking = self._wish is not None or self.credit > 0 or self._may_stand
         return is_asking or (self._has_asked and self._told_on is None)
 
     @property
@@ -182,7 +184,7 @@ class Source:
     @property
     def credit(self) -> int:
         """What the last wish did not bring and may bring yet: to be asked for at once, or the
-        leader has nobody to send it to."""
+        leader has no wish to serve."""
         return self._credit if anyio.current_time() < self._credit_until else 0
 
     def is_waiting_since(self, before: float) -> bool:
@@ -208,6 +210,7 @@ class Source:
             self._told_on, self._listed = connection, {}
         holder = self._holder
         self._credit = 0
+        self._may_stand = is_resumed and count > 0 and not is_kept
         wish = self._wish = _Wish(connection, count, wait_ms, invisible_ms, is_kept=is_kept)
         message = Pop(
             self.group,
@@ -224,16 +227,21 @@ class Source:
         answered = partial(self._answered, wish)
         wish.request = connection.post(FrameKind.POP, pack(message), (), answered)
 
-    def leave(self) -> None:
-        """Wish for nothing any more. What was handed out meanwhile is listed by the next answer."""
+    def leave(self, *, at_end: bool = False) -> None:
+        """End the wish. The next answer lists the messages that were handed out meanwhile.
+
+        A wish that was answered with what we had before may stand until the next one takes its
+        place; `at_end` there is none, and what is given back must not come to us again.
+        """
         wish, self._wish = self._wish, None
-        connection = self._told_on if self.credit else None
+        connection = self._told_on if self.credit or (at_end and self._may_stand) else None
         self._credit = 0
         if wish is not None and wish.request is not None:
             wish.connection.forget(wish.request)
             connection = wish.connection
         if connection is None:
             return
+        self._may_stand = False
         self._told_on = self._listed = None
         if connection.is_open:
             holder = self._holder
@@ -261,7 +269,7 @@ class Source:
             self._start_anew()
 
     def renew(self, seconds: float, now: float) -> None:
-        """Let leases of what the application works on run for so long, if half of it is over."""
+        """Extend leases that the application works on to `seconds`, if half of that is over."""
         for lease in list(self.leases.values()):
             if not lease.grips or lease.deadline >= now + seconds / 2:
                 continue
@@ -445,7 +453,7 @@ class Source:
     # -- leases ----------------------------------------------------------------------------------
 
     def give_back(self, lease: HeldLease, waiter: Waiter) -> None:
-        """What is shelved of a lease shall go to whoever comes."""
+        """Give back the shelved messages of a lease: any consumer may have them."""
         self.settler.settle(lease, Action.GIVE_BACK, lease.shelved, waiter)
 
     def _forget_leases(self) -> None:

@@ -2,19 +2,15 @@
 
 from typing import NamedTuple
 
-import msgspec
-
-from raftmq.pop.catalog import Command
 from raftmq.pop.subscribers import Subscribe, Unsubscribe
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import (
-    Admin,
-    AdminDone,
     FindSubscriptions,
     FoundSubscriptions,
     FrameKind,
 )
 
+from .catalog import change_catalog
 from .offsets import seconds_left
 from .router import SYSTEM_GROUP, Router
 
@@ -34,20 +30,12 @@ async def subscribe(
     router: Router, topic: str, group: str, filter_: str, timeout: float | None = None
 ) -> int:
     """Say what a consumer group wants; the version of the subscriptions that says so."""
-    return await _change(router, Subscribe(topic, group, filter_), timeout)
+    return int(await change_catalog(router, Subscribe(topic, group, filter_), timeout))
 
 
 async def unsubscribe(router: Router, topic: str, group: str, timeout: float | None = None) -> int:
     """A consumer group wants everything; the version of the subscriptions that says so."""
-    return await _change(router, Unsubscribe(topic, group), timeout)
-
-
-async def _change(router: Router, command: Command, timeout: float | None) -> int:
-    message = Admin(msgspec.to_builtins(command))
-    frame = await router.call_leader(
-        SYSTEM_GROUP, FrameKind.ADMIN, message, timeout=timeout, is_change=True
-    )
-    return int(unpack(AdminDone, frame.header).result)
+    return int(await change_catalog(router, Unsubscribe(topic, group), timeout))
 
 
 async def find_subscriptions(

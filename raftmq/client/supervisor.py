@@ -22,7 +22,7 @@ class Supervisor:
         self._tasks = tasks
         self._nests: list[Nest] = []
         self.failure: RaftmqError | None = None
-        """Why the client is not usable any more: it was closed, or a bug."""
+        """Why the client is no longer usable: it was closed, or a bug."""
 
     def nest(self, on_failure: Callable[[RaftmqError], None]) -> "Nest":
         """A set of tasks that end together. `on_failure` is called, at most once, if any background
@@ -37,11 +37,11 @@ class Supervisor:
             raise self.failure
 
     def close(self) -> None:
-        """The client is being closed: whoever still waits is told."""
+        """The client is being closed: waiting calls end with the error."""
         self.end(RaftmqError("the client was closed"))
 
     def end(self, failure: RaftmqError) -> None:
-        """The client is not usable any more: whoever waits, or comes later, is told why.
+        """The client is no longer usable: waiting calls and later ones end with the error.
 
         After `Unavailable`, who waits for a change that may have been done is told
         `OutcomeUnknown` instead.

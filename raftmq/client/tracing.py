@@ -35,9 +35,9 @@ _KNOWN = frozenset(TouchKind)
 WITH_UNTIL = (TouchKind.HANDED, TouchKind.EXTENDED, TouchKind.NACKED, TouchKind.EXPIRED)
 """Kinds whose detail is a time."""
 _OF_ITS_LEASE = (TouchKind.EXPIRED, TouchKind.DEAD, TouchKind.GIVEN_BACK)
-"""What may be told without the lease that it ends."""
+"""Kinds that may come without the lease that they end."""
 _SWEEPING = (TouchKind.TRIMMED, TouchKind.UNFILTERED, TouchKind.SKIPPED, TouchKind.RESET)
-"""What is told of all messages of a stretch, whether it means something for them or not."""
+"""Kinds that name a whole stretch of messages, with or without an effect on each."""
 
 
 class Touch(NamedTuple):
@@ -58,7 +58,7 @@ class Touch(NamedTuple):
     group: str
     """The consumer group; `#7` if it is gone, by the number of its attachment; empty: none."""
     consumer: int
-    """Who did it, or whose the message was; 0: nobody's."""
+    """The consumer that did it or had the message; 0: none."""
     token: int
     """The lease; 0: none."""
     attempt: int
@@ -97,7 +97,7 @@ class Trace(NamedTuple):
     journeys: tuple[Journey, ...]
     """By consumer group; those that have not come to it are not named."""
     is_whole: bool
-    """False: something before what is told may be missing, as the log is not kept so far back."""
+    """False: earlier events may be missing, as retention has dropped that part of the log."""
 
     @property
     def touches(self) -> list[Touch]:

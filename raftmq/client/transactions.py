@@ -66,7 +66,7 @@ _NAMED_MAX = 5
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that nobody has ended."""
+    """An open transaction."""
 
     id: str
     """What names it, for `Client.end_transaction`."""
@@ -140,8 +140,8 @@ class Transaction:
 
         Raises:
             Rejected: as `Producer.send`; `BAD_ARGUMENT`, its queue lies in another partition group
-                than the inputs or the messages before; `TRANSACTION_ENDED`, somebody has ended the
-                transaction; `FENCED`, an input is not in hand any more.
+                than the inputs or the messages before; `TRANSACTION_ENDED`, another process or an
+                operator has ended the transaction; `FENCED`, an input is no longer in hand.
             Unavailable, OutcomeUnknown: it is not known to be stored; the transaction can only be
                 rolled back, and refuses all that is sent after it with `BAD_ARGUMENT`.
         """
@@ -249,10 +249,10 @@ class Transaction:
         self._is_begun = True
 
     async def commit(self) -> None:
-        """Let its messages be delivered. Leaving the block does it, if nobody did.
+        """Let its messages be delivered. Leaving the block does it, if it was not done before.
 
         Raises:
-            Rejected: `FENCED`, an input was not in hand any more, so it was rolled back;
+            Rejected: `FENCED`, an input was no longer in hand, so it was rolled back;
                 `TRANSACTION_ENDED`, it was rolled back before, from elsewhere; `BAD_ARGUMENT`, one
                 of its messages may be lost.
             OutcomeUnknown: no answer came; the check-back, or this call again, finds out.
@@ -353,8 +353,8 @@ async def end_transaction(
     ended = unpack(TransactionEnded, frame.header)
     if is_commit and ended.is_fenced:
         message = (
-            f"transaction {transaction_id} was rolled back: a message that it acknowledges is not "
-            "in hand any more, and is handed out again unless it was settled"
+            f"transaction {transaction_id} was rolled back: a message that it acknowledges is no "
+            "longer in hand, and is handed out again unless it was settled"
         )
         raise Rejected(Reason.FENCED, message)
     if ended.is_committed is not is_commit:

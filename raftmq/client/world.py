@@ -42,7 +42,7 @@ class ClientWorld(Protocol):
         """Wall-clock time in milliseconds since 1970."""
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Open a connection. Raises `OSError` if nobody answers."""
+        """Open a connection. Raises `OSError` if no process answers."""
 
 
 class RealWorld:

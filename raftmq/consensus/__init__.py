@@ -2,13 +2,14 @@
 
 Start reading at `core` (the state, figure 2 of the paper), then `election`, `leader` and
 `replication`, `follower`; then `ready`, and `raft` for the public methods.
+docs/tour/raft.md has each section of the paper with its code, tests and invariants.
 
 **The loop.** One `Raft` is one node of one group. The shell calls it from one thread:
 
     raft = Raft(Config(id=1, draw=rng.randrange), storage)
     each tick:              raft.tick()
     each message:           raft.step(message)
-    each client's append:   raft.propose([(Kind.BATCH, payload)], now=ms)
+    each client's append:   raft.propose([(Kind.BATCH, payload, 1)], now=ms)
     then:                   while raft.has_ready(): do(raft.ready())
 
 **The order of effects**, synchronous mode. For each `Ready`, before `advance()`:

@@ -115,6 +115,8 @@ def _ask(core: Core, kind: Campaign) -> None:
                 index=log.last_index,
                 log_term=log.last_term,
                 context=context,
+                commit=log.committed,
+                commit_term=log.term(log.committed) or 0,
             )
         )
 
@@ -182,7 +184,8 @@ def on_vote_request(core: Core, message: Message) -> None:
 
     A learner votes too if it is asked: who asks may know of its promotion before it does itself.
     """
-    kind = message.kind
+    _learns_commit(core, message)
+    kind, log = message.kind, core.log
     is_pre_vote = kind is MessageKind.PRE_VOTE
     may_vote = (
         core.vote == message.sender
@@ -191,29 +194,23 @@ def on_vote_request(core: Core, message: Message) -> None:
     )
     response = MessageKind.PRE_VOTE_RESPONSE if is_pre_vote else MessageKind.VOTE_RESPONSE
     # A log that lost records cannot tell who is as up-to-date as it was.
-    if may_vote and not core.abstains and core.log.is_up_to_date(message.index, message.log_term):
-        _note_vote(core, Event.VOTE_CAST, message)
-        # The request's term, not ours: after a pre-vote ours is lower and would be ignored.
-        core.after_append.append(
-            Message(response, message.sender, sender=core.id, term=message.term)
-        )
-        if not is_pre_vote:
-            core.election_elapsed = 0
-            core.vote = message.sender
-        return
-    _note_vote(core, Event.VOTE_REJECTED, message)
-    log = core.log
+    is_cast = may_vote and not core.abstains and log.is_up_to_date(message.index, message.log_term)
+    _note_vote(core, Event.VOTE_CAST if is_cast else Event.VOTE_REJECTED, message)
     core.after_append.append(
         Message(
             response,
             message.sender,
             sender=core.id,
-            term=core.term,
-            reject=True,
+            # The request's term, not ours: after a pre-vote ours is lower and would be ignored.
+            term=message.term if is_cast else core.term,
+            reject=not is_cast,
             commit=log.committed,
-            log_term=log.term(log.committed) or 0,
+            commit_term=log.term(log.committed) or 0,
         )
     )
+    if is_cast and not is_pre_vote:
+        core.election_elapsed = 0
+        core.vote = message.sender
 
 
 def _note_vote(core: Core, event: Event, message: Message, *more: object) -> None:
@@ -255,19 +252,23 @@ def on_vote_response(core: Core, message: Message) -> None:
 
 
 def _learns_commit(core: Core, message: Message) -> bool:
-    """Take over what a refusal says is committed. True if a change of members is: then the campaign
-    is over, for it asked the members before.
+    """Take over the commit index of a vote, or of the request for one. True if that ends the
+    campaign that is on: a change of members is committed by it, and others were asked before.
 
-    Who refuses may be no member any more: it led the change that removed it, and was cut off before
-    it could say that the change was committed. Nobody else knows, so that its vote is still needed,
-    and its log may be longer than all others.
+    Else a group may have no leader for good. Only one member knows that a change is committed, as
+    the leader was cut off before it could say so; and its log is shorter than that of a member
+    which campaigns under the old membership, or not at all: it is a learner as far as it knows.
     """
     log = core.log
+    if core.role is Role.LEADER:
+        # It counts its own records (Raft §5.4.2), and with one of them it commits all before.
+        return False
     # Equal terms at an index mean equal records (Raft §5.3), so that ours is the committed one.
-    if message.commit <= log.committed or not log.matches(message.commit, message.log_term):
+    if message.commit <= log.committed or not log.matches(message.commit, message.commit_term):
         return False
     log.commit_to(message.commit)
-    if not applying.has_unapplied_change(core):
+    is_asking = core.role in (Role.CANDIDATE, Role.PRE_CANDIDATE)
+    if not is_asking or not applying.has_unapplied_change(core):
         return False
     core.become_follower(core.term, NONE)
     return True

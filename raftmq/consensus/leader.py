@@ -35,7 +35,9 @@ from raftmq.log.record import HEADER_BYTES, Kind, Record, encode
 # Bound once: looking a member up in its enum class costs 0.1 µs, and these are in the hot path.
 _APPEND_RESPONSE = MessageKind.APPEND_RESPONSE
 _MEMBERSHIP = int(Kind.MEMBERSHIP)
-_NOOP: Proposal = (Kind.NOOP, b"")
+_VERSION = 1
+"""Of the payloads that consensus writes itself."""
+_NOOP: Proposal = (Kind.NOOP, b"", _VERSION)
 
 
 def take_office(core: Core) -> None:
@@ -63,7 +65,7 @@ def propose(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     if core.transferee != NONE:
         core.note(Event.PROPOSAL_DROPPED_IN_TRANSFER, core.term, core.transferee)
         return DropReason.TRANSFERRING
-    for kind, _ in proposals:
+    for kind, _, _ in proposals:
         if kind == _MEMBERSHIP:
             proposals = _screen_changes(core, proposals)
             break
@@ -74,7 +76,7 @@ def propose(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
 
 
 def _append(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
-    size_bytes = sum([len(payload) for _, payload in proposals])
+    size_bytes = sum([len(payload) for _, payload, _ in proposals])
     weight = size_bytes + HEADER_BYTES * len(proposals)
     held = core.uncommitted_bytes
     # Empty records are never refused: an election and the way out of a joint membership need one.
@@ -89,9 +91,15 @@ def _append(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     timestamp = core.stamp(core.now)
     term = core.term
     records: list[Record] = []
-    for kind, payload in proposals:
+    for kind, payload, version in proposals:
         record = encode(
-            payload, index=index, term=term, kind=kind, timestamp=timestamp, chain=chain
+            payload,
+            index=index,
+            term=term,
+            kind=kind,
+            timestamp=timestamp,
+            chain=chain,
+            version=version,
         )
         records.append(record)
         chain = record.crc
@@ -106,7 +114,7 @@ def _append(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
 
 def _screen_changes(core: Core, proposals: Sequence[Proposal]) -> Sequence[Proposal]:
     screened = list(proposals)
-    for place, (kind, payload) in enumerate(proposals):
+    for place, (kind, payload, _) in enumerate(proposals):
         if kind != _MEMBERSHIP:
             continue
         try:
@@ -151,7 +159,7 @@ def leave_joint_if_due(core: Core) -> None:
         return
     membership = describe(core.membership)
     core.now = 0
-    refused = propose(core, ((_MEMBERSHIP, encode_change(MembershipChange())),))
+    refused = propose(core, ((_MEMBERSHIP, encode_change(MembershipChange()), _VERSION),))
     if isinstance(refused, DropReason):
         core.note(Event.NOT_LEAVING_JOINT, membership, refused)
     else:

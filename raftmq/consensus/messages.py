@@ -9,7 +9,7 @@ defaults costs about 0.1 µs to make, and the network can write all kinds with o
 | APPEND_RESPONSE | index matched; or reject, index refused, hint and log_term at the hint |
 | HEARTBEAT, its response | commit (the heartbeat), context (both) |
 | VOTE, PRE_VOTE | index and log_term of the candidate's last record, context if a transfer |
-| their responses | reject, and then commit and log_term at it |
+| these, and their responses | commit and commit_term; the responses: reject |
 | SNAPSHOT | snapshot |
 | PROPOSE | proposals (term is 0) |
 | READ_INDEX, its response | context, index (the response); term of the request is 0 |
@@ -95,8 +95,9 @@ class MessageKind(IntEnum):
 KINDS_END = 41
 """One past the highest kind: the length of tables indexed by kind."""
 
-Proposal = tuple[int, bytes]
-"""A record to be: its kind (`raftmq.log.record.Kind`) and its payload."""
+Proposal = tuple[int, bytes, int]
+"""A record to be: its kind (`raftmq.log.record.Kind`), its payload, and the version of the
+payload's format."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -109,8 +110,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     term: int = 0
     """The sender's term; 0 for local messages and for those that are forwarded."""
     log_term: int = 0
-    """Term of the record at `index`, or of that at `hint` in a rejected append, or of that at
-    `commit` in a rejected vote."""
+    """Term of the record at `index`, or of that at `hint` in a rejected append."""
     index: int = 0
     commit: int = 0
     entries: Sequence[Record] = ()
@@ -121,6 +121,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     context: bytes = b""
     snapshot: Snapshot | None = None
     proposals: Sequence[Proposal] = ()
+    commit_term: int = 0
+    """Term of the record at `commit`."""
     responses: "Sequence[Message]" = ()
     """To be stepped or sent, in this order, once the storage message is done."""
 

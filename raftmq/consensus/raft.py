@@ -163,7 +163,7 @@ class Raft:
         return None if refused is None else StepRefusal.PROPOSAL_DROPPED
 
     def propose(self, items: Sequence[Proposal], *, now: int) -> int:
-        """Append records, given as (kind, payload), in one go: consecutive, all or nothing.
+        """Append records, given as `Proposal`s, in one go: consecutive, all or nothing.
 
         They are stamped by `record_time(now)`, `now` in ms since 1970. Returns the index of the
         first; 0 if they were forwarded to the leader, in which case their fate is unknown.
@@ -213,7 +213,7 @@ class Raft:
             except InvalidChange as error:
                 reason = DropReason.INVALID_CHANGE
                 raise ProposalDropped(reason, leader=core.leader, detail=str(error)) from error
-        return self.propose([(Kind.MEMBERSHIP, encode_change(change))], now=now)
+        return self.propose([(Kind.MEMBERSHIP, encode_change(change), 1)], now=now)
 
     def campaign(self) -> None:
         """Ask for votes now. Ignored by a leader, a learner, and who must apply a change first."""

@@ -16,6 +16,9 @@ Nobody else can write to an embedded queue, so whatever is in it must be on the 
 Invariants:
 - Rows stand in the order of the tape; what is read back comes last.
 - A send that ended after the reading back began counts as open.
+- Retention excuses a missing head only where it is on, and messages as old as it allows.
+- All messages of a committed transaction must be there, unless equal ones of an open send may
+  stand in their places.
 
 Left out: order across a group's filter; the books of groups with messages under way from before;
 groups that were detached or deleted, since they begin anew if they come again; groups that were
@@ -26,7 +29,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import NamedTuple
 
 from raftmq.chaos.checkers import (
     LogRules,
@@ -36,6 +38,7 @@ from raftmq.chaos.checkers import (
     check_pop,
     check_total_queue,
 )
+from raftmq.chaos.checkers.pop_calls import Books
 from raftmq.chaos.checkers.pop_messages import Ordering
 from raftmq.chaos.history import History, Recorder, Value
 
@@ -48,25 +51,6 @@ CLOCK_MS_MAX = 1_000
 """Leases are judged by the clock of one machine; extensions are told when their answer comes."""
 READER = 0
 """The process that reads back."""
-
-
-class Books(NamedTuple):
-    """What a group had left to do of a queue: see `raftmq.chaos.checkers.pop_calls.Books`."""
-
-    end: int
-    next: int
-    leased: int
-    waiting: int
-    ready: int
-    dead: int
-    acked: int
-    passed: int
-    lost: int
-
-    @property
-    def begun(self) -> int:
-        """Where the group began, if nothing is missing."""
-        return self.next - sum(self[2:])
 
 
 @dataclass(slots=True)
@@ -99,6 +83,8 @@ class Case:
     """By group that pops: what it keeps in order."""
     asked_at: int
     """How many events there were when the reading back began."""
+    expired_at: int = 0
+    """Retention may have taken messages sent before; nanoseconds since 1970, 0: it is off."""
 
 
 def judge(case: Case) -> list[tuple[Report, History]]:
@@ -135,6 +121,8 @@ class _Telling:
         self._number_at: dict[tuple[int, int], int] = {}
         self._unplaced: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._failed: dict[tuple[int, int], list[int]] = defaultdict(list)
+        # Digests by queue, of messages that may be there or not.
+        self._doubtful: set[tuple[int, int]] = set()
         ended = set()
         for at, event in enumerate(case.events):
             if isinstance(event, Begun):
@@ -142,11 +130,11 @@ class _Telling:
                 self._began_at[event.operation] = at
             elif self._began[event.operation].function == "send":
                 ended.add(event.operation)
-                self._place(self._began[event.operation], event)
+                self._place(self._began[event.operation], event, is_sure=at < case.asked_at)
             self._sort(at, event)
         for begun in self._began.values():
             if begun.function == "send" and begun.operation not in ended:
-                self._place(begun, None)
+                self._place(begun, None, is_sure=False)
         for events in self._calls.values():
             events.sort(key=lambda each: each[0])
 
@@ -161,7 +149,7 @@ class _Telling:
             and any(self._began[event.operation].function != "backlog" for _, event in events)
         }
 
-    def _place(self, begun: Begun, ended: Ended | None) -> None:
+    def _place(self, begun: Begun, ended: Ended | None, *, is_sure: bool) -> None:
         """Note where the messages of a send stand, or that nobody knows."""
         numbers = begun.messages
         if ended is not None and ended.is_ok and ended.offset >= 0:
@@ -171,7 +159,10 @@ class _Telling:
         # What failed is looked for last: it should be nowhere.
         unplaced = self._unplaced if ended is None or ended.is_ok else self._failed
         for number in numbers:
-            unplaced[begun.queue_number, self._tape.digests[number]].append(number)
+            place = begun.queue_number, self._tape.digests[number]
+            unplaced[place].append(number)
+            if not is_sure or ended is None or not ended.is_ok:
+                self._doubtful.add(place)
 
     def _sort(self, at: int, event: Event) -> None:
         begun = self._began[event.operation]
@@ -268,7 +259,7 @@ class _Telling:
         return expected
 
     def _write_send(self, writer: "_Writer", at: int, event: Event, *, retired: bool) -> None:
-        """With `retired` what retention took since is left out."""
+        """With `retired` what retention may have taken since is left out."""
         begun = self._began[event.operation]
         place = self._case.places[begun.queue_number]
         values = [self._sent_value(number) for number in begun.messages]
@@ -276,7 +267,7 @@ class _Telling:
             writer.begin(event, [(place.name, value) for value in values])
         elif not event.is_ok:
             writer.fail(event)
-        elif at < self._case.asked_at and not (retired and event.offset < place.kept_from):
+        elif at < self._case.asked_at and self._is_owed(begun, event, place, retired=retired):
             offset = event.offset
             writer.end(
                 event,
@@ -285,6 +276,21 @@ class _Telling:
                     for n, value in enumerate(values)
                 ],
             )
+
+    def _is_owed(self, begun: Begun, ended: Ended, place: Place, *, retired: bool) -> bool:
+        """Whether the acknowledged messages must be in the queue, as far as can be known."""
+        has_place = ended.offset >= 0
+        if retired and begun.time < self._case.expired_at:
+            kept_from = place.kept_from
+            return ended.offset >= kept_from if has_place else kept_from == place.before
+        # Without a place only the digest tells it from others, which may be nowhere.
+        return has_place or (
+            retired
+            and not any(
+                (begun.queue_number, self._tape.digests[number]) in self._doubtful
+                for number in begun.messages
+            )
+        )
 
     def _write_read(self, writer: "_Writer", begun: Begun, ended: Ended) -> None:
         reader = self._tape.readers[begun.process]

@@ -76,7 +76,7 @@ class Embedded(Client):
             # Only who asks for it waits for the checkers' modules.
             from . import checked
 
-            self._check = checked.Check(router, supervisor, world)
+            self._check = checked.Check(router, supervisor, world, node.settings.log)
             self._producer_class = self._check.producer
             self._claimed_producer_class = self._check.claimed_producer
             self._consumer_class = self._check.consumer

@@ -143,7 +143,10 @@ class RecordedTransaction(Transaction):
             if error.reason is Reason.FENCED:
                 self._never()
             raise
-        if not is_commit:
+        if is_commit:
+            for operation in filter(None, self._sends):
+                self._tape.end(operation)
+        else:
             self._never()
         for operation, count in acks:
             self._tape.end(operation, [(1,)] * count)
@@ -221,6 +224,8 @@ class RecordedPopConsumer(PopConsumer):
         self._process = tape.process()
         if self._settings.is_latest:
             tape.latest.add((self.topic, self.group))
+        if self._settings.filter is not None:
+            tape.filtered.add((self.topic, self.group))
 
     async def __aenter__(self) -> Self:
         """See `PopConsumer`."""

@@ -20,11 +20,11 @@ Invariants:
 - At most `ROWS_MAX` rows are kept; then nothing is recorded any more, and `is_full`.
 
 Left out: properties are not in the digest; messages read by `get` and `find`; what became of a
-message that is delayed, or in a transaction that committed: its send counts as open for ever.
+message that is delayed: its send counts as open for ever.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -189,6 +189,22 @@ class Tape:
         self.digests += digests
         self.shown += shown
         return event.operation
+
+    def owed(self, queue_number: int, kept_from: int) -> Counter[int]:
+        """Digests of all that was acknowledged in a queue from an offset on; none where each
+        message has its place, so that the queue's end says enough."""
+        found: Counter[int] = Counter()
+        begun: dict[int, Begun] = {}
+        is_without_place = False
+        for event in self.events:
+            if isinstance(event, Begun):
+                if event.function == "send" and event.queue_number == queue_number:
+                    begun[event.operation] = event
+            elif event.is_ok and (sent := begun.get(event.operation)) is not None:
+                is_without_place |= event.offset < 0
+                if event.offset < 0 or event.offset >= kept_from:
+                    found.update(self.digests[number] for number in sent.messages)
+        return found if is_without_place else Counter()
 
     def sweep(self) -> None:
         """Write down the sends that are over. They end in order, but for those taken back."""

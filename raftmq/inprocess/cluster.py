@@ -66,7 +66,8 @@ class InProcessCluster:
     def connect(self, *, timeout: float = 30.0) -> AbstractAsyncContextManager[Client]:
         """As `raftmq.connect`; no URL leads here."""
         url = ",".join(f"{HOST}:{node}" for node in self.nodes)
-        return connect(f"raftmq://{url}", timeout=timeout, world=ClientWorld(self._switchboard))
+        world = ClientWorld(self._switchboard)
+        return connect(f"raftmq://{url}", timeout=timeout, wait_refused=None, world=world)
 
     def data(self, node: int) -> Path:
         """A node's data folder."""

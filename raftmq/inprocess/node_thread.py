@@ -35,6 +35,8 @@ class NodeThread:
     """One node. Started once; `stop` or `kill` may be called from any thread."""
 
     def __init__(self, settings: Settings, world: NodeWorld) -> None:
+        self.settings = settings
+        """The node's."""
         self._node = Node(settings, world)
         self._world = world
         self._telling, heard = socket.socketpair()

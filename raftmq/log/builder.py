@@ -22,6 +22,7 @@ Sources: RocketMQ's consume queue (a light index a queue, one log for all).
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ import numpy.typing as npt
 
 from raftmq.log.events import Placed
 from raftmq.log.index_file import Column
-from raftmq.log.traces import TouchBuilder
+from raftmq.log.traces import Touch, TouchBuilder
 
 
 class Placement(NamedTuple):
@@ -116,6 +117,16 @@ class SegmentBuilder:
             return []
         return placements
 
+    def placement_of(self, queue: int, index: int) -> Placement | None:
+        """Where a record's batch stands in a queue; None if it does not."""
+        row = bisect_left(self._indexes, index)
+        if row == len(self._indexes) or (self._indexes[row], self._queues[row]) != (index, queue):
+            return None
+        entries, base = self._by_queue.get(queue), self._bases[row]
+        if entries is None or entries[2 * self._row_of(entries, base) + 1] != row:
+            return None
+        return Placement(queue, base, self._counts[row], index)
+
     def earliest(self, queue: int) -> int | None:
         """First offset of a queue in this segment; None if it has no batch here."""
         entries = self._by_queue.get(queue)
@@ -161,6 +172,10 @@ class SegmentBuilder:
         hits = np.flatnonzero(np.frombuffer(self._keys, dtype="<u4") == key_hash)
         runs = np.searchsorted(np.frombuffer(self._key_ends, dtype="<u8"), hits, side="right")
         return [self._key_indexes[run] for run in np.unique(runs)[::-1].tolist()]
+
+    def add_touches(self, index: int, number: int, touches: Sequence[Touch]) -> None:
+        """Note what a record did to messages of an attachment; records come in their order."""
+        self.touches.add(index, number, touches)
 
     def columns(self, *, base: int, record_count: int) -> dict[Column, bytes]:
         """The sections of the index file that this builder knows; ordinals count from `base`."""

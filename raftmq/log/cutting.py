@@ -7,7 +7,7 @@ cut, or voted by it. So from then on it *abstains*: it follows, and its vote cou
 until it holds again what it may have held (`raftmq.consensus.abstaining` says when that is, and
 `docs/decisions/0011-repair.md` why that suffices).
 
-The note in the folder, JSON, is what makes it so across restarts:
+The note in the folder, JSON with a checksum, is what makes it so across restarts:
 
 | field | meaning |
 |---|---|
@@ -27,18 +27,20 @@ Invariants:
 - No log is shorter than it was, or without a file that it had, unless the note was durable before.
 - The term of the note is at least the highest of any mark in the newest segment, plus one; without
   a mark there that can be read, nothing is cut and the node stops.
-- At most `ASIDE_MAX` damaged files are kept.
+- No file that was put aside is removed before this member holds all records again: the file may be
+  the last copy. Then at most `ASIDE_MAX` files are kept.
 
 Sources: Protocol-Aware Recovery (FAST '18) §3.3 (a node that lost entries must not elect);
 "Viewstamped Replication Revisited" (2012) §4.3 (recovery without a vote).
 """
 
-import json
 from contextlib import suppress
 from typing import NamedTuple
 
+from raftmq.log import checked_json
 from raftmq.log.faults import RotFound
-from raftmq.log.files import NEW_SUFFIX, File, FileSystem, prepare, publish, read_filled
+from raftmq.log.files import NEW_SUFFIX, File, FileSystem, publish, read_filled
+from raftmq.log.recovery import Found, recover
 from raftmq.log.segment import (
     HEADER_BYTES,
     INDEX_SUFFIX,
@@ -47,6 +49,7 @@ from raftmq.log.segment import (
     SEGMENT_SUFFIX,
     SNAPSHOT_SUFFIX,
     Header,
+    Identity,
     decode_header,
     decode_mark,
     file_name,
@@ -56,8 +59,10 @@ from raftmq.log.unsealed import CHUNK_BYTES, scan
 
 NOTE_NAME = "ABSTAIN"
 ASIDE_SUFFIX = ".rotten-"
+CUTS_MAX = 1000
+"""Each cut takes a file away or lets the log end where it ends, so a few are enough."""
 ASIDE_MAX = 8
-"""Damaged files that are kept for people; the oldest go first."""
+"""Files put aside that are kept for people once the member holds all again; the oldest go first."""
 
 
 class Note(NamedTuple):
@@ -68,34 +73,55 @@ class Note(NamedTuple):
     is_cutting: bool
 
 
+def open_cut(
+    files: FileSystem, folder: str, identity: Identity, *, mends: bool, cuts: bool
+) -> tuple[Found, Note | None]:
+    """Recover a folder, cutting its log before rot if that is wanted.
+
+    Raises as `recover`; and `RotFound` for a log that was cut, unless it may be.
+    """
+    note = read_note(files, folder)
+    if note is not None and not cuts:
+        message = f"this replica was cut and abstains: {note.why}"
+        raise RotFound(message, file=f"{folder}/{NOTE_NAME}", position=0)
+    for _ in range(CUTS_MAX):
+        try:
+            return recover(files, folder, identity, mends=mends, abstains=note is not None), note
+        except RotFound as fault:
+            if not cuts:
+                raise
+            cut(files, folder, fault)
+            note = read_note(files, folder)
+    raise RotFound("the log cannot be brought into order", file=folder, position=0)
+
+
 def read_note(files: FileSystem, folder: str) -> Note | None:
     """The folder's note, if there is one.
 
     Raises:
         RotFound: it cannot be read.
     """
-    path = f"{folder}/{NOTE_NAME}"
     try:
-        file = files.open(path)
-    except FileNotFoundError:
-        return None
-    text = read_filled(file, file.size(), 0)
-    file.close()
-    try:
-        fields = json.loads(text)
+        fields = checked_json.read(files, folder, NOTE_NAME)
+        if fields is None:
+            return None
         return Note(int(fields["term"]), str(fields["why"]), bool(fields["is_cutting"]))
     except (ValueError, KeyError, TypeError) as error:
+        path = f"{folder}/{NOTE_NAME}"
         raise RotFound(f"the note cannot be read: {error}", file=path, position=0) from error
 
 
 def write_note(files: FileSystem, folder: str, note: Note) -> None:
     """Write the note; durable on return."""
-    prepare(files, folder, NOTE_NAME, [json.dumps(note._asdict()).encode() + b"\n"]).close()
-    publish(files, folder, NOTE_NAME)
+    checked_json.write(files, folder, NOTE_NAME, note._asdict())
 
 
 def remove_note(files: FileSystem, folder: str) -> None:
-    """The member counts again; durable on return."""
+    """The member counts again; durable on return. Only the newest of the files put aside stay."""
+    aside = [name for name in files.list(folder) if ASIDE_SUFFIX in name]
+    # Before the note, which brings the member here again after a crash: else they stay for good.
+    for name in sorted(aside, key=_number)[:-ASIDE_MAX]:
+        files.unlink(f"{folder}/{name}")
     with suppress(FileNotFoundError):
         files.unlink(f"{folder}/{NOTE_NAME}")
     files.sync_folder(folder)
@@ -207,18 +233,14 @@ def _indexes_from(names: list[str], first: int) -> list[int]:
 
 
 def _put_aside(files: FileSystem, folder: str, names: list[str], gone: list[str]) -> None:
-    """Rename what is damaged, in this order, and remove the oldest of what lies there already."""
-    aside = {name: _number(name) for name in names if ASIDE_SUFFIX in name}
-    number = max(aside.values(), default=0)
+    """Rename what is damaged, and what comes after it, in this order."""
+    number = max((_number(name) for name in names if ASIDE_SUFFIX in name), default=0)
     for name in gone:
         if name not in names:
             continue
         number += 1
         files.rename(f"{folder}/{name}", f"{folder}/{name}{ASIDE_SUFFIX}{number}")
-        aside[f"{name}{ASIDE_SUFFIX}{number}"] = number
     files.sync_folder(folder)
-    for name in sorted(aside, key=lambda each: aside[each])[:-ASIDE_MAX]:
-        files.unlink(f"{folder}/{name}")
 
 
 def _number(name: str) -> int:

@@ -6,7 +6,7 @@
 | `NoDescriptor` | nothing was written | close something, append again |
 | `FsyncFailed` | nothing since the last sync is known to be durable | stop the process |
 | `WriteFailed` | nothing since the last sync is known to be durable | stop the process |
-| `RotFound` | bytes that were durable no longer check out | repair from peers; never cut |
+| `RotFound` | bytes that were durable no longer check out | repair from peers, or cut |
 | `RecordsLost` | synced records are gone without a trace | start again: the member abstains |
 | `FolderLocked` | nothing was touched | stop the other process |
 | `WrongLog` | nothing was touched | give the right folder |
@@ -46,6 +46,8 @@ class RotFound(LogFault):
 
     def __init__(self, message: str, *, file: str, position: int) -> None:
         super().__init__(f"{file}, byte {position}: {message}")
+        self.message = message
+        """The fault, without file and position."""
         self.file = file
         """Path of the damaged file."""
         self.position = position

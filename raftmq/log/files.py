@@ -52,6 +52,17 @@ _BUFFERS_MAX = 1024
 _datasync = getattr(os, "fdatasync", os.fsync)
 
 
+class Pages(Protocol):
+    """A mapped file. A part of it may be touched only after it was read by `File.pread`, which says
+    whether the medium still has it; what was read stays in the system's cache as a rule."""
+
+    def __len__(self) -> int:
+        """Bytes in the file."""
+
+    def __getitem__(self, key: slice, /) -> memoryview:
+        """A part of it."""
+
+
 class File(Protocol):
     """An open file. Several threads may `pread` while one appends."""
 
@@ -74,8 +85,11 @@ class File(Protocol):
     def size(self) -> int:
         """Bytes in the file now."""
 
-    def map(self) -> memoryview:
-        """The whole file as it is now, read-only; valid as long as the view is held."""
+    def map(self) -> Pages:
+        """The whole file as it is now, read-only; valid as long as the view is held.
+
+        The system ends a process that touches a page which the medium lost: see `Pages`.
+        """
 
     def close(self) -> None:
         """Give the file back. Also happens when the last reference goes."""

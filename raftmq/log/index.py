@@ -110,6 +110,8 @@ class LogIndex:
         if placement.base_offset == 0:
             self._forget(placement.queue, builder)
         builder.place(placement, timestamp)
+        if builder is not self._active and self._lives_later(placement.queue, builder):
+            builder.forget(placement.queue)
 
     def add_keys(self, index: int, key_hashes: bytes) -> None:
         """Note the key hashes of a record's messages: little-endian u32 each, 0 for no key."""
@@ -125,7 +127,7 @@ class LogIndex:
         if index < self._active_base:
             builder = self._builder_at(index)
         if builder is not None:
-            builder.touches.add(index, number, touches)
+            builder.add_touches(index, number, touches)
 
     def sealable(self, applied: int) -> SegmentBuilder | None:
         """A closed segment whose records are all applied, to be given to `LogStore.seal` on the
@@ -139,7 +141,8 @@ class LogIndex:
         return None
 
     def seal_failed(self, builder: SegmentBuilder) -> None:
-        """The disk was full: the builder may be handed out again."""
+        """The disk was full, or could not read what it had written: the builder may be handed out
+        again."""
         self._handed_out.discard(builder.name)
 
     def sealed(self, segment: SegmentIndex) -> None:
@@ -149,6 +152,11 @@ class LogIndex:
         self._infos = [info for info in self._infos if info.name != segment.name]
         self._enter(segment)
 
+    def replaced(self, segment: SegmentIndex) -> None:
+        """An index file was written again, to the same bytes."""
+        if segment.sequence in self._sealed:
+            self._sealed[segment.sequence] = segment
+
     def drop_before(self, index: int) -> None:
         """Retention moved: `index` is the first record kept."""
         self.drops += 1
@@ -157,10 +165,11 @@ class LogIndex:
             if segment.last >= index:
                 break
             self._leave(segment)
-        for info in [info for info in self._infos if info.last is not None and info.last < index]:
-            self._infos.remove(info)
-            self._builders.pop(info.name, None)
-            self._handed_out.discard(info.name)
+        gone = self._closed_before(index)
+        self._infos = [info for info in self._infos if info.name not in gone]
+        for name in gone:
+            self._builders.pop(name, None)
+            self._handed_out.discard(name)
 
     def restore(self, layout: Sequence[SegmentInfo]) -> None:
         """A snapshot took the place of the whole log."""
@@ -187,12 +196,21 @@ class LogIndex:
                 break
         return found
 
-    def earliest(self, queue: int) -> int | None:
-        """The first offset kept of a queue; None if nothing of it is."""
-        entries = self._directory.get(queue)
-        firsts = [builder.earliest(queue) for builder in self._builders.values()]
-        kept = [first for first in firsts if first is not None]
-        return min(kept + ([entries[0]] if entries else []), default=None)
+    def earliest(self, queue: int, *, since: int = 0) -> int | None:
+        """The first offset kept of a queue; None if nothing of it is.
+
+        With `since`, what that will be after `drop_before(since)`.
+        """
+        entries, sealed = self._directory.get(queue, ()), self._sealed
+        # All queues of a group are asked for, perhaps across hundreds of segments.
+        places = range(1, len(entries), 2)
+        at = bisect_left(places, since, key=lambda at: sealed[entries[at]].last) if since else 0
+        kept = list(entries[2 * at : 2 * at + 1])
+        for name, builder in self._builders.items():
+            first = builder.earliest(queue)
+            if first is not None and name not in self._closed_before(since):
+                kept.append(first)
+        return min(kept, default=None)
 
     def end(self, queue: int) -> int | None:
         """The offset after the last message of a queue; None if nothing of it is kept."""
@@ -224,25 +242,24 @@ class LogIndex:
                     break
         return min((offset for offset in found if offset is not None), default=None)
 
-    def find_key(self, key_hash: int, *, limit: int, before: int | None = None) -> list[int]:
-        """Up to `limit` indexes of records that hold messages of a key hash, newest first.
+    def key_sources(self, key_hash: int) -> "list[SegmentIndex | list[int]]":
+        """Where to look for the records that hold messages of a key hash, newest first: see
+        `find_key`."""
+        return [
+            source if isinstance(source, SegmentIndex) else source.find_key(key_hash)
+            for source in self._newest_first()
+        ]
 
-        Only indexes below `before`, if given: how to go on. Different keys may share a hash, and
-        the records must be looked into. Hash 0 is never found. May touch the disk once a segment.
-        """
-        found: list[int] = []
-        for source in self._newest_first():
-            if before is not None and isinstance(source, SegmentIndex) and source.base >= before:
-                continue
-            hits = (
-                _find_key(source, key_hash)
-                if isinstance(source, SegmentIndex)
-                else source.find_key(key_hash)
-            )
-            found += [index for index in hits if before is None or index < before]
-            if len(found) >= limit:
-                break
-        return found[:limit]
+    def placement_of(self, queue: int, index: int) -> Placement | None:
+        """Where the batch of a record stands in its queue: one bisection or two. None: it is not
+        kept, belongs to another queue, or to an earlier life of this one."""
+        builder = self._active if index >= self._active_base else self._builder_at(index)
+        if builder is not None:
+            return builder.placement_of(queue, index)
+        entries = self._directory.get(queue, array("Q"))
+        places = range(1, len(entries), 2)
+        at = bisect_right(places, index, key=lambda place: self._sealed[entries[place]].base)
+        return _placement_of(self._sealed[entries[2 * at - 1]], queue, index) if at else None
 
     def touched(self, queue: int, offset: int, *, after: int, limit: int) -> "Touched":
         """Where to look for what became of a message, by records after the one at `after`.
@@ -296,6 +313,10 @@ class LogIndex:
             if info.base <= index and (info.last is None or index <= info.last):
                 return self._builders.get(info.name)
         return None
+
+    def _closed_before(self, index: int) -> list[int]:
+        """Names of segments without an index file that end before a record."""
+        return [info.name for info in self._infos if info.last is not None and info.last < index]
 
     def _enter(self, segment: SegmentIndex) -> None:
         sequence = segment.sequence
@@ -359,10 +380,26 @@ class LogIndex:
         del self._sequences[at], self._last_timestamps[at], self._sealed[sequence]
 
     def _forget(self, queue: int, builder: SegmentBuilder) -> None:
-        self._directory.pop(queue, None)
+        """Forget an earlier life of a queue that begins in a builder's segment. Segments after it
+        may be sealed already, if its own index was lost: they stay."""
+        entries = self._directory.pop(queue, None)
+        if entries is not None:
+            kept = array("Q")
+            for base, sequence in _pairs(entries, 0):
+                if self._sealed[sequence].name > builder.name:
+                    kept.extend((base, sequence))
+            if kept:
+                self._directory[queue] = kept
         for other in self._builders.values():
-            if other is not builder:
+            if other.name < builder.name:
                 other.forget(queue)
+
+    def _lives_later(self, queue: int, builder: SegmentBuilder) -> bool:
+        """True if a queue began again in a sealed segment after that of a builder."""
+        entries = self._directory.get(queue)
+        if entries is None or entries[0]:
+            return False
+        return self._sealed[entries[1]].name > builder.name
 
     def _sources(self, queue: int, offset: int) -> Iterator[SegmentIndex | SegmentBuilder]:
         """The segments that may hold batches of a queue at or after `offset`, in order."""
@@ -411,6 +448,18 @@ class Told(NamedTuple):
     """What it did to messages, by attachment."""
 
 
+def find_key(sources: "Sequence[SegmentIndex | list[int]]", key_hash: int) -> Iterator[int]:
+    """The records that hold messages of a key hash, newest first; any thread.
+
+    Different keys may share a hash, and the records must be looked into. Hash 0 is never found.
+
+    Raises:
+        IndexDamaged: the keys of a segment fail their CRC-32C.
+    """
+    for source in sources:
+        yield from _find_key(source, key_hash) if isinstance(source, SegmentIndex) else source
+
+
 def look(touched: Touched, queue: int, offset: int, *, after: int) -> Iterator[TouchRow]:
     """What became of a message by records after the one at `after`, in order; any thread.
 
@@ -445,7 +494,7 @@ def rebuild(store: LogStore, info: SegmentInfo, told: Callable[[Record], "Told"]
             if key_hashes:
                 builder.add_keys(record.index, key_hashes)
             for number, some in touches:
-                builder.touches.add(record.index, number, some)
+                builder.add_touches(record.index, number, some)
             low = record.index + 1
     return store.seal(builder)
 
@@ -477,6 +526,15 @@ def _lookup(segment: SegmentIndex, queue: int, offset: int, limit: int) -> list[
     ordinals = segment.column("ordinals")[first:stop].tolist()
     columns = zip(bases[first:stop].tolist(), counts[first:stop].tolist(), ordinals, strict=True)
     return [Placement(queue, base, count, segment.base + o) for base, count, o in columns]
+
+
+def _placement_of(segment: SegmentIndex, queue: int, index: int) -> Placement | None:
+    start, stop = _rows(segment, queue)
+    ordinals = segment.column("ordinals")
+    row = bisect_left(ordinals, index - segment.base, start, stop)
+    if row == stop or ordinals[row] != index - segment.base:
+        return None
+    return Placement(queue, segment.column("bases")[row], segment.column("counts")[row], index)
 
 
 def _end(segment: SegmentIndex, queue: int) -> int | None:

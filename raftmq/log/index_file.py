@@ -34,10 +34,13 @@ file that is lost or damaged is built again, to the same bytes. Little-endian, 8
 Invariants:
 - A segment gets an index only when all its records are applied: committed, hence final.
 - Sections are checked against their CRC before their first use: all but the keys and the touches
-  when the log is opened, those when one is looked for.
+  when the log is opened, those when one is looked for, and all of them by the scrub.
+- What is checked is read by a call, not by the map: a sector that the disk lost is `IndexDamaged`.
+  A mapped page that cannot be read would end the process (SIGBUS).
 
-Left out: a mapped file that someone else cuts short ends the process (SIGBUS). Each map holds a
-file descriptor, so a node needs about one for every sealed segment.
+Left out: a mapped file that someone else cuts short, or a sector that is lost after it was checked
+and after the system dropped it from its cache, ends the process; the next start finds the sector.
+Each map holds a file descriptor, so a node needs about one for every sealed segment.
 
 Sources: Kafka's offset and time indexes; RocketMQ's consume queue and index file; the column
 layout of Arrow.
@@ -45,13 +48,14 @@ layout of Arrow.
 
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 import google_crc32c
 
 from raftmq.log.faults import UnsupportedFormat
-from raftmq.log.files import File
+from raftmq.log.files import UNREADABLE, FileSystem, Pages
 from raftmq.log.segment import Link
 
 assert sys.byteorder == "little", "index files are mapped as they are"
@@ -102,35 +106,46 @@ _RARE = ("keys", "key_ordinals", "touches")
 
 
 class IndexDamaged(Exception):
-    """An index file does not check out. It is derived: remove it and build it again."""
+    """An index file does not check out. It is derived: it is built again."""
+
+    def __init__(self, message: str, name: int = 0) -> None:
+        super().__init__(message)
+        self.name = name
+        """The segment, by the index in its file's name; 0: not known."""
+
+
+Read = Callable[[int, int], bytes]
+"""Reads a number of bytes of a file from a position on."""
 
 
 class SegmentIndex:
     """An index file, mapped. Immutable; any thread may read it."""
 
-    def __init__(self, data: memoryview) -> None:
-        """Read the header of a mapped file.
+    def __init__(self, pages: Pages, read: Read) -> None:
+        """Read the header of a file, by its map and by calls.
 
         Raises:
             IndexDamaged: the header does not check out, or a section lies outside the file.
             UnsupportedFormat: the file is of a newer version.
         """
+        self._read = read
+        data = self._read_sound(0, HEADER_BYTES)
         if len(data) < HEADER_BYTES:
             raise IndexDamaged("cut inside the header")
         (magic, crc, version, name, sequence, base, size, term, stamp, last_crc, chain, seed, _) = (
             _HEADER.unpack_from(data)
         )
-        if magic != _MAGIC or google_crc32c.value(bytes(data[12:HEADER_BYTES])) != crc:
+        if magic != _MAGIC or google_crc32c.value(data[12:]) != crc:
             raise IndexDamaged("the header fails its CRC-32C")
         if version != FORMAT_VERSION:
             raise UnsupportedFormat(
                 f"index format {version}; this software reads up to {FORMAT_VERSION}: upgrade it"
             )
-        self._data = data
-        self._table = list(_SECTION.iter_unpack(data[_HEADER.size : HEADER_BYTES]))
+        self._head, self._pages = data, pages
+        self._table = list(_SECTION.iter_unpack(data[_HEADER.size :]))
         for column, number in _NUMBERS.items():
             offset, length, _ = self._table[number]
-            if offset + length * _WIDTHS[_FORMATS[column]] > len(data):
+            if offset + length * _WIDTHS[_FORMATS[column]] > len(pages):
                 raise IndexDamaged(f"section {column} lies outside the file")
         self._checked: dict[Column, memoryview] = {}
         self.name: int = name
@@ -168,13 +183,28 @@ class SegmentIndex:
         """
         view = self._checked.get(column)
         if view is None:
-            offset, length, crc = self._table[_NUMBERS[column]]
-            kind = _FORMATS[column]
-            raw = self._data[offset : offset + length * _WIDTHS[kind]]
-            if google_crc32c.value(bytes(raw)) != crc:
-                raise IndexDamaged(f"section {column} fails its CRC-32C")
-            view = self._checked[column] = raw.cast(kind)
+            # Read before the map is touched: see the heading.
+            size = len(self.section(column))
+            offset, kind = self._table[_NUMBERS[column]][0], _FORMATS[column]
+            view = self._checked[column] = self._pages[offset : offset + size].cast(kind)
         return view
+
+    def section(self, column: Column) -> bytes:
+        """The bytes of a section as the disk has them now. Raises `IndexDamaged`."""
+        offset, length, crc = self._table[_NUMBERS[column]]
+        data = self._read_sound(offset, length * _WIDTHS[_FORMATS[column]])
+        if google_crc32c.value(data) != crc:
+            raise IndexDamaged(f"section {column} fails its CRC-32C", self.name)
+        return data
+
+    def _read_sound(self, offset: int, size: int) -> bytes:
+        try:
+            return self._read(size, offset)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            message = f"the disk cannot read it: {error.strerror}"
+            raise IndexDamaged(message, getattr(self, "name", 0)) from error
 
     def verify(self, *, keys: bool) -> None:
         """Check all sections, those of keys and touches only if asked to. Raises `IndexDamaged`."""
@@ -182,14 +212,70 @@ class SegmentIndex:
             if keys or column not in _RARE:
                 self.column(column)
 
+    def check(self) -> None:
+        """Read the whole file again, whatever was checked before. Raises `IndexDamaged`."""
+        if self._read_sound(0, HEADER_BYTES) != self._head:
+            raise IndexDamaged("the header is another than it was", self.name)
+        for column in _FORMATS:
+            self.section(column)
+
+    def encoded_again(self, columns: Mapping[Column, bytes]) -> list[bytes]:
+        """The parts of the same file, with these sections in the place of those that are damaged.
+
+        The header has a CRC of each section: the file is the same, or `IndexDamaged` is raised.
+        """
+        parts = encode_index(
+            {column: self._section_or(columns, column) for column in _FORMATS},
+            name=self.name,
+            sequence=self.sequence,
+            base=self.base,
+            segment_bytes=self.segment_bytes,
+            first_chain=self.first_chain,
+            seed=self.seed,
+            tail=self.tail if self.count else Link(),
+        )
+        if b"".join(parts[:2]) != self._head:
+            raise IndexDamaged("what was built again is not what stood there", self.name)
+        return parts
+
+    def _section_or(self, columns: Mapping[Column, bytes], column: Column) -> bytes:
+        try:
+            return self.section(column)
+        except IndexDamaged:
+            if column not in columns:
+                raise
+            return columns[column]
+
     def terms(self) -> list[tuple[int, int]]:
         """Runs of terms: (first index, term)."""
         return list(zip(self.column("run_firsts"), self.column("run_terms"), strict=True))
 
 
-def open_index(file: File) -> SegmentIndex:
-    """Map an index file. Raises as `SegmentIndex`."""
-    return SegmentIndex(file.map())
+def open_index(files: FileSystem, path: str, *, keys: bool) -> SegmentIndex:
+    """Map an index file and check it, the sections of keys and touches if asked to.
+
+    Raises as `SegmentIndex`, and `FileNotFoundError`.
+    """
+    file = files.open(path)
+    try:
+        index = SegmentIndex(pages := file.map(), file.pread)
+        index.verify(keys=keys)
+    finally:
+        file.close()
+    index._read = partial(_read_again, files, path, pages)
+    return index
+
+
+def _read_again(files: FileSystem, path: str, pages: Pages, size: int, offset: int) -> bytes:
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        # Retention took it: the map still has what readers of its records look for.
+        return bytes(pages[offset : offset + size])
+    try:
+        return file.pread(size, offset)
+    finally:
+        file.close()
 
 
 def encode_index(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import UnsupportedFormat
-from raftmq.log.files import FileSystem
+from raftmq.log.files import FileSystem, read_filled
 from raftmq.log.index_file import IndexDamaged, open_index
 from raftmq.log.record import HEADER_BYTES as RECORD_HEADER_BYTES
 from raftmq.log.record import RECORD_BYTES_MAX, Record, decode
@@ -124,7 +124,7 @@ def inspect_folder(files: FileSystem, folder: str) -> Iterator[Item]:
 def inspect_segment(files: FileSystem, path: str) -> Iterator[Item]:
     """One segment file, frame by frame."""
     file = files.open(path)
-    data = file.map()
+    data = memoryview(read_filled(file, file.size(), 0))
     file.close()
     try:
         header = decode_header(bytes(data[:HEADER_BYTES]))
@@ -213,8 +213,7 @@ def _snapshot(files: FileSystem, path: str) -> SnapshotItem | DamagedItem:
 def _index(files: FileSystem, path: str) -> IndexItem | DamagedItem:
     size = _size(files, path)
     try:
-        index = open_index(files.open(path))
-        index.verify(keys=True)
+        index = open_index(files, path, keys=True)
     except (IndexDamaged, UnsupportedFormat) as error:
         return DamagedItem(path, 0, size, f"{error}; it is built again at the next start")
     queues, keys = len(index.column("queues")), len(index.column("keys"))

@@ -11,7 +11,7 @@ The leader encodes a record once; followers check its CRC and write the bytes as
 | 24 | 8 | timestamp | milliseconds since 1970 by the leader's clock, never falling in a log |
 | 32 | 4 | chain | crc of the record at index - 1, zero for the first record of a log |
 | 36 | 1 | kind | see `Kind` |
-| 37 | 1 | version | of the payload's format, read by who applies it |
+| 37 | 1 | version | of the payload's format; a machine applies none that is newer |
 | 38 | 2 | reserved | zero |
 | 40 | n | payload | opaque bytes |
 

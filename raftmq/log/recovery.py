@@ -25,7 +25,8 @@ Steps, in order:
 4. the last segment is cut if its end is torn, and synced in any case: what a killed process wrote
    but did not sync is readable, not durable;
 5. each segment's first live record must chain to the record before, and a snapshot and the commit
-   index must fit;
+   index must fit; if the snapshot before the first segment is damaged, a newer one has to do, and
+   the segment's header names the record before it;
 6. snapshots and index files that belong to no segment are removed.
 
 Invariants:
@@ -96,6 +97,8 @@ class Found(NamedTuple):
     """Whether a mark at the log's end vouches for all before it."""
     rotten: list[RotFound]
     """Sealed segments whose files are missing or damaged, as far as that shows from outside."""
+    snapshot_fault: RotFound | None = None
+    """Damage of the snapshot before the first segment; a newer snapshot is kept, too."""
 
 
 def recover(
@@ -116,6 +119,8 @@ def recover(
         WrongLog, UnsupportedFormat: the folder is not for us.
         OSError: the disk refused to read, cut or sync.
     """
+    # A name that a killed process gave may be seen and not be durable, as what it wrote.
+    files.sync_folder(folder)
     names = files.list(folder)
     rotten: list[RotFound] = []
     headers = _headers(files, folder, names, identity, rotten if mends else None)
@@ -132,8 +137,8 @@ def recover(
     segments = _stitch(folder, segments)
     hard_state = last.hard_state
     assert hard_state is not None
-    snapshots = _snapshots(files, folder, names, segments, identity)
-    start = _check_start(folder, segments, snapshots)
+    snapshots, faults = _snapshots(files, folder, names, segments, identity)
+    start, snapshot_fault = _check_start(folder, headers, segments, snapshots, faults)
     end = _end(segments, start)
     if abstains:
         hard_state = hard_state._replace(commit=min(hard_state.commit, end.index))
@@ -146,8 +151,10 @@ def recover(
             file=active.path,
             position=active.end,
         )
-    _remove_orphans(files, folder, names, segments, snapshots)
-    return Found(segments, hard_state, start, end, snapshots, torn, last.is_marked, rotten)
+    _remove_orphans(files, folder, names, segments, {start.index, *(m.index for m in snapshots)})
+    return Found(
+        segments, hard_state, start, end, snapshots, torn, last.is_marked, rotten, snapshot_fault
+    )
 
 
 def _headers(
@@ -211,16 +218,9 @@ def _header_by_index(
 ) -> Header | None:
     """What a sealed segment's header said, as far as it matters, by its index file."""
     try:
-        file = files.open(f"{folder}/{file_name(first, INDEX_SUFFIX)}")
-    except FileNotFoundError:
+        index = open_index(files, f"{folder}/{file_name(first, INDEX_SUFFIX)}", keys=False)
+    except (FileNotFoundError, IndexDamaged):
         return None
-    try:
-        index = open_index(file)
-        index.verify(keys=False)
-    except IndexDamaged:
-        return None
-    finally:
-        file.close()
     if index.name != first:
         return None
     # Whether the log began here with a snapshot matters no more: a segment is sealed long after
@@ -253,7 +253,7 @@ def _remove(files: FileSystem, folder: str, names: list[str]) -> None:
 def _without_segments(folder: str, names: list[str]) -> Found:
     for name in names:
         if parse_name(name, SNAPSHOT_SUFFIX) is not None:
-            message = "a snapshot stands here without any segment: the log was removed"
+            message = "a snapshot stands here without any segment: the log is missing"
             raise RotFound(message, file=f"{folder}/{name}", position=0)
     return Found([], HardState(), Link(), Link(), [], 0, False, [])
 
@@ -307,14 +307,10 @@ def _mapped(
     rotten: list[RotFound] | None,
 ) -> SegmentIndex | None:
     """The segment's index if it checks out and fits the segment; otherwise it is built anew."""
-    index_file = files.open(index_path)
     try:
-        index = open_index(index_file)
-        index.verify(keys=False)
+        index = open_index(files, index_path, keys=False)
     except IndexDamaged:
         return None
-    finally:
-        index_file.close()
     if (index.name, index.sequence, index.seed) != (header.first, header.sequence, header.crc):
         return None
     fault = outer_damage(files, path, index)
@@ -452,14 +448,13 @@ def _refuse_link(folder: str, segment: Segment, message: str) -> NoReturn:
 
 def _snapshots(
     files: FileSystem, folder: str, names: list[str], segments: list[Segment], identity: Identity
-) -> list[SnapshotMeta]:
-    """The snapshots that stand just before a segment, oldest first.
+) -> tuple[list[SnapshotMeta], dict[int, RotFound]]:
+    """The snapshots that stand just before a segment, oldest first; and what is wrong with others.
 
-    A damaged one is left out: the machine can be replayed from an older one. Only the oldest of a
-    log that does not start with record 1 has nothing before it.
+    A damaged one is left out: the machine can be restored from another one.
     """
     borders = _borders(segments)
-    found = []
+    found, faults = [], {}
     for name in names:
         index = parse_name(name, SNAPSHOT_SUFFIX)
         if index is None or index not in borders:
@@ -470,10 +465,9 @@ def _snapshots(
             if borders[index] in (None, meta.crc):
                 found.append(meta)
         except CorruptRecord as error:
-            if index == segments[0].base - 1:
-                path = f"{folder}/{name}"
-                raise RotFound(str(error), file=path, position=error.position) from error
-    return found
+            path = f"{folder}/{name}"
+            faults[index] = RotFound(str(error), file=path, position=error.position)
+    return found, faults
 
 
 def _borders(segments: list[Segment]) -> dict[int, int | None]:
@@ -487,22 +481,48 @@ def _borders(segments: list[Segment]) -> dict[int, int | None]:
     return borders
 
 
-def _check_start(folder: str, segments: list[Segment], snapshots: list[SnapshotMeta]) -> Link:
-    """The record before the first one kept: of it there must be a snapshot, or it is none."""
+def _check_start(
+    folder: str,
+    headers: dict[int, Header],
+    segments: list[Segment],
+    snapshots: list[SnapshotMeta],
+    faults: dict[int, RotFound],
+) -> tuple[Link, RotFound | None]:
+    """The record before the first one kept, and what is wrong with the snapshot there."""
     first = segments[0]
     if first.base == 1:
-        return Link()
-    path = f"{folder}/{file_name(first.base - 1, SNAPSHOT_SUFFIX)}"
-    if not snapshots or snapshots[0].index != first.base - 1:
+        return Link(), None
+    at = first.base - 1
+    path = f"{folder}/{file_name(at, SNAPSHOT_SUFFIX)}"
+    holder, fault = next(filter(_holds_records, segments), None), None
+    if snapshots and snapshots[0].index == at:
+        start = snapshots[0].link
+    else:
         message = f"the log starts at record {first.base}, and the snapshot before it is missing"
-        raise RotFound(message, file=path, position=0)
-    start = snapshots[0].link
-    holder = next(filter(_holds_records, segments), None)
+        fault = faults.get(at, RotFound(message, file=path, position=0))
+        start = _start_without_snapshot(headers[first.name], segments, snapshots, fault)
     if holder is not None and _chain(holder) != start.crc:
         raise RotFound("the first record does not chain to the snapshot", file=path, position=64)
     if isinstance(first, Unsealed):
         first.before = start
-    return start
+    return start, fault
+
+
+def _start_without_snapshot(
+    header: Header, segments: list[Segment], snapshots: list[SnapshotMeta], fault: RotFound
+) -> Link:
+    """The record before the first one, as the segment's header names it.
+
+    The records are sound, and a newer snapshot restores the machine: no reason to cut the log.
+    """
+    replayed = min(each.base for each in segments if isinstance(each, Unsealed))
+    can_restore = any(meta.index < replayed for meta in snapshots)
+    # A header made from an index has no term, and one of a segment whose first records were
+    # superseded names another record.
+    if not can_restore or not header.previous_term or header.first != segments[0].base:
+        raise fault
+    # The timestamp is unknown, and not needed: a newer snapshot has records before it.
+    return Link(header.first - 1, header.previous_term, header.previous_crc)
 
 
 def _chain(segment: Segment) -> int:
@@ -536,9 +556,9 @@ def _remove_orphans(
     folder: str,
     names: list[str],
     segments: list[Segment],
-    snapshots: list[SnapshotMeta],
+    snapshots: set[int],
 ) -> None:
-    kept = {file_name(meta.index, SNAPSHOT_SUFFIX) for meta in snapshots}
+    kept = {file_name(index, SNAPSHOT_SUFFIX) for index in snapshots}
     kept |= {file_name(s.name, INDEX_SUFFIX) for s in segments if isinstance(s, SegmentIndex)}
     derived = (SNAPSHOT_SUFFIX, INDEX_SUFFIX)
     orphans = [

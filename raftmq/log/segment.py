@@ -137,6 +137,19 @@ class SegmentInfo(NamedTuple):
     """Last index that is live in it; None for the active segment, which is still written."""
 
 
+class SegmentSize(NamedTuple):
+    """A segment as retention sees it."""
+
+    base: int
+    """First record."""
+    last: int
+    """Last record."""
+    bytes: int
+    """Size of the segment's file."""
+    last_timestamp: int
+    """Timestamp of the last record in ms; 0 if it holds none."""
+
+
 class Header(NamedTuple):
     """A segment's header."""
 

@@ -21,7 +21,8 @@ Invariants:
 - A segment is synced before the next one begins; only the active one can have a torn end.
 - After `WriteFailed` or `FsyncFailed` every call that could write raises the same again.
 - A `DiskFull` append leaves the log as it was before, in memory and on disk.
-- A snapshot stands just before the first kept segment, unless that starts with record 1.
+- A snapshot stands just before the first kept segment, unless that starts with record 1, or the
+  snapshot rotted and a newer one restores the machine.
 
 Left out: a process that is started again after a failed sync, without a restart of the machine, may
 read pages from the system's cache that never reached the disk.
@@ -30,9 +31,8 @@ Sources: Raft §5.3, §7; etcd's WAL and snapshotter; "Can Applications Recover 
 (ATC '20); the commit log and light queue indexes of MetaQ and RocketMQ.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -40,13 +40,13 @@ import numpy.typing as npt
 
 from raftmq.errors import CorruptRecord
 from raftmq.log.builder import SegmentBuilder
-from raftmq.log.cutting import NOTE_NAME, Note, cut, read_note, remove_note, write_note
-from raftmq.log.faults import Dropped, RotFound, WriteFailed
+from raftmq.log.cutting import Note, open_cut, remove_note, write_note
+from raftmq.log.faults import Dropped, NoDescriptor, RotFound, WriteFailed
 from raftmq.log.files import FileSystem, Lock, publish
-from raftmq.log.index_file import SegmentIndex, encode_index, open_index
+from raftmq.log.index_file import Column, IndexDamaged, SegmentIndex, encode_index, open_index
 from raftmq.log.reading import Stamps, path_of, read_heads, read_range, read_scattered, read_stamps
 from raftmq.log.record import Record
-from raftmq.log.recovery import Found, Segment, last_link, outer_damage, recover
+from raftmq.log.recovery import Found, Segment, last_link, outer_damage
 from raftmq.log.rewrite import Rewrite
 from raftmq.log.segment import (
     INDEX_SUFFIX,
@@ -57,17 +57,15 @@ from raftmq.log.segment import (
     HardState,
     Identity,
     Link,
+    SegmentSize,
     file_name,
     parse_name,
 )
 from raftmq.log.snapshot import SnapshotFile, SnapshotMeta, encode_snapshot, open_snapshot
 from raftmq.log.unsealed import Unsealed
-from raftmq.log.writer import LogSettings, LogWriter
+from raftmq.log.writer import LogSettings, LogWriter, Statistics
 
 __all__ = ["LogSettings", "LogStore", "Recovered", "SegmentSize", "Statistics"]
-
-_CUTS_MAX = 1000
-"""Each cut takes a file away or lets the log end where it ends, so a few are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,8 @@ class Recovered:
     """Sealed segments that are missing or damaged: to be rewritten. Empty unless asked to mend."""
     abstains: str
     """Why this member's vote must not count: what was cut off its log. Empty: it counts."""
+    snapshot_fault: RotFound | None = None
+    """Damage of the snapshot before the first record; None: it is sound."""
 
     @property
     def first_index(self) -> int:
@@ -100,35 +100,6 @@ class Recovered:
     def last_index(self) -> int:
         """Last record; `first_index - 1` if there is none."""
         return self.end.index
-
-
-class SegmentSize(NamedTuple):
-    """A segment as retention sees it."""
-
-    base: int
-    """First record."""
-    last: int
-    """Last record."""
-    bytes: int
-    """Size of the segment's file."""
-    last_timestamp: int
-    """Timestamp of the last record in ms; 0 if it holds none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Counters of a store since it was opened."""
-
-    segments: int
-    """Segment files."""
-    bytes: int
-    """Their size."""
-    writes: int
-    """Appends and marks written."""
-    bytes_written: int
-    """Bytes of them."""
-    syncs: int
-    """Calls of fdatasync on segments."""
 
 
 class LogStore(LogWriter):
@@ -150,12 +121,14 @@ class LogStore(LogWriter):
         identity: Identity,
         *,
         mends: bool = False,
+        cuts: bool = True,
     ) -> tuple["LogStore", Recovered]:
         """Open a group's folder, or begin a log in an empty or missing one.
 
         With `mends`, rot is no reason to refuse: damaged segments that can be rewritten are named
         in `Recovered.rotten`, and before other rot the log is cut (`raftmq.log.cutting`). Without
-        it, a log that was cut must not be opened.
+        it, or without `cuts`, a log that was cut must not be opened, and none is: there may be no
+        other copy to fill it from.
 
         Raises:
             FolderLocked: another store has it open.
@@ -168,7 +141,7 @@ class LogStore(LogWriter):
         lock = files.lock(folder)
         try:
             store = cls(files, folder, settings, identity, lock)
-            found, note = _recovered(files, folder, identity, mends=mends)
+            found, note = open_cut(files, folder, identity, mends=mends, cuts=mends and cuts)
             store._adopt(found)
             if note is not None:
                 store._abstain(note)
@@ -213,6 +186,7 @@ class LogStore(LogWriter):
             torn_bytes_cut=found.torn_bytes_cut,
             rotten=found.rotten,
             abstains=abstains,
+            snapshot_fault=found.snapshot_fault,
         )
 
     def close(self) -> None:
@@ -324,15 +298,22 @@ class LogStore(LogWriter):
         """The path of a segment's file."""
         return path_of(self._folder, segment)
 
+    def path_of_snapshot(self, index: int) -> str:
+        """The path of a snapshot's file."""
+        return f"{self._folder}/{file_name(index, SNAPSHOT_SUFFIX)}"
+
     def check_outside(self, segment: SegmentIndex) -> None:
-        """Check a sealed segment's size and header; any thread.
+        """Check a sealed segment's size and header, and its whole index; any thread.
 
         Raises:
             Dropped: it is no longer kept.
             RotFound: they are not what its index says.
+            IndexDamaged: the index does not check out.
         """
         fault = outer_damage(self._files, self.path_of(segment), segment)
-        if fault is not None:
+        if fault is None:
+            segment.check()
+        else:
             if segment not in self.sealed:
                 raise Dropped(segment.base, first_index=segment.last + 1)
             raise fault
@@ -408,6 +389,7 @@ class LogStore(LogWriter):
 
         Raises:
             DiskFull: nothing changed; try again later.
+            IndexDamaged: what was written cannot be read; nothing changed; try again later.
             WriteFailed: final.
         """
         self._refuse_if_failed()
@@ -433,13 +415,43 @@ class LogStore(LogWriter):
             tail=segment.link(segment.last) if count else Link(),
         )
         name = file_name(segment.name, INDEX_SUFFIX)
-        file = self._create(name, parts)
-        self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
-        sealed = segments[at] = open_index(file)
-        file.close()
-        sealed.verify(keys=True)
+        try:
+            sealed = segments[at] = self._write_index(name, parts)
+        except (IndexDamaged, NoDescriptor):
+            # An index that stays when its segment goes would stand for one that is missing.
+            self._unlink([name])
+            raise
         self._publish(segments)
         return sealed
+
+    def reindex(
+        self, segment: SegmentIndex, columns: Mapping[Column, bytes]
+    ) -> SegmentIndex | None:
+        """Write a sealed segment's index again, with these sections for damaged ones; None if the
+        segment is gone meanwhile.
+
+        Raises:
+            IndexDamaged: other sections are damaged, or these are not what stood there.
+            DiskFull: nothing changed; try again later.
+            WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        segments = list(self._view.segments)
+        if segment not in segments:
+            return None
+        parts = segment.encoded_again(columns)
+        again = self._write_index(file_name(segment.name, INDEX_SUFFIX), parts)
+        segments[segments.index(segment)] = again
+        self._publish(segments)
+        return again
+
+    def _write_index(self, name: str, parts: list[bytes]) -> SegmentIndex:
+        self._create(name, parts).close()
+        self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
+        try:
+            return open_index(self._files, f"{self._folder}/{name}", keys=True)
+        except OSError as error:
+            raise NoDescriptor(f"{name} cannot be opened: {error}") from error
 
     def save_snapshot(self, meta: SnapshotMeta, state: bytes) -> int:
         """Keep the machine's state after `meta.index`, the last record before some segment; its
@@ -496,6 +508,21 @@ class LogStore(LogWriter):
             self._snapshots = [kept for kept in self._snapshots if kept.index != index]
             self._unlink([file_name(index, SNAPSHOT_SUFFIX)])
 
+    def lose_snapshot(self, index: int) -> bool:
+        """Do without a kept snapshot that rotted; False if it is the only one, which stays.
+
+        The one before the first kept record is no longer sent; its file goes with the records.
+        """
+        self._refuse_if_failed()
+        others = [kept for kept in self._snapshots if kept.index != index]
+        if not others:
+            return False
+        if index == self._start.index:
+            self._snapshots = others
+        else:
+            self.drop_snapshot(index)
+        return True
+
     def drop_before(self, index: int) -> Link:
         """Drop whole segments whose records all lie before `index`; returns the new start.
 
@@ -512,8 +539,10 @@ class LogStore(LogWriter):
         meta = max(borders)
         segments = list(self._view.segments)
         gone = [segment for segment in segments[:-1] if segment.last <= meta.index]
+        stale = {kept.index for kept in self._snapshots if kept.index < meta.index}
+        if self._start.index:
+            stale.add(self._start.index)  # that one may have rotted
         self._start = meta.link
-        stale = [kept for kept in self._snapshots if kept.index < meta.index]
         self._snapshots = [kept for kept in self._snapshots if kept.index >= meta.index]
         self._publish(segments[len(gone) :])
         # The oldest file, renamed, says what is void: that needs no space on a full disk, and from
@@ -523,7 +552,7 @@ class LogStore(LogWriter):
         self._final(f"renaming {oldest}", lambda: self._mark_void(oldest, marker))
         names = [file_name(segment.name, SEGMENT_SUFFIX) for segment in gone[1:]]
         names += [file_name(s.name, INDEX_SUFFIX) for s in gone if isinstance(s, SegmentIndex)]
-        self._unlink(names + [file_name(kept.index, SNAPSHOT_SUFFIX) for kept in stale])
+        self._unlink(names + [file_name(index, SNAPSHOT_SUFFIX) for index in sorted(stale)])
         self._unlink([marker])
         return self._start
 
@@ -568,22 +597,3 @@ class LogStore(LogWriter):
             ]
         )
         return meta
-
-
-def _recovered(
-    files: FileSystem, folder: str, identity: Identity, *, mends: bool
-) -> tuple[Found, Note | None]:
-    """Recover a folder, cutting its log before rot if it is to be mended."""
-    note = read_note(files, folder)
-    if note is not None and not mends:
-        message = f"this replica was cut and abstains: {note.why}"
-        raise RotFound(message, file=f"{folder}/{NOTE_NAME}", position=0)
-    for _ in range(_CUTS_MAX):
-        try:
-            return recover(files, folder, identity, mends=mends, abstains=note is not None), note
-        except RotFound as fault:
-            if not mends:
-                raise
-            cut(files, folder, fault)
-            note = read_note(files, folder)
-    raise RotFound("the log cannot be brought into order", file=folder, position=0)

@@ -64,6 +64,22 @@ class LogSettings:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counters of a store since it was opened."""
+
+    segments: int
+    """Segment files."""
+    bytes: int
+    """Their size."""
+    writes: int
+    """Appends and marks written."""
+    bytes_written: int
+    """Bytes of them."""
+    syncs: int
+    """Calls of fdatasync on segments."""
+
+
 class LogWriter:
     """The writing half of a `LogStore`."""
 
@@ -82,7 +98,6 @@ class LogWriter:
         """Bytes of the active segment that are durable."""
         self._is_dirty = False
         self._is_marked = False
-        self._must_roll = False
         self._writes = self._bytes_written = self._syncs = 0
         self.layout: tuple[SegmentInfo, ...] = ()
         """The segments without an index file, oldest first, the active one last. A new tuple
@@ -111,7 +126,7 @@ class LogWriter:
             self._check_follows(runs)
             if any(record.kind == Kind.MEMBERSHIP for record in records):
                 self._check_changes(runs, state.commit)
-            if self._must_roll or self._active.end >= self._settings.segment_bytes:
+            if self._active.end >= self._settings.segment_bytes:
                 self._roll(lowest)
         active = self._active
         position = active.end + MARK_BYTES
@@ -167,9 +182,15 @@ class LogWriter:
         self._is_marked = True
         return True
 
-    def roll_soon(self) -> None:
-        """Begin a new segment with the next append, so that this one is sealed; any thread."""
-        self._must_roll = True
+    def roll(self) -> None:
+        """Begin a new segment, so that the one before it can be sealed.
+
+        Raises:
+            DiskFull: nothing changed; try again later.
+            FsyncFailed, WriteFailed: final.
+        """
+        self._refuse_if_failed()
+        self._roll(self._view.last + 1)
 
     def link(self, index: int) -> Link:
         """What the successor of the record at `index` depends on; reads the disk if it must.
@@ -318,7 +339,6 @@ class LogWriter:
         segment = self._begin(self.link(first - 1), self._hard_state, active.sequence + 1)
         self._publish([*self._view.segments, segment])
         self._synced = segment.end
-        self._must_roll = False
 
     def _begin(
         self, previous: Link, state: HardState, sequence: int, *, snapshot: str | None = None

@@ -118,8 +118,8 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     steps: list[Step]
     """What to do, in order."""
     by_handle: bool = False
-    """True: somebody settles by handle what the consumer popped. These have numbers of their own,
-    so that the consumer may go on with its own ones."""
+    """True: messages that the consumer popped are settled by handle. Such settlements have numbers
+    of their own, so that the consumer may go on with its own ones."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):

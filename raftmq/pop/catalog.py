@@ -20,13 +20,13 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `PruneDeletions` | every data group has carried out the deletions up to there | how many |
 | `Attach` | a consumer group takes messages of a topic | number, the policy's version |
 | `Detach` | it takes no more of them | the number that it had |
+| `Once` | one of those from `CreateTopic` to `Detach`, once (`repeats`) | its result |
 | `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
 
 Invariants:
-- Every command may be repeated: the second time changes nothing, and it answers the same. So a
-  client whose answer was lost asks again. What takes something away names the one that its caller
-  saw, so a repeat does nothing to what has the name by then. (Those of older software name nothing:
-  a second one answers that there is none.)
+- Every command may be repeated: the second time changes nothing, and it answers the same. A change
+  has a number (`Once`), so a repeat does not undo what others did meanwhile; and what takes
+  something away names the one that its caller saw. (Those of older software have neither.)
 - Under one generation a node has one data folder, and generations only rise, also over a removal:
   number and generation together never mean two folders.
 - Under one replica generation a node has one log of a group (`replicas`).
@@ -36,6 +36,7 @@ Left out: moving a queue to another partition group.
 """
 
 import re
+from functools import partial
 from typing import Any, assert_never
 
 import cbor2
@@ -65,13 +66,11 @@ from .membership import (
     RenewMembers,
 )
 from .policy import Policy
+from .repeats import Repeats
 from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
 from .results import Changed, Refused, Result, UnsupportedVersion
 from .subscribers import Subscribe, Subscribers, Unsubscribe
 from .topics import AlterTopic, CreateTopic, DeleteTopic
-
-VERSION = 1
-"""The newest record version that this machine applies."""
 
 SYSTEM_GROUP = 0
 """The partition group that carries the catalog."""
@@ -82,10 +81,11 @@ QUEUES_MAX = 1 << QUEUE_BITS
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
 
-_STATE_VERSION = 6
-_STATE_VERSIONS = (1, 2, 3, 4, 5, _STATE_VERSION)
+_STATE_VERSION = 7
+_STATE_VERSIONS = (*range(1, 7), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
-third no members, the fourth no deletions, the fifth none that were carried out."""
+third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
+`Repeats`."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
 
 
@@ -196,6 +196,19 @@ class PutGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_group"):
     """The group and its members."""
 
 
+Change = CreateTopic | AlterTopic | DeleteTopic | Subscribe | Unsubscribe | ConsumerGroupCommand
+"""Commands of administrators and applications."""
+
+
+class Once(msgspec.Struct, frozen=True, array_like=True, tag="once"):
+    """A change with a number: a repeat of it changes nothing and is answered alike."""
+
+    request: int
+    """A random number of the caller's own, from 1 on."""
+    change: Change
+    """What to do."""
+
+
 Command = (
     Bootstrap
     | PutNode
@@ -204,30 +217,27 @@ Command = (
     | RemoveNode
     | PutGroup
     | RetireReplica
-    | CreateTopic
-    | AlterTopic
-    | DeleteTopic
-    | Subscribe
-    | Unsubscribe
-    | ConsumerGroupCommand
+    | Once
+    | Change
     | PruneDeletions
     | MemberCommand
 )
 
 
-def parse_command(values: list[Any]) -> Command:
-    """The command of a positional array, as it came over the wire.
+def parse_command(values: list[Any], request: int = 0) -> Command:
+    """The command of a positional array and the number of the request, as they came over the wire.
 
     Raises:
         msgspec.ValidationError: no command looks like this; the message says what is wrong.
     """
     command: Command = msgspec.convert(values, Command)
-    return command
+    return Once(request, command) if request and isinstance(command, Change) else command
 
 
 class Catalog:
     """The state of the system group after a prefix of its log."""
 
+    record_version = 1  # as in `PartitionMachine`
     state_version = _STATE_VERSION  # as in `PartitionMachine`
 
     def __init__(self) -> None:
@@ -255,6 +265,8 @@ class Catalog:
         """Members of consumer groups that share out a topic's queues."""
         self.deletions = Deletions()
         """Consumer groups that were deleted, and that data groups may still have to forget."""
+        self.repeats = Repeats()
+        """Changes that were carried out, with their answers."""
         self._names: dict[int, str] = {}
         self.topic_last = 0
         """The highest topic number given so far."""
@@ -278,10 +290,10 @@ class Catalog:
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`; one result for each command in it."""
         assert record.index == self.applied + 1, f"{record.index} after {self.applied}"
-        if record.version > VERSION:
+        if record.version > self.record_version:
             raise UnsupportedVersion(
                 f"record {record.index} has version {record.version}, this software knows up to "
-                f"{VERSION}: upgrade this node"
+                f"{self.record_version}: upgrade this node"
             )
         results: list[Result] = []
         if record.kind == Kind.COMMANDS:
@@ -316,6 +328,8 @@ class Catalog:
                 return self._put_group(group)
             case RetireReplica():
                 return retire(self, command)
+            case Once(request=request, change=change):
+                return self.repeats.once(request, partial(self._run_one, change, now))
             case CreateTopic():
                 return self._create_topic(command, now)
             case AlterTopic():
@@ -543,6 +557,7 @@ class Catalog:
             self.consumer_groups.dump(),
             self.memberships.dump(),
             self.deletions.dump(),
+            self.repeats.dump(),
         ]
         return cbor2.dumps(msgspec.to_builtins(state))
 
@@ -565,6 +580,7 @@ class Catalog:
             catalog.consumer_groups.load,
             catalog.memberships.load,
             catalog.deletions.load,
+            catalog.repeats.load,
         )
         for load, dumped in zip(loading, newer, strict=False):
             load(dumped)

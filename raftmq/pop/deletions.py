@@ -101,7 +101,7 @@ class Deletions:
 
     def since(self, name: str, index: int) -> int | None:
         """The index of the last deletion of a name if that came after another index, else 0; None:
-        it is not known any more."""
+        no longer known."""
         pending = self._of_name.get(name)
         last = self._done.get(name, 0) if pending is None else pending.index
         if last > index:

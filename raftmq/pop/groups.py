@@ -55,7 +55,7 @@ from .policy import INVISIBLE_MS_MAX, Mode, Order, Policy
 from .results import Changed, Refused, Result
 from .retries import Retries
 from .serial import SerialBacklog
-from .spans import Span, span
+from .spans import Span, span, told
 from .touches import TouchKind
 from .windows import Fill
 from .wishes import Wish, Wishes
@@ -231,6 +231,10 @@ class PopGroup:
         invisible_ms = invisible_ms if invisible_ms > 0 else self.policy.invisible_ms
         invisible_ms = min(max(invisible_ms, 1), INVISIBLE_MS_MAX)
         self._wishes.put(consumer, Wish(min(count, COUNT_MAX), invisible_ms, until, is_kept), now)
+
+    def may_ask(self, consumer: int, now: int) -> bool:
+        """Whether there is room for a wish of this consumer."""
+        return self._wishes.has_room(consumer, now)
 
     def wish_of(self, consumer: int) -> Wish | None:
         """What a consumer wants, if it wants anything; its time may be over."""
@@ -462,7 +466,7 @@ class PopGroup:
             totals.update(counts._asdict())
         return dict(totals)
 
-    def dump(self, now: int = 0) -> list[Any]:
+    def dump(self, now: int) -> list[Any]:
         """All of it as plain values, at the time of the last record."""
         return [
             [
@@ -534,7 +538,7 @@ class PopGroup:
                 self.backlogs[queue].leased -= after.size
                 self._not_begun(queue, after)
         self._reopen(queue)
-        return Changed(taken.size)
+        return Changed(told(messages, taken.bits << taken.base - messages.base))
 
     def _touch(
         self, kind: int, queue: int, messages: Piece, by: By = NOBODY, detail: int = 0

@@ -41,16 +41,15 @@ from .serving import Serving
 from .subscriptions import Resubscribe, Subscriptions
 from .transactions import Begin, End, Transactions, is_half
 
-VERSION = 1
-"""The newest record version that this machine applies."""
-
-_STATE_VERSION = 14
-_STATE_VERSIONS = (*range(1, 14), _STATE_VERSION)
+_STATE_VERSION = 16
+_STATE_VERSIONS = (*range(1, 16), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
 these, the seventh no claimed sessions; the eighth had wishes whose time was over, the ninth no
 deletions of consumer groups, the tenth no settlements by handle, the eleventh no count of the parts
-of deletions, the twelfth no requests of administration, the thirteenth none of cancellations."""
+of deletions, the twelfth no requests of administration, the thirteenth none of cancellations, the
+fourteenth no numbers of commits, the fifteenth no settlements that say which messages they
+settled."""
 _DELAYED = 1 << 62
 """In a producer's session: a batch went not to an offset, but to this plus its number."""
 _DIGEST = struct.Struct("<QIQ")
@@ -103,6 +102,8 @@ class Limits(msgspec.Struct, frozen=True):
 class PartitionMachine:
     """The state of one data group after a prefix of its log."""
 
+    record_version = 1
+    """Of the records that this software writes, and the newest that it applies."""
     state_version = _STATE_VERSION
     """Of what `snapshot` gives: machines of one version and one log give equal bytes."""
 
@@ -147,10 +148,10 @@ class PartitionMachine:
             One result for a batch, one for each command of a COMMANDS record, else none.
         """
         assert record.index == self.applied + 1, f"{record.index} after {self.applied}"
-        if record.version > VERSION:
+        if record.version > self.record_version:
             raise UnsupportedVersion(
                 f"record {record.index} has version {record.version}, this software knows up to "
-                f"{VERSION}: upgrade this node"
+                f"{self.record_version}: upgrade this node"
             )
         self.serving.begin(record.timestamp)
         self.offsets.pass_time(record.timestamp)

@@ -87,9 +87,9 @@ class JoinGroup(msgspec.Struct, frozen=True, array_like=True, tag="join"):
     """True: refused if the group was deleted; so a member that was expelled does not create the
     group again."""
     replaces: int | None = None
-    """The only member whose place it may take; 0: nobody's. So a join that arrives once more, after
+    """The only member whose place it may take; 0: none. So a join that arrives a second time, after
     its process has left, does not drive out the next process of the instance. None, which older
-    software wrote: whoever has the place."""
+    software wrote: any member that has the place."""
 
     @property
     def offsets_name(self) -> str:

@@ -1,8 +1,16 @@
 """How far consumer groups have read, and who may say so: a part of a data group's machine.
 
-A commit says for each queue where to go on. A plain one may set it anywhere. Where the queues of a
-consumer group are dealt out (`membership`), each commit names the *owner epoch* under which its
-sender owns the queue, and a new owner *claims* its epoch before it reads how far the old one came:
+A commit says for each queue where to go on. A plain one may set it anywhere. It names its *sender*,
+which numbers its commits, and the last number of each sender is remembered for each queue: a client
+that lost an answer sends the commit again, and others may have committed meanwhile.
+
+    commit 40, sender A, number 1    -> 40
+    commit 60, sender B, number 1    -> 60
+    commit 40, sender A, number 1    -> 60: a repeat changes nothing, and is answered as done
+
+Where the queues of a consumer group are dealt out (`membership`), each commit names the *owner
+epoch* under which its sender owns the queue, and a new owner *claims* its epoch before it reads how
+far the old one came:
 
     commit 40, epoch 7    -> 40
     claim, epoch 9        -> 40 is what the new owner reads
@@ -30,13 +38,16 @@ the deletion by then are another group's, and stay as they are.
 Invariants:
 - Under one epoch of a queue only one owner's commits count, in the order of their numbers.
 - An epoch never goes back while the group's offsets are kept.
+- A plain commit is carried out once, and not after a later one of its sender, as long as its sender
+  and queue are among the last `NUMBERS_MAX`. A deletion of the group changes nothing of that.
 - What is forgotten when depends on the log alone.
 - A deletion is carried out once: a later record that names it again changes nothing, and neither
   does a part that comes again.
 - A deletion takes nothing that was committed under a later epoch.
 
-Left out: a commit without an epoch that comes after the deletion. It names no owner, so it begins
-the group again; and it goes with the others if the deletion is carried out late.
+Left out: a commit without an epoch that comes for the first time after the deletion. It names no
+owner, so it begins the group again; and it goes with the others if the deletion is carried out
+late.
 """
 
 from collections.abc import Mapping
@@ -57,6 +68,9 @@ FENCE_MS = 24 * 3600 * 1000
 """Members of a deleted group are fenced for a day: no request is under way for longer."""
 FENCES_MAX = 65_536
 """Deleted groups whose members are fenced; those that were deleted first give way."""
+NUMBERS_MAX = 65_536
+"""Pairs of a sender and a queue whose last number is remembered: about 16 MB. Those that committed
+longest ago give way; many more commits than that do not pass while one is repeated."""
 _SPARE_TIMERS = 1024
 """Timers of groups that were deleted may be so many, and as many as those that count."""
 
@@ -73,11 +87,14 @@ class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
     epochs: list[int] = []
     """For each queue the epoch of its owner; none at all: a plain commit."""
     sequence: int = 0
-    """With epochs: the owner's number of this commit, growing."""
+    """The owner's or sender's number of this commit, growing."""
     kept_ms: int = 0
     """Forget the group's offsets here so long after its last commit; 0: keep them."""
     is_reset: bool = False
     """True for a plain commit by an operator: it counts whoever owns the queues."""
+    sender: int = 0
+    """Of a plain commit: a random number that names who numbers it. 0, as older software wrote: a
+    repeat is carried out again."""
 
 
 class ForgetOffsets(msgspec.Struct, frozen=True, array_like=True, tag="forget_offsets"):
@@ -122,6 +139,8 @@ class Offsets:
         self.parts = 0
         """Records that carried out a part of those behind it."""
         self._fences: dict[str, Fence] = {}
+        # (sender, queue) → the number of its last commit; who committed last is last.
+        self._numbers: dict[tuple[int, int], int] = {}
         self._count = 0
         # (due, group): a group with a lease has one that is due no later than its lease runs out.
         self._timers: list[tuple[int, str]] = []
@@ -129,6 +148,10 @@ class Offsets:
 
     def commit(self, command: CommitOffsets, ends: Mapping[int, int], now: int) -> Result:
         """Carry out a command; with epochs the value is a list of the queues that are fenced."""
+        overtaken = self._overtaken(command)
+        # Nothing may refuse the repeat of what was carried out.
+        if overtaken and overtaken.issuperset(command.queues):
+            return Changed()
         refusal = self._check(command, ends)
         if refusal is not None:
             return refusal
@@ -149,7 +172,7 @@ class Offsets:
                 if (epoch, number) < known:
                     continue
                 owned[queue] = (epoch, number)
-            if offset != CLAIM:
+            if offset != CLAIM and queue not in overtaken:
                 of_group[queue] = (offset, now)
         if of_group:
             self.committed[name] = of_group
@@ -160,7 +183,27 @@ class Offsets:
         is_fenced = bool(fenced) and len(fenced) == len(command.queues)
         if (of_group or owned) and not is_fenced:
             self._lease(command, now)
+        self._note_number(command, overtaken)
         return Changed(fenced) if command.epochs else Changed()
+
+    def _overtaken(self, command: CommitOffsets) -> set[int]:
+        """Queues for which a plain commit, or a later one of its sender, was carried out."""
+        if not command.sender or command.epochs:
+            return set()
+        known, sender, number = self._numbers, command.sender, command.sequence
+        return {each for each in command.queues if known.get((sender, each), number - 1) >= number}
+
+    def _note_number(self, command: CommitOffsets, overtaken: set[int]) -> None:
+        if not command.sender or command.epochs:
+            return
+        numbers = self._numbers
+        for queue in command.queues:
+            if queue not in overtaken:
+                key = (command.sender, queue)
+                numbers.pop(key, None)
+                numbers[key] = command.sequence
+        while len(numbers) > NUMBERS_MAX:
+            del numbers[next(iter(numbers))]
 
     def _check(self, command: CommitOffsets, ends: Mapping[int, int]) -> Refused | None:
         queues, name = command.queues, command.consumer_group
@@ -295,10 +338,11 @@ class Offsets:
         return _plain(self.committed)
 
     def dump_owned(self) -> list[Any]:
-        """Epochs, leases and what is known of deletions as plain values."""
+        """Epochs, leases, and what is known of deletions and senders as plain values."""
         leases = [[name, *lease] for name, lease in self.leases.items()]
         fences = [[name, each.deletion, each.until] for name, each in self._fences.items()]
-        return [_plain(self.epochs), leases, self.forgotten, fences, self.parts]
+        numbers = [[*key, number] for key, number in self._numbers.items()]
+        return [_plain(self.epochs), leases, self.forgotten, fences, self.parts, numbers]
 
     def load(self, committed: list[Any], owned: list[Any] | None) -> None:
         """Take the state that `dump` and, in newer snapshots, `dump_owned` gave."""
@@ -309,8 +353,10 @@ class Offsets:
         for name, (_, until) in self.leases.items():
             self._wake(name, until)
         if deleted:
-            self.forgotten, fences, *parts = deleted
-            self.parts = parts[0] if parts else 0
+            self.forgotten, fences, *newer = deleted
+            self.parts = newer[0] if newer else 0
+            numbers = newer[1] if len(newer) > 1 else []
+            self._numbers = {(sender, queue): number for sender, queue, number in numbers}
             self._fences = {name: Fence(deletion, until) for name, deletion, until in fences}
         tables = (self.committed, self.epochs)
         self._count = sum(len(each) for table in tables for each in table.values())

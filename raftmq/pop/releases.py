@@ -33,6 +33,9 @@ from .shelf import Rows
 
 BYTES_MAX = 1024 * 1024
 """Bodies of one release or copy, unless one message alone is larger."""
+DECODED_BYTES_MAX = 16 * 1024 * 1024
+"""Bodies of batches that are decoded for it, and of one batch more: a few small messages may stand
+in batches that are large once they are decompressed."""
 
 _POSITIONS = (1 << POSITION_BITS) - 1
 _ZSTD, _LZ4 = Flag.ZSTD.value, Flag.LZ4.value
@@ -82,7 +85,7 @@ def _join(rows: Rows, records: Mapping[int, Record], *, is_delayed: bool) -> Sea
     start = 0
     for index, group in groupby(rows.places, lambda place: place >> POSITION_BITS):
         record = records.get(index)
-        if record is None or columns.size > BYTES_MAX:
+        if record is None or columns.size > BYTES_MAX or columns.decoded > DECODED_BYTES_MAX:
             break
         positions = [place & _POSITIONS for place in group]
         dues = rows.dues[start : start + len(positions)]
@@ -97,6 +100,8 @@ class _Columns:
 
     def __init__(self) -> None:
         self.size = 0
+        self.decoded = 0
+        """Bytes of the bodies of all batches that were looked into."""
         self._batches: dict[int, tuple[Batch, list[dict[str, Any]] | None]] = {}
         self._bodies: list[bytes] = []
         self._keys: list[str | None] = []
@@ -111,6 +116,7 @@ class _Columns:
         known = self._batches.get(record.index)
         if known is None:
             batch = batch_of(record)
+            self.decoded += batch.head.body_bytes
             props = [batch.props(n) for n in range(len(batch))] if batch.columns else None
             known = self._batches[record.index] = batch, props
         return known
@@ -129,11 +135,7 @@ class _Columns:
         self._keys += _pick(batch.keys, positions)
         self._tags += map(batch.tag, positions)
         self._props += [None] * count if props is None else _pick(props, positions)
-        created = batch.created_ms
-        if created is None:
-            self._created += [batch.head.base_ms] * count
-        else:
-            self._created += _pick(created.tolist(), positions)
+        self._created += _created(batch, positions)
         self._dues += dues
         if batch.head.flags & _ZSTD:
             self._compression = Compression.ZSTD
@@ -169,6 +171,17 @@ class _Columns:
                 # Together they have too many property columns, say; each alone was in a batch.
                 assert len(self._bodies) > 1
                 self._keep(len(self._bodies) // 2)
+
+
+def _created(batch: Batch, positions: list[int]) -> list[int]:
+    try:
+        created = batch.created_ms
+    except CorruptRecord:
+        # Brokers once took times that no encoder takes. The messages are due all the same.
+        created = None
+    if created is None:
+        return [batch.head.base_ms] * len(positions)
+    return _pick(created.tolist(), positions)
 
 
 def _pick(column: Sequence[Any], positions: list[int]) -> list[Any]:

@@ -52,9 +52,11 @@ from .claims import Claims
 from .groups import HANDED_MAX, PopGroup
 from .leases import SLOT_BITS, Handed
 from .policy import INVISIBLE_MS_MAX
+from .repeats import Repeats
 from .results import Changed, Refused, Result
 from .spans import Span, span
 from .subscriptions import Subscriptions
+from .wishes import RUNNING_MAX
 
 QUEUE_BITS = 16
 """A queue's number is `topic id << QUEUE_BITS | n`."""
@@ -64,8 +66,6 @@ RESULTS_MAX = 1_000_000
 """Results of settlements that are remembered, over all consumers: 8 MB and more."""
 LEASES_MAX = 4 * HANDED_MAX
 """Leases that one record opens, over all groups: those without get theirs with the next record."""
-DONE_MAX = 4096
-"""Requests of administration whose result is remembered: far more than wait for an answer."""
 IDLE_MS_MAX = 24 * 3600 * 1000
 """A consumer that was not heard of for so long is forgotten."""
 ASKED_MAX = 100_000
@@ -139,18 +139,23 @@ class _Settling(NamedTuple):
     consumer: int
     """The consumer that popped the messages."""
     by_handle: bool
-    """True: somebody who has their handles."""
+    """True: a process that has their handles."""
 
 
 class _Consumer:
-    """What is remembered of one who settles."""
+    """The last settlement of a consumer, or by handle."""
 
     __slots__ = ("results", "sequence", "timestamp")
 
-    def __init__(self, sequence: int, results: list[int], timestamp: int) -> None:
+    def __init__(self, sequence: int, results: list[int | bytes], timestamp: int) -> None:
         self.sequence = sequence
         self.results = results
         self.timestamp = timestamp
+
+    @property
+    def weight(self) -> int:
+        """Its results, as they count against `RESULTS_MAX`."""
+        return sum(1 if isinstance(each, int) else 1 + len(each) // 8 for each in self.results)
 
 
 class Serving:
@@ -176,8 +181,7 @@ class Serving:
         self._consumers: dict[_Settling, _Consumer] = {}
         # The results of all of them.
         self._results = 0
-        # Requests of administration that were carried out → their results, the latest last.
-        self._done: dict[int, int | None] = {}
+        self._repeats = Repeats()
         self._timers: list[tuple[int, int]] = []
         # Number → which of its timers counts; others in the heap are void.
         self._timer: dict[int, int] = {}
@@ -306,9 +310,9 @@ class Serving:
             case Lose():
                 return self._lose(call, ends)
             case ChangeDead():
-                return self._once(call.request, partial(self._change_dead, call))
+                return self._repeats.once(call.request, partial(self._change_dead, call))
             case ResetGroup():
-                return self._once(call.request, partial(self._reset, call, ends))
+                return self._repeats.once(call.request, partial(self._reset, call, ends))
             case Claim():
                 return self._claim(call, now)
             case _:
@@ -402,6 +406,12 @@ class Serving:
             return Refused(Reason.BAD_ARGUMENT, f"a lease runs for at most {INVISIBLE_MS_MAX} ms")
         group = attached.group
         invisible_ms = call.invisible_ms or group.policy.invisible_ms
+        if call.count and not group.may_ask(call.consumer, now):
+            message = (
+                f"{RUNNING_MAX} consumers of group {attached.name!r} wait for messages already: "
+                "let fewer consumers take more messages each"
+            )
+            return Refused(Reason.TOO_LARGE, message)
         if call.count:
             until = now + max(call.wait_ms, 1)
             group.ask(
@@ -425,8 +435,9 @@ class Serving:
         consumer = self._consumers.pop(key, None)
         if consumer is None or call.sequence > consumer.sequence:
             results = [_step(attached.group, call.consumer, step, now) for step in call.steps]
-            self._results += len(results) - (0 if consumer is None else len(consumer.results))
+            self._results -= 0 if consumer is None else consumer.weight
             consumer = _Consumer(call.sequence, results, now)
+            self._results += consumer.weight
             self._touched.add(call.number)
         self._consumers[key] = consumer
         self._forget_consumers(now)
@@ -445,7 +456,7 @@ class Serving:
             self._forget_consumer(key)
 
     def _forget_consumer(self, key: _Settling) -> None:
-        self._results -= len(self._consumers.pop(key).results)
+        self._results -= self._consumers.pop(key).weight
 
     def _lose(self, call: Lose, ends: Mapping[int, int]) -> Result:
         for queue, earliest in zip(call.queues, call.earliest, strict=False):
@@ -456,17 +467,6 @@ class Serving:
                 group.trim(queue, earliest)
                 self._touched.add(number)
         return Changed()
-
-    def _once(self, request: int, change: Callable[[], Result]) -> Result:
-        """Do what somebody asks for; if that is done already the result is as it was."""
-        if request in self._done:
-            return Changed(self._done[request])
-        result = change()
-        if request and isinstance(result, Changed):
-            self._done[request] = result.value
-            if len(self._done) > DONE_MAX:
-                del self._done[next(iter(self._done))]
-        return result
 
     def _change_dead(self, call: ChangeDead) -> Result:
         attached = self.attached.get(call.number)
@@ -508,7 +508,7 @@ class Serving:
 
     # As plain values
 
-    def dump(self, now: int = 0) -> list[Any]:
+    def dump(self, now: int) -> list[Any]:
         """The whole state after a record of this time, alike on every replica."""
         assert not self._touched
         return [
@@ -522,23 +522,23 @@ class Serving:
                 for key, x in self._consumers.items()
             ],
             self.claims.dump(),
-            list(self._done.items()),
+            self._repeats.dump(),
         ]
 
     def load(self, state: list[Any]) -> None:
         """Take the state that `dump` gave."""
         attached, earliest, consumers, claims, *done = state
-        self._done = dict(*done)
+        self._repeats.load(done[0] if done else [])
         self.claims.load(claims)
         for number, topic, name, version, dumped in attached:
             group = PopGroup.load(dumped)
             self._attach(number, Attached(topic, name, version, group))
             self._note_timer(number, group.next_timer)
         self.earliest = dict(earliest)
-        for number, consumer, sequence, results, timestamp, *by_handle in consumers:
-            key = _Settling(number, consumer, by_handle == [True])
-            self._consumers[key] = _Consumer(sequence, results, timestamp)
-            self._results += len(results)
+        for number, who, sequence, results, timestamp, *by_handle in consumers:
+            key = _Settling(number, who, by_handle == [True])
+            consumer = self._consumers[key] = _Consumer(sequence, results, timestamp)
+            self._results += consumer.weight
 
 
 def _tokens(index: int) -> Callable[[], int]:
@@ -554,8 +554,8 @@ def _tokens(index: int) -> Callable[[], int]:
     return following
 
 
-def _step(group: PopGroup, consumer: int, step: Step, now: int) -> int:
-    """Carry out one step of a settlement."""
+def _step(group: PopGroup, consumer: int, step: Step, now: int) -> int | bytes:
+    """Carry out one step of a settlement: how many messages, or which (see `spans.told`)."""
     if step.deed == Deed.EXTEND:
         if not 0 < step.delay_ms <= INVISIBLE_MS_MAX:
             return OVER_LIMIT

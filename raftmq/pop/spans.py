@@ -80,6 +80,18 @@ def shifted(bits: int, by: int) -> int:
     return bits << by if by >= 0 else bits >> -by
 
 
+def told(named: Span, taken: int) -> int | bytes:
+    """How many messages were taken of those that are named, or which if some were not there: bits
+    that count from the first named one.
+
+    >>> told(Span(100, 0b1011), 0b1011), told(Span(100, 0b1011), 0b1001)
+    (3, b'\\t')
+    """
+    if taken == named.bits:
+        return taken.bit_count()
+    return taken.to_bytes((taken.bit_length() + 7) // 8, "little")
+
+
 def width_of(bits: int, count: int) -> int:
     """How many of the lowest bits hold `count` ones, which there are."""
     low, high = count, bits.bit_length()

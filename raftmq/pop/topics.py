@@ -1,4 +1,4 @@
-"""What the catalog is told about topics."""
+"""The catalog's commands about topics."""
 
 import msgspec
 
@@ -28,7 +28,7 @@ class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="alter_topic"
 
 
 class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topic"):
-    """Delete a topic. Its messages go with the log's retention; nobody can reach them any more."""
+    """Delete a topic. Its messages can no longer be reached, and go with the log's retention."""
 
     name: str
     """The topic."""

@@ -8,6 +8,7 @@ Invariants:
 - A consumer has one wish at the most; a new one keeps the place of the one before, if that runs.
 - A wish whose time is over is the same as none: no place, answer or snapshot depends on whether it
   is still in memory. Replicas forget them at different moments, as their timers differ.
+- At most `RUNNING_MAX` wishes run; what is over that is refused, not put.
 - Wishes whose time is over are forgotten before they are more than half of all.
 
 Sources: RabbitMQ's rabbit_fifo (a queue of consumers that have credit).
@@ -17,6 +18,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+RUNNING_MAX = 10_000
+"""Consumers of one group whose wishes run in one partition group: each is in every snapshot."""
 _SWEEP_MIN = 64
 """Fewer wishes are not looked through."""
 
@@ -43,6 +46,13 @@ class Wishes:
 
     def __len__(self) -> int:
         return len(self._wishes)
+
+    def has_room(self, consumer: int, now: int) -> bool:
+        """Whether a wish of this consumer may run: it has one that does, or there are few."""
+        if len(self._wishes) >= RUNNING_MAX:
+            # Replicas forget at different moments, so only what runs may be counted.
+            self._forget_ended(now)
+        return len(self._wishes) < RUNNING_MAX or consumer in self._wishes
 
     def put(self, consumer: int, wish: Wish, now: int) -> None:
         """A consumer's wish, in place of the one before; at the end if that one's time is over."""
@@ -89,9 +99,12 @@ class Wishes:
         """Forget wishes whose time is over, if they may be many."""
         if len(self._wishes) < self._sweep_at:
             return
+        self._forget_ended(now)
+        self._sweep_at = max(2 * len(self._wishes), _SWEEP_MIN)
+
+    def _forget_ended(self, now: int) -> None:
         for consumer in [each for each, wish in self._wishes.items() if wish.until <= now]:
             del self._wishes[consumer]
-        self._sweep_at = max(2 * len(self._wishes), _SWEEP_MIN)
 
     def dump(self, now: int) -> list[Any]:
         """The wishes that run at this time, as plain values; the zero stands for nothing."""

@@ -38,18 +38,23 @@ class CommitOffsets(_Wire, frozen=True):
     offsets: list[QueueOffset]
     """For each queue the offset of the next message to read."""
     sequence: int = 0
-    """With epochs: the owner's number of this commit; one that was overtaken has no effect."""
+    """The owner's or sender's number of this commit, growing; one that was overtaken has no
+    effect."""
     kept_ms: int = 0
-    """Forget the group's offsets here so long after its last commit; 0: keep them."""
+    """Forget the group's offsets here this long after its last commit; 0: keep them."""
     is_reset: bool = False
     """True from an operator: it counts although the queues have owners."""
+    sender: int = 0
+    """Without epochs: the sender's random number, below 2^63, the same for all its commits. A
+    repeat of a commit changes nothing and gets the same answer, as long as sender and queue are
+    among the last 65,536 of the partition group. 0: it has an effect each time it arrives."""
 
 
 class OffsetsCommitted(_Wire, frozen=True):
     """The offsets are on the disks of a majority."""
 
     fenced: list[int] = msgspec.field(default_factory=list)
-    """Queues of which nothing was committed, as somebody has claimed a higher epoch."""
+    """Queues of which nothing was committed, as a higher epoch was claimed."""
 
 
 class Heartbeat(_Wire, frozen=True):
@@ -64,7 +69,7 @@ class Heartbeat(_Wire, frozen=True):
 
 
 class Assigned(_Wire, frozen=True):
-    """What a member has. A member that is none (any more) is refused with `fenced`."""
+    """The queues of a member. A process that is no member (any longer) is refused: `fenced`."""
 
     version: int
     """It grows with each change; an answer with a lower one than known is old."""

@@ -63,7 +63,7 @@ class ConsumerGroupView(_Wire, frozen=True):
     schedule_ms: list[int]
     """How long a message waits after its first failure, the second, …; the last one repeats."""
     attempts_max: int
-    """A message that fails for so many times is a dead letter."""
+    """A message that failed this many times is a dead letter."""
     invisible_ms: int
     """How long messages are a consumer's alone if it does not say."""
     order: str

@@ -69,8 +69,8 @@ class FrameKind(IntEnum):
     TRANSFER = 11
     MEMBER = 12
     FORGET = 13
-    """With the correlation of a FETCH that nobody waits for any more: it is answered at once, with
-    what is there, mostly nothing. Without effect if it was answered."""
+    """With the correlation of an open FETCH: the node answers that FETCH at once, usually with no
+    batches. Without effect if the FETCH was answered before."""
     SUBSCRIBED = 14
     POP = 15
     SETTLE = 16
@@ -353,7 +353,7 @@ class FindKey(_Wire, frozen=True):
     since: int
     """Only messages stamped at or after this time, in milliseconds since 1970."""
     limit: int
-    """At most so many batches."""
+    """At most this many batches."""
 
 
 class FoundBatch(_Wire, frozen=True):
@@ -418,6 +418,10 @@ class Admin(_Wire, frozen=True):
 
     command: list[Any]
     """One command of `raftmq.pop.catalog`, as its positional array."""
+    request: int = 0
+    """Random, the same when it is asked again: topics, consumer groups, attachments and filters are
+    changed once by it, and a repeat gets the first answer, as long as it is among the last 4,096.
+    0: they may be changed twice."""
 
 
 class AdminDone(_Wire, frozen=True):
@@ -511,7 +515,7 @@ class ProbeReply(_Wire, frozen=True):
     known_incarnation: str
     """The incarnation under which the asking node was known; empty: never seen."""
     is_latest: bool = False
-    """True if nobody can know more at this moment: the peer leads the system group."""
+    """True if no node can know more at this moment: the peer leads the system group."""
     may_lead: bool = False
     """True if the peer would become a leader now: it is not stopping, and its disk has room."""
     generation: int = 0

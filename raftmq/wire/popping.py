@@ -46,7 +46,7 @@ class Pop(_Wire, frozen=True):
     consumer: int
     """Who asks: random, 1 to 2^63 - 1."""
     count: int
-    """At most so many messages. 0: only make the attachment known here."""
+    """At most this many messages. 0: only make the attachment known here."""
     wait_ms: int
     """How long to wait when there are none; 0 answers at once."""
     invisible_ms: int
@@ -159,7 +159,7 @@ class Settle(_Wire, frozen=True):
 
 
 FENCED = -1
-"""In `Settled.results`: the lease is not this consumer's any more; nothing was done."""
+"""In `Settled.results`: the lease is no longer this consumer's; nothing was done."""
 OVER_LIMIT = -2
 """In `Settled.results`: a number is out of its range; nothing was done."""
 
@@ -170,6 +170,21 @@ class Settled(_Wire, frozen=True):
     results: list[int]
     """For each item: how many messages were settled, for `EXTEND` how many milliseconds the lease
     runs from now on; or `FENCED` or `OVER_LIMIT`."""
+    bits: list[bytes] = msgspec.field(default_factory=list)
+    """For each item of which some messages were not in hand: which were settled, from the first one
+    that it names on, as in `Lease`; empty for the others, and if there is no such item."""
+
+    @classmethod
+    def of(cls, results: list[int | bytes]) -> "Settled":
+        """The answer, of what the machine says of each item: see `pop.spans.told`."""
+        if all(isinstance(each, int) for each in results):
+            return cls([each for each in results if isinstance(each, int)])
+        bits = [b"" if isinstance(each, int) else each for each in results]
+        counts = [
+            each if isinstance(each, int) else int.from_bytes(each, "little").bit_count()
+            for each in results
+        ]
+        return cls(counts, bits)
 
 
 class Leave(_Wire, frozen=True):
@@ -248,7 +263,7 @@ class FindDead(_Wire, frozen=True):
     after: int = 0
     """For the next page: the letter of the last entry of the one before."""
     limit: int = 1000
-    """At most so many."""
+    """At most this many."""
 
 
 class DeadView(_Wire, frozen=True):
@@ -308,8 +323,8 @@ class DeadChanged(_Wire, frozen=True):
 
 
 class ResetGroup(_Wire, frozen=True):
-    """Let a consumer group go on elsewhere. What it has in hand of these queues is nobody's any
-    more, and its dead letters from there on come again as messages; those before stay."""
+    """Let a consumer group go on from other offsets. Its leases in these queues are fenced, and its
+    dead letters from there on come again as messages; those before stay."""
 
     partition_group: int
     """The partition group."""
@@ -339,13 +354,13 @@ class Claim(_Wire, frozen=True):
     claimant: int
     """Who does it: random, the same when it asks again."""
     ttl_ms: int
-    """For how long nobody else may; 0: the claim is given up."""
+    """For how long no other claim succeeds; 0: the claim is given up."""
 
 
 class Claimed(_Wire, frozen=True):
     """It is on the disks of a majority."""
 
     is_ours: bool
-    """True: nobody else has claimed it; when it is given up: it was ours."""
+    """True: no other claim runs; when it is given up: it was ours."""
     remaining_ms: int
     """How long the claim runs, whoever has it."""

@@ -60,8 +60,7 @@ class RaftHeader(msgspec.Struct, frozen=True, array_like=True):
     term: int
     """The sender's term."""
     log_term: int = 0
-    """Term of the record at `index`, or of that at `hint` in a rejected append, or of that at
-    `commit` in a rejected vote."""
+    """Term of the record at `index`, or of that at `hint` in a rejected append."""
     index: int = 0
     """See the table of `Message`."""
     commit: int = 0
@@ -74,6 +73,8 @@ class RaftHeader(msgspec.Struct, frozen=True, array_like=True):
     """Of reads and transfers."""
     snapshot: SnapshotHeader | None = None
     """Only in SNAPSHOT."""
+    commit_term: int = 0
+    """In votes and what answers them: term of the record at `commit`."""
 
 
 def encode(group: int, message: Message) -> list[bytes]:
@@ -91,6 +92,7 @@ def encode(group: int, message: Message) -> list[bytes]:
         message.hint,
         message.context,
         None if message.snapshot is None else _snapshot_header(message.snapshot),
+        message.commit_term,
     )
     body = [record.encoded for record in message.entries]
     return encode_frame(FrameKind.RAFT, 0, pack(header), body)
@@ -123,6 +125,7 @@ def decode(frame: Frame) -> tuple[int, Message]:
         hint=header.hint,
         context=header.context,
         snapshot=None if snapshot is None else _snapshot(snapshot),
+        commit_term=header.commit_term,
     )
     return header.group, message
 

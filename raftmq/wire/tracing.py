@@ -53,7 +53,7 @@ class TouchView(_Wire, frozen=True):
     attempt: int
     """How often the message was handed out by then."""
     consumer: int
-    """Who did it or whose it is; 0: nobody."""
+    """The consumer that did it or has the message; 0: none."""
     token: int
     """The lease; 0: none."""
     detail: int
@@ -98,9 +98,9 @@ class FoundEvents(_Wire, frozen=True):
     bits: int
     """Bytes of their bits."""
     next: int
-    """The record to go on with: all rows of those before it are told."""
+    """The record to go on with: the page has all rows of those before it."""
     skip: int
-    """So many rows of `next` are told, too."""
+    """The page has this many rows of `next`, too."""
     first: int
     """The first record that the log still has."""
     end: int

@@ -10,7 +10,7 @@ The messages of a transaction are sent with PRODUCE: its number is their produce
 delivery time 2^62 - 1. Each of these requests may be repeated.
 
 A transaction with inputs is a *hand-off*: its commit acknowledges messages that consumers have in
-hand, or is a rollback if one is not there any more. It has no producer group, and is rolled back by
+hand, or is a rollback if one is no longer there. It has no producer group, and is rolled back by
 itself when a lease of its inputs ends.
 """
 
@@ -70,7 +70,7 @@ class TransactionEnded(_Wire, frozen=True):
     is_first: bool
     """True if this request decided."""
     is_fenced: bool = False
-    """True if it was rolled back because an input was not in hand any more."""
+    """True if it was rolled back because an input was no longer in hand."""
 
 
 class FindTransactions(_Wire, frozen=True):
@@ -81,7 +81,7 @@ class FindTransactions(_Wire, frozen=True):
     producer_group: str = ""
     """Only those of this producer group; empty: all."""
     age_ms_min: int = 0
-    """Only those that are open for so long, by the leader's clock."""
+    """Only those that are open for at least this long, by the leader's clock."""
     after: int = 0
     """For the next page: the transaction of the last entry of the one before."""
 

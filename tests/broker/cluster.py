@@ -11,7 +11,7 @@ import trio
 from raftmq.batch import Batch, encode
 from raftmq.chaos import sim
 from raftmq.chaos.world import Machine, MemoryFiles, Process
-from raftmq.chaos.world.network import WINDOW_BYTES
+from raftmq.chaos.world.pipe import WINDOW_BYTES
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetching import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import Frame, FrameParser, encode_frame

@@ -1,14 +1,18 @@
 """Whole brokers in a made-up world: found, elect, produce, fetch, fail over, restart."""
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import pytest
 import trio
 
 from raftmq.batch import encode
+from raftmq.broker.key_search import KEY_CHUNK, KeySearch
 from raftmq.broker.settings import Log
 from raftmq.broker.tickets import Callback
-from raftmq.log.record import Kind
+from raftmq.broker.world import Worker
+from raftmq.log.record import Kind, Record
+from raftmq.log.store import LogStore
 from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.codec import pack
 from raftmq.wire.fetching import Fetch, FetchFrom
@@ -262,7 +266,22 @@ def test_messages_are_found_by_key_across_segments() -> None:
     assert in_cluster(scenario) == [47, 27, 7]
 
 
-def test_search_for_a_key_sees_one_topic_and_stops_at_its_limit() -> None:
+def test_search_for_a_key_sees_one_topic_and_stops_at_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Records that each job of the reading thread looks into: others wait for their turn.
+    looks: list[int] = []
+    begin, read_at = KeySearch.__init__, LogStore.read_at
+
+    def begun(self: KeySearch, service: Any, reader: Worker, **settings: Any) -> None:
+        begin(self, service, cast("Worker", CountedJobs(reader, looks)), **settings)
+
+    def read(self: LogStore, indexes: Iterable[int], bytes_max: int) -> list[Record]:
+        looks[-1] += 1
+        return read_at(self, indexes, bytes_max)
+
+    monkeypatch.setattr(KeySearch, "__init__", begun)
+
     async def scenario(cluster: Cluster) -> list[int]:
         await cluster.found("t", 1)
         async with cluster.client(cluster.leader(0)) as client:
@@ -280,11 +299,29 @@ def test_search_for_a_key_sees_one_topic_and_stops_at_its_limit() -> None:
                 await client.produce(QUEUE, [b"mine"], n, keys=["wanted"])
             for n in range(200):
                 await client.produce(other, [b"not mine"], n, keys=["wanted"])
+            monkeypatch.setattr(LogStore, "read_at", read)
             request = FindKey(group, 1, b"wanted", 0, 3)
             found = await client.ask(FrameKind.KEY, request, FoundKey)
         return [batch.base_offset for batch in found.batches]
 
     assert in_cluster(scenario) == [4, 3, 2]
+    assert sum(looks) >= 203
+    assert max(looks) <= KEY_CHUNK
+
+
+class CountedJobs:
+    """A worker whose jobs are noted as they begin."""
+
+    def __init__(self, worker: Worker, begun: list[int]) -> None:
+        self._worker = worker
+        self._begun = begun
+
+    def submit(self, job: Callable[[], Any], done: Callable[..., None]) -> None:
+        def noted() -> Any:
+            self._begun.append(0)
+            return job()
+
+        self._worker.submit(noted, done)
 
 
 def test_log_rolls_restarts_and_serves_what_is_in_sealed_segments() -> None:

@@ -166,6 +166,42 @@ def test_large_frames_that_come_slowly_one_behind_the_other_are_all_read() -> No
     assert handler.handled == 3
 
 
+class MostHeld(Load):
+    """Remembers the most that was held."""
+
+    most = 0
+
+    def add(self, size: int) -> None:
+        """As the load, and remember."""
+        super().add(size)
+        self.most = max(self.most, self.request_bytes)
+
+
+def test_many_unfinished_frames_hold_little_beyond_the_limit_and_small_requests_pass() -> None:
+    """Each new connection had a share of its own, so that all held the limit many times over."""
+    handler, limits = Refusing(), Limits()
+    load = MostHeld(bytes_max=4 * MIB, places=256)
+    piece, strangers = 16 * 1024, 50
+    requests = [b"".join(encode_frame(FrameKind.STATUS, n, b"")) for n in (1, 2)]
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for data in (*[HELLO + unfinished(2 * MIB)] * strangers, HELLO + b"".join(requests)):
+                here, there = trio.testing.memory_stream_pair()
+                nursery.start_soon(Connection(there, handler, limits, load).serve)
+                for at in range(0, len(data), piece):
+                    await here.send_all(data[at : at + piece])
+                    await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert handler.handled == 2
+    # The limit, the finisher's frame, and of each other one a share and a read.
+    share = load.bytes_max // load.places
+    assert load.bytes_max <= load.most
+    assert load.most <= load.bytes_max + 2 * MIB + strangers * (share + piece)
+
+
 class connections:  # used as a function
     """Several connections to node 1."""
 

@@ -44,6 +44,19 @@ def counts(backlogs: list[Backlog]) -> dict[str, int]:
     return {name: sum(getattr(each, name) for each in backlogs) for name in fields}
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_consumer_that_ended_has_leased_what_it_was_given_and_no_more(seed: int) -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await mq.admin.create_consumer_group("g")
+        await send(mq, 20)
+        await popping(mq, 10)
+        # A wish that still stood got the messages that were given back, and its consumer was gone.
+        assert counts(await mq.admin.backlogs(group="g"))["leased"] == 10
+        return len(await popping(mq, 10))
+
+    assert with_client(job, queues=4, seed=seed) == 10
+
+
 def test_backlog_says_what_became_of_each_message() -> None:
     async def job(_: Cluster, mq: Client) -> Any:
         await mq.admin.create_consumer_group("g", schedule=[60])

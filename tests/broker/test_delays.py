@@ -14,6 +14,7 @@ from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.messages import FrameKind
 from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import QUEUE, bodies, in_cluster, with_client
+from tests.broker.test_members import DATA_GROUPS
 
 
 async def take(c: Consumer, count: int) -> list[tuple[bytes, int]]:
@@ -42,7 +43,7 @@ def test_delayed_message_comes_when_it_is_due_and_not_before() -> None:
             late = await p.send(b"late", key="k", tag="t", props={"n": 1}, delay=30)
             assert (late.offset, late.queue) == (None, 0)
             await p.send(b"soon", delay=timedelta(seconds=10))
-            await p.send(b"now", delay=-5)
+            await p.send(b"now", delay=datetime(1970, 1, 1, tzinfo=UTC))
             now = datetime.fromtimestamp(late.timestamp / 1000, UTC)
             await p.send(b"at", delay=now + timedelta(seconds=20))
             got = await take(c, 4)
@@ -257,5 +258,49 @@ def test_producer_of_the_brokers_own_is_refused_from_outside() -> None:
             with pytest.raises(Refused) as refused:
                 await client.request(FrameKind.PRODUCE, b"", [batch])
             assert refused.value.reply.code == Reason.BAD_ARGUMENT.value
+
+    in_cluster(scenario)
+
+
+async def lead(cluster: Cluster, group: int, node: int) -> None:
+    """Have a node lead a group, and wait until it has committed something."""
+    while cluster.leader(group) != node or not cluster.nodes[node].groups[group].is_current:
+        leader = cluster.nodes.get(cluster.leader(group))
+        if leader is not None:
+            leader.groups[group].transfer(cluster.nodes[node].groups[group].raft.id)
+        await trio.sleep(0.1)
+
+
+def test_replica_that_left_and_came_back_releases_what_falls_due() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        due = cluster.nodes[1].now_ms() + 120_000
+        batch = encode([b"later"], deliver_at_ms=[due])
+        for queue in range(QUEUE, QUEUE + 3):
+            async with cluster.client(cluster.leader_of(queue)) as client:
+                data = [batch.to_bytes(queue=queue, producer=5)]
+                await client.request(FrameKind.PRODUCE, b"", data)
+        # Each replica that ever led has looked when the message is due.
+        for group in DATA_GROUPS:
+            for node in (1, 2, 3):
+                await lead(cluster, group, node)
+        await cluster.change("add", 4, host="node4", port=7400)
+        await cluster.start(4)
+        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        placed = cluster.nodes[1].catalog.groups
+        old, group = next(
+            (n, g) for g in DATA_GROUPS for n in (1, 2, 3) if n not in placed[g].members
+        )
+        await cluster.wait_until(lambda: group not in cluster.nodes[old].groups)
+        await cluster.change("remove", 4)
+        await cluster.wait_until(lambda: old in cluster.members(group))
+        await cluster.wait_until(lambda: group in cluster.nodes[old].groups)
+        await lead(cluster, group, old)
+        cluster.kill(next(node for node in (1, 2) if node != old))
+        queue = next(
+            q for q in range(QUEUE, QUEUE + 3) if cluster.nodes[old].catalog.group_of(q) == group
+        )
+        await trio.sleep((due - cluster.nodes[old].now_ms()) / 1000 + 5)
+        assert await bodies(cluster, queue) == [b"later"]
 
     in_cluster(scenario)

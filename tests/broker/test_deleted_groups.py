@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 
-from raftmq.broker import forgetting
+from raftmq.broker import duties, forgetting
 from raftmq.client import Client
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
@@ -171,6 +171,30 @@ def test_name_of_a_group_that_shared_out_queues_is_free_for_plain_commits() -> N
         await mqs[2].admin.delete_consumer_group("g")
         await cluster.wait_until(lambda: "g" not in kept(cluster))
         await read_all(mqs[2], "g", 60)
+
+    with_clients(job)
+
+
+@pytest.mark.parametrize("is_broadcast", [False, True])
+def test_group_of_a_deleted_name_begins_anew_though_the_deletion_is_not_carried_out(
+    *, is_broadcast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No leader carries the deletion out by itself, as one that is slow to hear of it.
+    monkeypatch.setattr(duties, "next_part", lambda *_: None)
+
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[3], 60)
+
+        async def read() -> list[int]:
+            opening = opened_instance(mqs[0], "a", start="earliest") if is_broadcast else None
+            async with opening or opened(mqs[0]) as each:
+                found = sorted(await take(each))
+                await each.commit()
+                return found
+
+        assert await read() == list(range(60))
+        await delete_in_catalog(mqs[2], "g")
+        assert await read() == list(range(60))
 
     with_clients(job)
 

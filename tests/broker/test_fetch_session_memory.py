@@ -107,8 +107,11 @@ def test_fetch_that_is_kept_in_no_session_counts_with_what_its_queues_take() -> 
     in_cluster(scenario)
 
 
+@pytest.mark.parametrize("sessions", [1, 10])
 @pytest.mark.parametrize("consumer_group", ["", "g"])
-def test_queue_of_a_session_takes_no_more_than_it_is_counted_with(consumer_group: str) -> None:
+def test_queue_of_a_session_takes_no_more_than_it_is_counted_with(
+    consumer_group: str, sessions: int
+) -> None:
     async def scenario(cluster: Cluster) -> float:
         await cluster.found("t", 1500)
         queues = led_by(cluster, 1, 1500)
@@ -124,12 +127,14 @@ def test_queue_of_a_session_takes_no_more_than_it_is_counted_with(consumer_group
             gc.collect()
             tracemalloc.start(1)
             before, _ = tracemalloc.get_traced_memory()
-            await client.request(FrameKind.FETCH, asked)
+            for _ in range(sessions):
+                await client.request(FrameKind.FETCH, asked)
             gc.collect()
             taken = tracemalloc.get_traced_memory()[0] - before
             tracemalloc.stop()
-            assert fetches_of(cluster, 1).sessions.queues == len(queues)
-        return taken / len(queues)
+            assert fetches_of(cluster, 1).sessions.queues == sessions * len(queues)
+        return taken / sessions / len(queues)
 
     taken = in_cluster(scenario)
+    print(f"{sessions} sessions, filter {consumer_group or 'none'}: {taken:.0f} bytes a queue")
     assert 100 < taken <= QUEUE_BYTES

@@ -1,5 +1,5 @@
-"""Administrative calls whose answer is late, so that the client sends them again: each takes effect
-once, whatever others have done meanwhile."""
+"""Calls whose answer is late, so that the client sends them again: each takes effect once, whatever
+others have done meanwhile."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,9 @@ import pytest
 import trio
 
 from raftmq.client import Client
-from raftmq.client.consumer import Start
+from raftmq.client.consumer import Consumer
+from raftmq.client.starting import Start
+from raftmq.errors import Rejected
 from tests.broker.cluster import Cluster
 from tests.broker.test_assignment import with_clients
 
@@ -56,6 +58,74 @@ async def take(mq: Client, count: int = 10) -> list[bytes]:
         if messages:
             assert (await messages.ack()).is_complete
         return list(messages.bodies)
+
+
+def test_creation_of_a_topic_does_not_bring_it_back() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        app, operator = mqs[:2]
+
+        async def create() -> None:
+            # The topic was there, and is gone.
+            with pytest.raises(Rejected, match="there is no topic 't'"):
+                await operator.admin.create_topic("t", queues=1)
+
+        async with late_answer(cluster, operator) as asked, trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            await asked.wait()
+            await trio.sleep(1)
+            await app.admin.delete_topic("t")
+        assert [topic.name for topic in await app.admin.list_topics()] == ["orders"]
+
+    with_clients(job, clients=2)
+
+
+def test_change_of_a_group_spares_the_next_one() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        app, operator = mqs[:2]
+        change = app.admin.create_consumer_group
+        await change("g")
+        async with late_answer(cluster, operator) as asked, trio.open_nursery() as nursery:
+            nursery.start_soon(partial(operator.admin.create_consumer_group, "g", attempts_max=3))
+            await asked.wait()
+            await trio.sleep(1)
+            (before,) = await app.admin.consumer_groups(name="g")
+            await change("g", attempts_max=5)
+        (after,) = await app.admin.consumer_groups(name="g")
+        assert (before.attempts_max, after.attempts_max) == (3, 5)
+
+    with_clients(job, clients=2)
+
+
+def test_filter_of_a_group_spares_the_next_one() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        app, operator = mqs[:2]
+        async with late_answer(cluster, operator) as asked, trio.open_nursery() as nursery:
+            nursery.start_soon(operator.admin.subscribe, "orders", "g", "paid")
+            await asked.wait()
+            await trio.sleep(1)
+            await app.admin.subscribe("orders", "g", "shipped")
+        (found,) = await app.admin.list_subscriptions()
+        assert found.filter == "shipped"
+
+    with_clients(job, clients=2)
+
+
+def test_attachment_of_a_group_that_was_detached_does_not_come_back() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        app, operator = mqs[:2]
+
+        async def attach() -> None:
+            with pytest.raises(Rejected):
+                await operator.admin.attach("orders", "g")
+
+        async with late_answer(cluster, operator) as asked, trio.open_nursery() as nursery:
+            nursery.start_soon(attach)
+            await asked.wait()
+            await trio.sleep(1)
+            assert await app.admin.detach("orders", "g")
+        assert not await app.admin.detach("orders", "g")
+
+    with_clients(job, clients=2)
 
 
 def test_deletion_of_a_topic_spares_the_next_one_of_its_name() -> None:
@@ -156,5 +226,71 @@ def test_message_that_was_taken_back_is_said_to_be() -> None:
         async with late_answer(cluster, operator):
             assert await operator.cancel(receipt.id)
         assert not await operator.cancel(receipt.id)
+
+    with_clients(job, clients=2)
+
+
+async def commit_meanwhile(
+    consumer: Consumer, asked: trio.Event, *, found: dict[int, int], commits: dict[int, int]
+) -> None:
+    """Commit after a request was carried out, and before its sender asks again."""
+    await asked.wait()
+    await trio.sleep(1)
+    assert await consumer.committed() == found
+    await consumer.commit(commits)
+
+
+def test_commit_that_is_sent_again_spares_what_another_reader_committed() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        slow, other = mqs[:2]
+        await other.admin.create_topic("t", queues=1)
+        await send(other, [b"one", b"two", b"three"])
+        async with (
+            slow.consumer("t", group="g") as first,
+            other.consumer("t", group="g") as second,
+        ):
+            async with late_answer(cluster, slow) as asked, trio.open_nursery() as nursery:
+                nursery.start_soon(first.commit, {0: 1})
+                await commit_meanwhile(second, asked, found={0: 1}, commits={0: 3})
+            assert await second.committed() == {0: 3}
+
+    with_clients(job, clients=2)
+
+
+def test_commits_of_a_consumer_count_in_the_order_of_its_calls() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        mq = mqs[0]
+        await mq.admin.create_topic("t", queues=1)
+        await send(mq, [b"one", b"two", b"three"])
+        call_leader, asked = mq._router.call_leader, trio.Event()
+
+        async def call(*args: Any, **options: Any) -> Any:
+            if options.get("is_change") and not asked.is_set():
+                asked.set()
+                await trio.sleep(2)
+            return await call_leader(*args, **options)
+
+        async with mq.consumer("t", group="g") as consumer:
+            mq._router.call_leader = call  # type: ignore[method-assign]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.commit, {0: 1})
+                await asked.wait()
+                await consumer.commit({0: 3})
+            assert await consumer.committed() == {0: 3}
+
+    with_clients(job, clients=1)
+
+
+def test_reset_that_is_sent_again_spares_what_was_committed_since() -> None:
+    async def job(cluster: Cluster, mqs: list[Client]) -> None:
+        app, operator = mqs[:2]
+        await app.admin.create_topic("t", queues=1)
+        await send(app, [b"one", b"two", b"three"])
+        async with app.consumer("t", group="g") as consumer:
+            await consumer.commit({0: 3})
+            async with late_answer(cluster, operator) as asked, trio.open_nursery() as nursery:
+                nursery.start_soon(partial(operator.admin.reset_group, "g", "t", to="earliest"))
+                await commit_meanwhile(consumer, asked, found={0: 0}, commits={0: 2})
+            assert await consumer.committed() == {0: 2}
 
     with_clients(job, clients=2)

@@ -1,8 +1,8 @@
 """Links to other nodes: what addresses, strangers and bad answers can do to a node, and cannot."""
 
 import socket
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from raftmq.broker.links import GUESTS_MAX
+from raftmq.broker.links import GUESTS_MAX, Links
 from raftmq.broker.outbox import Step
 from raftmq.broker.peers import PeerLink
 from raftmq.broker.real import RealWorld
@@ -120,15 +120,49 @@ def test_strangers_are_linked_back_a_few_at_a_time_and_only_while_they_stay() ->
     in_cluster(scenario)
 
 
+def test_strangers_who_say_that_a_member_moved_cost_a_round_of_questions_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds: list[float] = []
+    introduce = Links.introduce
+
+    async def counted(self: Links) -> None:
+        rounds.append(trio.current_time())
+        await introduce(self)
+
+    monkeypatch.setattr(Links, "introduce", counted)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found()
+        rounds.clear()
+        hello = Hello(PROTOCOL, "test", 2, "", "x", "elsewhere", 80)
+        for _ in range(50):
+            async with cluster.connection(1) as client:
+                await client.ask(FrameKind.HELLO, hello, Welcome)
+            await trio.sleep(0.1)
+        last = trio.current_time()
+        await trio.sleep(10)
+        assert 5 <= len(rounds) <= 8
+        assert rounds[-1] >= last - 0.2, "the last one was heard, too"
+
+    in_cluster(scenario)
+
+
+@asynccontextmanager
+async def evil_node(cluster: Cluster) -> AsyncGenerator[trio.abc.Stream]:
+    """A stranger introduces itself to node 1 as node 77: node 1's connection to the stranger."""
+    process = Process(Machine("evil", cluster.agenda, MemoryFiles()), cluster.agenda, seed=1)
+    listener = await cluster.network.listen(process, 80)
+    async with cluster.connection(1) as client:
+        hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80)
+        await client.ask(FrameKind.HELLO, hello, Welcome)
+        yield await listener.accept()
+
+
 def test_stranger_who_says_superseded_ends_no_node() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found()
-        process = Process(Machine("evil", cluster.agenda, MemoryFiles()), cluster.agenda, seed=1)
-        listener = await cluster.network.listen(process, 80)
-        async with cluster.connection(1) as client:
-            hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80)
-            await client.ask(FrameKind.HELLO, hello, Welcome)
-            stream = await listener.accept()
+        async with evil_node(cluster) as stream:
             welcome = Welcome(PROTOCOL, "test", 77, "x", "x", 1 << 20, 1 << 20)
             parts = encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))
             parts += encode_frame(FrameKind.ERROR, 0, pack(ErrorReply("superseded", "go away")))
@@ -223,6 +257,49 @@ def test_link_to_a_node_that_moved_is_cut_at_once() -> None:
         return trio.current_time() - began
 
     assert in_cluster(scenario) < 0.1
+
+
+def test_link_that_moves_while_it_is_made_leads_to_the_new_address() -> None:
+    async def scenario(cluster: Cluster) -> float:
+        await cluster.found()
+        async with evil_node(cluster) as stream:
+            await stream.receive_some()
+            link = cluster.nodes[1].links.get(77)
+            assert link is not None
+            # Before the Welcome.
+            link.move(Peer(77, "node3", 7400))
+            began = trio.current_time()
+            await cluster.wait_until(lambda: link.is_connected)
+            assert link.incarnation == cluster.nodes[3].incarnation
+            return trio.current_time() - began
+
+    assert in_cluster(scenario) < 1
+
+
+def test_welcome_of_an_address_that_was_left_meanwhile_opens_no_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    greet, opened = PeerLink._greet, list[str]()
+
+    async def moved_meanwhile(link: PeerLink, *arguments: Any) -> Any:
+        found = await greet(link, *arguments)
+        if link.peer.host == "node2":
+            # The Welcome is here, and its task has not gone on.
+            link.move(Peer(2, "node3", 7400))
+        return found
+
+    async def scenario(cluster: Cluster) -> None:
+        monkeypatch.setattr(PeerLink, "_greet", moved_meanwhile)
+        await cluster.start(1, 2, 3)
+        link = cluster.nodes[1].links.get(2)
+        assert link is not None
+        link._on_open = lambda _: opened.append(link.incarnation)
+        link.move(Peer(2, "node2", 7400))
+        await cluster.wait_until(lambda: bool(opened))
+        assert opened[0] == cluster.nodes[3].incarnation
+        monkeypatch.undo()
+
+    in_cluster(scenario)
 
 
 def test_frame_that_comes_along_with_the_welcome_is_acted_on_at_once() -> None:

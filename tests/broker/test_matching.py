@@ -402,3 +402,14 @@ def test_what_was_passed_over_is_counted(messages: list[int]) -> None:
         matching.count_passed(QUEUE, "g", count)
     assert matching.passed(QUEUE, "g") == sum(messages)
     assert matching.passed(QUEUE, "h") == 0
+
+
+def test_counts_of_passed_messages_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.broker.matching.COUNTS_MAX", 3)
+    matching, _ = matching_of(Replica())
+    for n in range(10):
+        matching.count_passed(QUEUE, f"group {n}", 1)
+        matching.count_passed(QUEUE, "busy", 1)
+    assert len(matching._passed) == 3
+    # A count that grows stays.
+    assert matching.passed(QUEUE, "busy") == 10

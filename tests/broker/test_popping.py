@@ -81,11 +81,15 @@ def test_lease_runs_out_without_traffic_and_goes_to_who_waits() -> None:
     async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
         bob = Consumer(client, alice.number, me=BOB)
         await client.produce(QUEUE, [b"x"], 0)
+        node = cluster.nodes[cluster.leader_of(QUEUE)]
+        asked_ms = node.now_ms()
         popped, _ = await alice.pop(1, invisible_ms=2000)
-        start = trio.current_time()
+        granted_ms = node.now_ms()
         again, bodies = await bob.pop(1, wait_ms=30_000)
-        # The first level of the schedule.
-        assert 12.0 <= trio.current_time() - start < 12.1
+        ended_ms = node.now_ms()
+        # By the leader's clock: the lease begins between the request and the answer, and the first
+        # level of the schedule, ten seconds, follows.
+        assert asked_ms + 12_000 <= ended_ms < granted_ms + 12_100
         assert bodies == [b"x"]
         assert again.leases[0].attempt == 2
         assert await alice.ack(popped.leases[0]) == [FENCED]

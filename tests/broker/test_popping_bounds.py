@@ -1,9 +1,11 @@
 """What a leader keeps of consumers has a bound, and time goes on although a Tick is refused."""
 
+from contextlib import suppress
+
 import pytest
 import trio
 
-from raftmq.broker import popping
+from raftmq.broker import consumers
 from raftmq.broker.group import Group
 from raftmq.client import Client
 from raftmq.pop import serving
@@ -11,7 +13,7 @@ from raftmq.pop.calls import Deed, Settle, Tick
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.messages import ErrorReply
-from tests.broker.cluster import Cluster, RawClient
+from tests.broker.cluster import Cluster, RawClient, Refused
 from tests.broker.popping import Consumer, with_group
 from tests.broker.scenario import QUEUE, with_client
 from tests.pop.counter import GROUP, Counter, step
@@ -43,7 +45,7 @@ def test_tick_that_was_refused_is_proposed_again(monkeypatch: pytest.MonkeyPatch
 def test_consumers_that_have_nothing_and_want_nothing_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(popping, "PRUNE_MIN", 8)
+    monkeypatch.setattr(consumers, "PRUNE_MIN", 8)
 
     async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
         await client.produce(QUEUE, [b"a", b"b"], 0)
@@ -59,6 +61,37 @@ def test_consumers_that_have_nothing_and_want_nothing_are_forgotten(
         # Alice has a message in hand: the leader knows her, and sends it once.
         assert (await alice.pop(9))[1] == []
         assert await alice.ack(popped.leases[0]) == [1]
+
+    with_group(job)
+
+
+def test_consumers_of_a_connection_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "PRUNE_MIN", 4)
+    monkeypatch.setattr(consumers, "CONSUMERS_MAX", 8)
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"%d" % n for n in range(20)], 0)
+        kept = cluster.nodes[cluster.leader_of(QUEUE)]._popping._consumers
+        opened = [Consumer(client, alice.number, me=me) for me in range(100, 110)]
+        leases = [(await one.pop(1, invisible_ms=60_000))[0].leases[0] for one in opened[:8]]
+        for one in opened[8:]:
+            with pytest.raises(Refused, match=r"too_large: .* open another connection"):
+                await one.pop(1)
+            assert len(kept) == 8
+        # Those that are known go on, also if they begin again; another connection has its own.
+        opened[0].is_new = True
+        again, _ = await opened[0].pop(1)
+        assert leases[0].token in [lease.token for lease in again.leases]
+        async with cluster.client(cluster.leader_of(QUEUE)) as other:
+            assert (await Consumer(other, alice.number, me=200).pop(1))[0].leases
+        # One that has nothing in hand makes place, at the second look at the latest.
+        await opened[7].ack(leases[7])
+        came: list[int] = []
+        for one in [*opened[8:], *opened[8:]]:
+            with suppress(Refused):
+                came += [one.me] if (await one.pop(1))[0].leases else []
+        assert len(set(came)) == 1
+        assert len(kept) == 8
 
     with_group(job)
 

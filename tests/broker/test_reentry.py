@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import trio
 
-from raftmq.broker.acquaintances import Acquaintances
+from raftmq.broker.acquaintances import SUPERSEDED, Acquaintances
 from raftmq.broker.connection import Refusal
 from raftmq.broker.group import generation_of, member_id, node_of
-from raftmq.broker.identity import Identity, WrongFolder, load
+from raftmq.broker.identity import Identity, WrongFolder, load, save
 from raftmq.broker.settings import Settings
 from raftmq.broker.tickets import Callback
 from raftmq.chaos.world import MemoryFiles
@@ -19,7 +19,7 @@ from raftmq.log.record import Kind
 from raftmq.pop import replicas
 from raftmq.pop.catalog import Catalog, NameNode, Node
 from raftmq.pop.commands import encode_commands
-from raftmq.wire.messages import PROTOCOL, Hello
+from raftmq.wire.messages import PROTOCOL, ErrorReply, Hello
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import in_cluster
 from tests.broker.test_members import DATA_GROUPS, check_everywhere, produce_everywhere
@@ -224,18 +224,23 @@ def test_node_that_is_wiped_again_while_it_re_enters_gets_there(pause: float) ->
     in_cluster(scenario)
 
 
+async def lose_power_while_re_entering(cluster: Cluster, node: int, call: int) -> None:
+    """A node starts with an empty disk, whose machine loses power at a call to the disk."""
+    wipe(cluster, node)
+    cluster.files[node].crash_at(call)
+    cluster.start_soon(node)
+    starts = cluster.incarnations[node]
+    await cluster.wait_until(
+        lambda: cluster.incarnations[node] > starts and node not in cluster.processes
+    )
+
+
 @pytest.mark.parametrize("call", range(1, 25))
 def test_power_loss_at_any_disk_call_of_re_entering_is_harmless(call: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)
         await produce_everywhere(cluster, 0, 3)
-        wipe(cluster, 2)
-        cluster.files[2].crash_at(call)
-        cluster.start_soon(2)
-        starts = cluster.incarnations[2]
-        await cluster.wait_until(
-            lambda: cluster.incarnations[2] > starts and 2 not in cluster.processes
-        )
+        await lose_power_while_re_entering(cluster, 2, call)
         await cluster.start(2)
         await cluster.wait_until(
             lambda: all(set(map(node_of, voters(cluster, g))) == {1, 2, 3} for g in GROUPS)
@@ -295,6 +300,41 @@ def test_old_folder_stops_even_if_all_others_were_renewed_since() -> None:
         return await wait_gives_up(cluster, 2)
 
     assert in_cluster(scenario).startswith("Superseded: node 2 has another data folder by now")
+
+
+@pytest.mark.parametrize("call", range(1, 25))
+def test_power_loss_while_re_entering_under_a_leader_of_no_founders_name(call: int) -> None:
+    # Each founder says what it knows, and the leader's word comes later.
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await cluster.start(4)
+        await cluster.change("add", 4, host="node4", port=7400)
+        await cluster.wait_until(lambda: 4 in voters(cluster, 0))
+        cluster.nodes[cluster.leader(0)].groups[0].transfer(4)
+        await cluster.wait_until(lambda: cluster.leader(0) == 4)
+        await lose_power_while_re_entering(cluster, 3, call)
+        # Long enough that the leader does not try to reach it right at its start.
+        await trio.sleep(5)
+        await cluster.start(3)
+        await cluster.wait_until(lambda: member_id(3, generation(cluster, 3)) in voters(cluster, 0))
+        assert generation(cluster, 3) >= 1
+
+    in_cluster(scenario)
+
+
+def test_blank_folder_that_waits_for_a_place_is_not_ended_by_who_has_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        wipe(cluster, 2)
+        await cluster.start(2)
+        await wait_voters(cluster, 1, member_id(2, 1), 3)
+        wipe(cluster, 2)
+        cluster.start_soon(2)
+        await cluster.wait_until(lambda: 2 in cluster.nodes and bool(cluster.nodes[2].waits_for))
+        cluster.nodes[2].links._refused(ErrorReply(SUPERSEDED, "another folder has your place"))
+        await wait_voters(cluster, 1, member_id(2, 2), 3)
+
+    in_cluster(scenario)
 
 
 def test_leader_that_dies_while_a_node_re_enters_does_not_stop_it() -> None:
@@ -433,6 +473,35 @@ def test_damaged_file_of_other_folders_is_told_in_one_sentence() -> None:
         file.close()
         with pytest.raises(WrongFolder, match=r"^/data/peers\.json cannot be read: "):
             known(files)
+
+
+def test_no_flipped_bit_makes_a_folder_another_one_or_its_peer() -> None:
+    files = MemoryFiles()
+    files.make_folder("/data")
+    others, mine = known(files), Identity(1, "c", 1, "aa", replicas={0: 0, 3: 1})
+    others.admit(hello(2, "bb"), 2)
+    others.admit(hello(3, "cc"), member_id(3, 1))
+    save(files, "/data", mine)
+    folders = [others.folder_of(node) for node in (2, 3)]
+    for name, said in (("node.json", mine), ("peers.json", folders)):
+        path = f"/data/{name}"
+        for bit in range(8 * len(files.bytes_of(path))):
+            files.flip(path, bit)
+            try:
+                again = known(files)
+                told = [again.folder_of(node) for node in (2, 3)]
+                found = load(files, "/data", cluster="c", node=1)
+                assert (found if name == "node.json" else told) == said
+            except WrongFolder:
+                pass
+            files.flip(path, bit)
+
+
+def test_folders_of_others_without_a_checksum_are_believed() -> None:
+    files = MemoryFiles()
+    files.make_folder("/data")
+    files.put("/data/peers.json", b'{"2": "bb"}')
+    assert known(files).folder_of(2) == (0, "bb")
 
 
 def test_folder_of_a_higher_generation_is_believed_and_fences_off_the_lower() -> None:

@@ -10,6 +10,7 @@ from raftmq.broker import scrub
 from raftmq.broker.node import Node
 from raftmq.broker.settings import Log
 from raftmq.log.cutting import NOTE_NAME
+from raftmq.log.faults import RotFound
 from raftmq.log.store import LogSettings, LogStore
 from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import QUEUE, bodies, in_cluster
@@ -206,6 +207,25 @@ def test_rot_in_a_cold_range_of_a_follower_is_found_by_the_scrub_and_mended(kind
     in_cluster(scenario, log=log)
 
 
+def test_rot_in_the_last_segment_is_mended_though_nothing_more_is_written() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await stored(cluster)
+        follower = cluster.leader(0) % 3 + 1
+        path = "/data/groups/00000/00000000000000000002.log"
+        last = cluster.nodes[follower].groups[0].store.last_index
+        cluster.files[follower].spoil(path, 0, 512)
+        found = RotFound("the disk cannot read it", file=path, position=0)
+        cluster.nodes[follower].repairs.found(found)
+        await wait_mended(cluster, 0)
+        assert cluster.nodes[follower].repairs.mended == 1
+        assert cluster.nodes[follower].groups[0].store.last_index == last
+        cluster.kill(follower, power=True)
+        await cluster.start(follower)
+        await cluster.wait_led(0)
+
+    in_cluster(scenario, log=COLD)
+
+
 def test_lost_file_of_a_sealed_segment_is_made_anew_after_a_restart() -> None:
     async def scenario(cluster: Cluster) -> None:
         group = await stored(cluster)
@@ -230,7 +250,7 @@ def test_range_that_is_rotten_on_all_nodes_is_reported_and_the_rest_goes_on() ->
         await trio.sleep(60)
         (finding, *_) = findings(cluster, group)
         assert segment_path(group) in finding["file"]
-        assert "nobody has sound records" in finding["state"]
+        assert "no peer has sound records" in finding["state"]
         assert "it cannot be read here either" in finding["state"]
         # What lies elsewhere is read and written as ever.
         await produced(cluster, BATCHES, 5)

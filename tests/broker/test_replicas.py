@@ -2,17 +2,22 @@
 
 from functools import partial
 
+import msgspec
 import pytest
 import trio
 
 from raftmq.broker.disk import DiskLoop
 from raftmq.broker.group import Group
-from raftmq.broker.hosting import GONE
+from raftmq.broker.hosting import FOUNDING_INDEX, GONE
 from raftmq.broker.members import is_unused
 from raftmq.broker.retiring import has_left, has_taken_in
+from raftmq.broker.tickets import Callback
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.consensus import Message, MessageKind
 from raftmq.log.faults import DiskFull
+from raftmq.log.record import Kind
+from raftmq.pop.catalog import PutGroup
+from raftmq.pop.commands import encode_commands
 from raftmq.pop.replicas import member_id, member_of
 from raftmq.wire.messages import Admin, AdminDone, ClusterView, ErrorReply, FrameKind, GroupView
 from tests.broker.cluster import Cluster, Refused
@@ -87,6 +92,48 @@ def test_replica_whose_folder_is_lost_re_enters_as_another_member(how: str, grou
         assert cluster.nodes[2].groups[group].raft.id == new
         await produce_everywhere(cluster, 5, 5)
         await check_everywhere(cluster, 10)
+
+    in_cluster(scenario)
+
+
+def test_what_is_left_of_a_lost_log_goes_when_its_group_has_moved_away() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        node, group = await move_one_away(cluster)
+        cluster.kill(node)
+        files, folder = cluster.files[node], f"/data/groups/{group:05d}"
+        files.unlink(f"{folder}/{FOUNDING_INDEX + 1:020d}.log")
+        assert log_files(cluster, node, group)
+        await cluster.start(node)
+        await cluster.wait_until(lambda: not log_files(cluster, node, group))
+
+    in_cluster(scenario)
+
+
+def test_log_that_took_the_place_of_a_lost_one_stays_as_long_as_it_is_carried() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        cluster.kill(2)
+        lose(cluster.files[2], 1, how="empty")
+        await cluster.start(2)
+        await cluster.wait_until(lambda: member_id(2, 0, 1) in conf(cluster, 1).voters)
+        carried = cluster.nodes[2].groups[1]
+
+        def has_log() -> bool:
+            return len(log_files(cluster, 2, 1)) >= len(carried.store.segments())
+
+        assert has_log()
+        await cluster.change("add", 4, host="node4", port=7400)
+        # The group is wanted elsewhere, and moves no further, as node 4 never starts.
+        leader = cluster.nodes[cluster.leader(0)]
+        moved = msgspec.structs.replace(leader.catalog.groups[1], members=[1, 3, 4])
+        nothing = Callback(lambda _: None, lambda _: None)
+        leader.groups[0].propose(Kind.COMMANDS, encode_commands([PutGroup(moved)]), nothing)
+        await cluster.wait_until(lambda: cluster.nodes[2].catalog.groups[1].members == [1, 3, 4])
+        await trio.sleep(5)
+        assert cluster.nodes[2].groups[1] is carried
+        assert has_log()
 
     in_cluster(scenario)
 

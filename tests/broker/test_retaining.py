@@ -1,22 +1,27 @@
 """Retention and dead letters: their messages stay for a while longer, within bounds."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
-from raftmq.broker import turns
+from raftmq.broker import duties, turns
+from raftmq.broker.group import Group
+from raftmq.broker.housekeeping import Housekeeping
 from raftmq.broker.retaining import Retaining, Survey, dead_start, retention_start
 from raftmq.broker.settings import Log
 from raftmq.client import Client
 from raftmq.errors import Rejected
 from raftmq.log.store import SegmentSize
+from raftmq.pop.calls import Lose
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.letters import DeadLetter
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.policy import Policy
-from raftmq.pop.serving import Attached
+from raftmq.pop.results import Result
+from raftmq.pop.serving import Attached, Serving
 from raftmq.pop.spans import Span, run
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import QUEUE, with_client
@@ -114,6 +119,89 @@ def test_dead_letters_keep_no_more_than_the_settings_say() -> None:
         assert of_leader(cluster)["dead_gone"] == 0
 
     with_client(job, log=Log(segment_bytes=256 * 1024, retention_ms=5_000, dead_bytes=512 * 1024))
+
+
+@pytest.mark.parametrize("told_at_once", [duties.LOST_MAX, 1])
+def test_consumer_groups_are_told_of_what_retention_takes_before_a_replica_drops_it(
+    told_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trims, dropped = Housekeeping._trim, list[tuple[int, int]]()
+
+    def trim(self: Housekeeping, group: Group) -> None:
+        machine = group.machine
+        if isinstance(machine, PartitionMachine) and machine.log_start > group.trimmed:
+            for queue in machine.ends if machine.serving.attached else ():
+                first = group.index.earliest(queue, since=machine.log_start)
+                if first is not None:
+                    dropped.append((machine.serving.earliest.get(queue, 0), first))
+        trims(self, group)
+
+    monkeypatch.setattr(Housekeeping, "_trim", trim)
+    monkeypatch.setattr(duties, "LOST_MAX", told_at_once)
+
+    async def job(_: Cluster, mq: Client) -> None:
+        await bury(mq, 0)
+        await go_on(mq)
+
+    # Three queues in each data group.
+    with_client(job, queues=9, log=LOG)
+    assert len(dropped) >= 9
+    # Replicas have segments of their own: of some, more than that is left.
+    assert all(told >= first for told, first in dropped), dropped
+    assert any(told == first > 0 for told, first in dropped)
+
+
+def test_retention_goes_on_where_segments_are_closed_faster_than_groups_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(duties, "LOST_MAX", 1)
+    stop = 2.0
+
+    async def flood(mq: Client, queue: int) -> None:
+        async with mq.producer("orders") as p:
+            while trio.current_time() < stop:
+                await p.send(b"x" * 60_000, queue=queue)
+                await trio.sleep(0.005)
+
+    async def job(cluster: Cluster, mq: Client) -> int:
+        nonlocal stop
+        await bury(mq, 0)
+        stop += trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for queue in range(24):
+                nursery.start_soon(flood, mq, queue)
+        return led(cluster)[0]
+
+    log = Log(segment_bytes=64 * 1024, retention_bytes=1_000_000)
+    assert with_client(job, queues=24, log=log) > 100
+
+
+def test_record_that_tells_of_retention_counts_each_consumer_group_of_a_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(duties, "LOST_MAX", 4)
+    lose, told = Serving._lose, list[tuple[int, int]]()
+
+    def noted(self: Serving, call: Lose, ends: Mapping[int, int]) -> Result:
+        told.append((len(call.queues), len(self.attached)))
+        return lose(self, call, ends)
+
+    monkeypatch.setattr(Serving, "_lose", noted)
+
+    async def job(cluster: Cluster, mq: Client) -> None:
+        for group in ("g", "h"):
+            async with mq.consumer("orders", group=group, mode="pop", prefetch=0) as consumer:
+                await consumer.pop(1, wait=0.1)
+        async with mq.producer("orders") as p:
+            for at in range(300):
+                await p.send(b"x" * 20_000, queue=at % 12)
+        await trio.sleep(5)
+        assert led(cluster)[0] > 50
+
+    log = Log(segment_bytes=256 * 1024, retention_bytes=256 * 1024)
+    with_client(job, queues=12, log=log)
+    assert told
+    assert max(queues * groups for queues, groups in told) == 4
 
 
 def test_without_dead_letters_nothing_is_kept_longer() -> None:

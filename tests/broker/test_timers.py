@@ -2,18 +2,22 @@
 
 import gc
 import weakref
+from functools import partial
 
 import trio
 
 from raftmq.broker.timers import SLACK, Timers
 from raftmq.chaos.world import run
+from raftmq.client import Client
+from raftmq.wire.assigning import Heartbeat
 from raftmq.wire.codec import pack
 from raftmq.wire.fetching import Fetch, FetchFrom
 from raftmq.wire.messages import (
     FrameKind,
 )
-from tests.broker.cluster import Cluster
-from tests.broker.scenario import QUEUE, in_cluster
+from tests.broker.cluster import Cluster, RawClient
+from tests.broker.popping import BOB, Consumer, with_group
+from tests.broker.scenario import QUEUE, in_cluster, with_client
 
 
 class Call:
@@ -86,3 +90,76 @@ def test_answered_long_polls_leave_no_timers_and_a_connection_takes_its_own_alon
         assert len(timers) < 3 * SLACK
 
     in_cluster(scenario)
+
+
+def test_pops_that_were_answered_leave_no_timers() -> None:
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        timers = cluster.nodes[cluster.leader_of(QUEUE)].timers
+        for n in range(300):
+            await client.produce(QUEUE, [b"x"], n)
+            popped, bodies = await alice.pop(1, wait_ms=60_000)
+            assert bodies == [b"x"]
+            await alice.ack(popped.leases[0])
+        assert len(timers) < 3 * SLACK
+        # One wish takes the place of the other, and a connection takes its own along.
+        async with cluster.client(cluster.leader_of(QUEUE)) as other:
+            bob = Consumer(other, alice.number, me=BOB)
+            async with trio.open_nursery() as nursery:
+                for _ in range(300):
+                    nursery.start_soon(partial(bob.pop, 1, wait_ms=60_000))
+                await trio.sleep(1)
+                assert len(timers) < 3 * SLACK
+                many = [Consumer(other, alice.number, me=100 + n) for n in range(300)]
+                for one in many:
+                    nursery.start_soon(partial(one.pop, 1, wait_ms=60_000))
+                await trio.sleep(1)
+                assert len(timers) > len(many)
+                nursery.cancel_scope.cancel()
+        await trio.sleep(1)
+        assert len(timers) < 3 * SLACK
+
+    with_group(job)
+
+
+def test_short_leases_beside_a_long_one_leave_no_timers() -> None:
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        timers = cluster.nodes[cluster.leader_of(QUEUE)].timers
+        await client.produce(QUEUE, [b"x"] * 201, 0)
+        await alice.pop(1, invisible_ms=3_600_000)
+        for _ in range(200):
+            popped, _ = await alice.pop(1, invisible_ms=1_000)
+            assert await alice.ack(popped.leases[0]) == [1]
+            await trio.sleep(1.1)
+        assert len(timers) < 2 * SLACK
+
+    with_group(job)
+
+
+def test_delayed_messages_that_came_before_a_late_one_leave_no_timers() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        timers = cluster.nodes[cluster.leader_of(QUEUE)].timers
+        async with mq.producer("orders") as p:
+            await p.send(b"late", delay=3600)
+            for _ in range(300):
+                await p.send(b"soon", delay=0.02)
+                await trio.sleep(0.05)
+        assert len(timers) < 2 * SLACK
+
+    with_client(job)
+
+
+def test_heartbeats_that_were_answered_leave_no_timers() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        timers = cluster.nodes[cluster.leader(0)].timers
+        async with mq.consumer("orders", group="g", queues="assigned") as c:
+            await c.fetch(1, wait=1)
+            async with cluster.client(cluster.leader(0)) as client, trio.open_nursery() as nursery:
+                (member,) = cluster.nodes[cluster.leader(0)].catalog.memberships.of_member
+                beat = Heartbeat(member, 1 << 40, 60_000)
+                for _ in range(300):
+                    nursery.start_soon(client.request, FrameKind.HEARTBEAT, pack(beat))
+                await trio.sleep(1)
+                assert len(timers) < 3 * SLACK
+                nursery.cancel_scope.cancel()
+
+    with_client(job)

@@ -135,6 +135,8 @@ def test_message_that_never_was_is_refused() -> None:
             with pytest.raises(Rejected) as caught:
                 await mq.why(wrong)
             reasons.append(caught.value.reason)
+        with pytest.raises(Rejected, match="no message at offset 1 yet: it ends at 1"):
+            await mq.why(f"{message_id.split('-')[0]}-1")
         return reasons
 
     expected = [Reason.OFFSET_OUT_OF_RANGE, Reason.BAD_ARGUMENT, Reason.UNKNOWN_TOPIC]

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from raftmq.client import Client, Outgoing
+from raftmq.client.connection import Connection, Lost
 from raftmq.client.router import Router
 from raftmq.client.transactions import OpenTransaction, Transaction
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
@@ -244,6 +245,33 @@ def test_operator_resolves_and_bad_ids_are_refused() -> None:
             with pytest.raises(Rejected) as refused:
                 await mq.end_transaction(text, commit=True)
             assert refused.value.reason is reason
+
+    with_client(job)
+
+
+def test_message_that_was_stored_before_its_transaction_ended_is_not_said_to_be_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer to the first attempt is lost, and the second one comes after a commit."""
+
+    async def job(cluster: Cluster, mq: Client) -> None:
+        call, lost = Connection.call, [Lost(was_written=True, why="the connection broke")]
+
+        async def ask(connection: Connection, asked: FrameKind, *arguments: Any) -> Any:
+            answer = await call(connection, asked, *arguments)
+            if asked == FrameKind.PRODUCE and lost:
+                assert t.id is not None
+                answer = lost.pop()
+                await mq.end_transaction(t.id, commit=True)
+            return answer
+
+        async with mq.producer("orders") as p:
+            t = p.transaction(group="shop")
+            monkeypatch.setattr(Connection, "call", ask)
+            with pytest.raises(OutcomeUnknown, match="an earlier attempt"):
+                await t.send(b"a")
+        await trio.sleep(1)
+        assert await bodies(cluster, QUEUE) == [b"a"]
 
     with_client(job)
 

@@ -1,12 +1,17 @@
-"""Leaderships that are moved by hand, on clusters with more nodes than replicas."""
+"""Leaderships that are moved by hand."""
 
+from functools import partial
+
+import pytest
 import trio
 
+from raftmq.broker import group as group_module
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.world import run
 from raftmq.cli.cluster import _transfer
 from raftmq.client import Client
 from tests.broker.cluster import Cluster
+from tests.broker.scenario import in_cluster
 
 
 def test_transfer_is_seen_though_the_node_with_the_routing_table_lacks_the_group() -> None:
@@ -29,3 +34,26 @@ def test_transfer_is_seen_though_the_node_with_the_routing_table_lacks_the_group
                 assert await _transfer(mq, group.id, to) == to
 
     run(scenario, seed=1)
+
+
+def test_node_remembers_the_latest_leaders_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "LEADERS_MAX", 3)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found()
+        system = {number: node.groups[0] for number, node in cluster.nodes.items()}
+
+        def all_follow(leader: int) -> bool:
+            return all(each.raft.leader == leader for each in system.values())
+
+        for _ in range(5):
+            leader = cluster.leader(0)
+            heir = leader % 3 + 1
+            system[leader].transfer(heir)
+            await cluster.wait_until(partial(all_follow, heir))
+            for each in system.values():
+                assert each.leaders[each.raft.term] == heir
+                assert len(each.leaders) <= 3
+        assert max(len(each.leaders) for each in system.values()) == 3
+
+    in_cluster(scenario)

@@ -3,12 +3,20 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from raftmq.chaos.faults import VISITS
 from tests.chaos.core import test_campaign as core
+from tests.chaos.ledger import test_pop_log as logs
+from tests.chaos.real import test_campaign as real
+from tests.chaos.sim import test_admin as admin
+from tests.chaos.sim import test_availability as service
 from tests.chaos.sim import test_campaign as sim
 from tests.chaos.sim import test_clocks as clocks
 from tests.chaos.sim import test_flows as flows
 from tests.chaos.sim import test_members as members
 from tests.chaos.sim import test_pop_campaign as pop
+from tests.chaos.sim import test_returning as returning
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PLAYED = {
@@ -18,15 +26,43 @@ PLAYED = {
     "pop-short": (len(pop.SHORT_SEEDS), pop.SHORT_SECONDS),
     "members": (len(members.SEEDS), members.SECONDS),
     "flows": (len(flows.SEEDS), flows.SECONDS),
+    "service": (len(service.SEEDS), service.SECONDS),
+    "admin": (len(admin.SEEDS), admin.SECONDS),
     "clocks": (len(clocks.SEEDS) * len(clocks.WORKLOADS), clocks.SECONDS),
     "clocks-members": (len(clocks.MEMBER_SEEDS), clocks.MEMBER_SECONDS),
+    "returning": (len(returning.SEEDS), returning.SECONDS),
+    "real": (len(real.SEEDS), real.SECONDS),
+    "random-logs": (logs.SEEDS * len(logs.MODES), logs.RECORDS),
 }
-"""By campaign: how many seeds, and the simulated seconds of each."""
+"""By campaign: how many seeds, and the seconds of each in its world; of random logs, the records.
+"""
+
+SCHEDULES = {
+    "sim": map(sim.schedule_of, sim.SEEDS),
+    "pop": map(pop.schedule_of, pop.SEEDS),
+    "pop-short": map(pop.SHORT_PLAN.schedule, pop.SHORT_SEEDS),
+    "members": map(members.schedule_of, members.SEEDS),
+    "flows": map(flows.PLAN.schedule, flows.SEEDS),
+    "admin": map(admin.PLAN.schedule, admin.SEEDS),
+    "returning": map(returning.schedule_of, returning.SEEDS),
+    **{
+        f"clocks {workload}": map(clocks.plan_of(workload).schedule, clocks.SEEDS)
+        for workload in clocks.WORKLOADS
+    },
+    "clocks-members": map(clocks.plan_of("members").schedule, clocks.MEMBER_SEEDS),
+}
+"""What the campaigns of whole brokers play."""
+
+
+@pytest.mark.parametrize("campaign", SCHEDULES)
+def test_strangers_repeats_and_outages_are_drawn_in_each_campaign(campaign: str) -> None:
+    schedules = list(SCHEDULES[campaign])
+    assert set(VISITS) <= {event.fault for one in schedules for event in one.events}
 
 
 def test_page_of_chaos_names_each_campaign_with_its_seeds() -> None:
     text = (DOCS / "chaos" / "index.md").read_text()
-    rows = re.findall(r"^\| ([a-z-]+) \| .* \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z-]+) \| .* \| (\d+) \| (\d+)(?: records)? \|$", text, re.MULTILINE)
     assert {name: (int(seeds), float(seconds)) for name, seeds, seconds in rows} == PLAYED
     assert set(sim.WORKLOADS) == set(
         re.findall(r"`(\w+)`", text.split("| sim | ")[1].split("|")[0])
@@ -43,3 +79,10 @@ def test_page_of_guarantees_names_campaigns_with_their_seeds() -> None:
     assert {(name, int(seeds)) for name, seeds in told} == {
         (name, seeds) for name, (seeds, _) in PLAYED.items()
     }
+
+
+def test_each_promise_has_its_row_of_campaigns() -> None:
+    promises, _, rows = (DOCS / "guarantees.md").read_text().partition("## Which campaign plays")
+    headings = re.findall(r"^### (.*)\n\n> ", promises, re.MULTILINE)
+    assert headings == re.findall(r"^### (.*)$", promises, re.MULTILINE)
+    assert headings == re.findall(r"^\| (?!promise|-)(.*?) \| ", rows, re.MULTILINE)

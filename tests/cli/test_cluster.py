@@ -150,13 +150,13 @@ def test_behind_is_counted_by_the_leader_and_named_by_node() -> None:
 
 
 def test_damage_that_a_node_reports_is_a_problem_until_it_is_over() -> None:
-    found = {"file": "5.log", "found": "5.log, byte 9: rot", "state": "nobody has sound records"}
+    found = {"file": "5.log", "found": "5.log, byte 9: rot", "state": "no peer has sound records"}
     answers = told()
     answers[2] = node(2, replica(1, "leader", leader=2, term=4, rotten=[found]))
     why = "7.log, byte 3: rot"
     answers[3] = node(3, replica(1, "follower", leader=2, term=4, abstains=why))
     problems = merged(VIEW, answers)["problems"]
     assert problems == [
-        "node 2, group 1: 5.log, byte 9: rot; nobody has sound records",
+        "node 2, group 1: 5.log, byte 9: rot; no peer has sound records",
         "node 3, group 1 abstains until it holds all again: 7.log, byte 3: rot",
     ]

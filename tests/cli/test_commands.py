@@ -196,6 +196,43 @@ def test_consume_starts_where_it_is_told(raftmq: CommandLine, topic: str) -> Non
     assert len(raftmq.ok("consume", topic, "--from", "1h", "-e").stdout.split()) == 5
 
 
+def test_shell_completes_topics_and_groups(topic: str, raftmq: CommandLine) -> None:
+    raftmq.ok("group", "create", "completed")
+    words = {f"consume {topic[:-2]}": topic, f"pop {topic} -g comp": "completed",
+             "group delete comp": "completed", f"topic delete {topic[:-2]}": topic}  # fmt: skip
+    for typed, name in words.items():
+        assert f"plain,{name}" in completed(f"raftmq {typed}").splitlines(), typed
+
+
+def completed(line: str) -> str:
+    """What bash is told at the end of this line."""
+    environment = {"_RAFTMQ_COMPLETE": "bash_complete", "COMP_WORDS": line}
+    ended = process([], environment={**environment, "COMP_CWORD": str(len(line.split()) - 1)})
+    assert (ended.code, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def test_cluster_that_is_not_there_completes_nothing() -> None:
+    assert completed("raftmq topic delete --url raftmq://127.0.0.1:1 or").split() == []
+
+
+@pytest.mark.parametrize("more", [[], ["-g", "heads"]], ids=["alone", "group"])
+def test_consume_ends_when_the_reader_of_its_pipe_has_enough(
+    topic: str, raftmq: CommandLine, more: list[str]
+) -> None:
+    raftmq.ok("produce", topic, "1", "2", "3", "-q", "0")
+    command = [sys.executable, "-m", "raftmq", "consume", topic, *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert [running.stdout.readline() for _ in range(3)] == [b"1\n", b"2\n", b"3\n"]
+        # No further message comes, so no write fails.
+        running.stdout.close()
+        try:
+            assert running.wait(60) == 0
+        finally:
+            running.kill()
+
+
 def test_consume_into_a_closed_pipe_ends_quietly(topic: str, raftmq: CommandLine) -> None:
     raftmq.ok("produce", topic, "--count", "20000")
     pipeline = f"{sys.executable} -m raftmq consume {topic} | head -n 1; exit ${{PIPESTATUS[0]}}"
@@ -304,7 +341,7 @@ def test_bench_keeps_its_rate(cluster: LocalCluster, raftmq: CommandLine) -> Non
 
 
 def test_bench_draws(cluster: LocalCluster, raftmq: CommandLine, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is in the group `bench`")
+    pytest.importorskip("matplotlib", reason="matplotlib is in the extra `plots`")
     path = tmp_path / "plot.svg"
     raftmq.ok("bench", "raft", "--duration", "300ms", "--plot", str(path))
     assert path.read_bytes().startswith(b"<?xml")

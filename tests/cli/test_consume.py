@@ -13,12 +13,12 @@ from tests.client.fake_cluster import URL, FakeCluster
 
 
 @asynccontextmanager
-async def in_memory(_url: str, *, timeout: float, waits: bool) -> AsyncIterator[Client]:
+async def in_memory(_url: str, *, timeout: float, wait_refused: float) -> AsyncIterator[Client]:
     """A client of a cluster whose topic `orders` has two messages in queue 0, none in queue 1."""
     async with anyio.create_task_group() as tasks:
         cluster = FakeCluster(tasks)
         cluster.create_topic(queues=2)
-        async with connect(URL, world=cluster, timeout=timeout, waits=waits) as mq:
+        async with connect(URL, world=cluster, timeout=timeout, wait_refused=wait_refused) as mq:
             async with mq.producer("orders") as producer:
                 for body in (b"zero", b"one"):
                     await producer.send(body, queue=0)

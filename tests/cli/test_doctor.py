@@ -41,6 +41,16 @@ def free_port() -> int:
     return port
 
 
+def test_port_of_the_url_is_looked_at_unless_another_is_named(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    url, port = f"raftmq://127.0.0.1:{free_port()}", free_port()
+    for more, named in (((), url.rpartition(":")[2]), (("--port", str(port)), port)):
+        asked = ("--data", str(tmp_path), "--url", url, "--timeout", "100ms", "-o", "json")
+        found = {each["check"] for each in raftmq("doctor", *asked, *more).json}
+        assert f"port {named}" in found
+
+
 def test_taken_port_is_found() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

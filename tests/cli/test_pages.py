@@ -1,6 +1,8 @@
 """Command lines of the pages: all are understood, and those of a cluster run as printed, in order.
 
-Lines of Spark, databases, chaos and `make` are only parsed here: the tests of those parts run them.
+This file parses lines of Spark and chaos, `tests/pipeline/test_pages.py` and
+`tests/chaos/cli/test_pages.py` play them. Synopses of databases are parsed only, and `make` is left
+to CI.
 """
 
 import os
@@ -16,19 +18,18 @@ import raftmq as mq_package
 from raftmq.cli.app import cli
 from tests.cli.command_line import CommandLine, Ended, interrupted, process
 from tests.cli.local_cluster import LocalCluster
+from tests.pages import FENCE, ROOT, SHELL
 
-ROOT = Path(__file__).parents[2]
 PAGES = [
     path
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
     if not path.is_relative_to(ROOT / "docs/reference") and path.name != "CHANGELOG.md"
 ]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-SHELL = {"sh", "console", ""}
 
 STAND_INS = {"DATABASE": "sqlite:shop.db", "HANDLE": "h", "ID": "10000-2a"}
 """Words in capitals that a reader replaces → what stands for them where a line is only parsed."""
-FILES = ["history.parquet", "orders.parquet", "trades.toml", "recorded/run-7.parquet", "orders/v=1"]
+RUN = "recorded/sim-log-seed-7/history.parquet"
+FILES = ["history.parquet", "orders.parquet", "trades.toml", RUN, "orders/v=1"]
 ENDLESS = re.compile(r"^(top|group lag --watch|consume orders -g billing)$")
 """Commands that a reader ends with Ctrl-C."""
 
@@ -76,7 +77,7 @@ def test_each_command_line_of_a_page_is_understood(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for file in FILES:
-        Path(file).parent.mkdir(exist_ok=True)
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).touch()
     for line in (line for block in blocks_of(path) for line in block):
         for part in re.split(r" [|;] ", line):

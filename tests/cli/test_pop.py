@@ -92,7 +92,7 @@ def test_message_whose_time_ran_out_comes_again(raftmq: CommandLine, topic: str)
     wait_until(again, what="the message comes again")
     late = raftmq("ack", taken)
     assert late.code == 1
-    assert f"not ours any more: {taken}" in late.stderr
+    assert f"no longer ours: {taken}" in late.stderr
 
 
 def test_ordered_group_is_popped_in_order_and_others_are_not_popped(

@@ -192,7 +192,7 @@ class FakeCluster:
         self.connects += 1
         node = self.nodes.get(port)
         if node is None or port in self.unreachable or host != f"node{port}":
-            raise OSError(f"nobody answers at {host}:{port}")
+            raise ConnectionRefusedError(f"no process listens at {host}:{port}")
         client, server = Pipe.pair()
         node.accept(server)
         return client
@@ -431,6 +431,7 @@ class FakeNode:
             request.sequence,
             request.kept_ms,
             request.is_reset,
+            request.sender,
         )
         log = self.cluster.log_of(queues[0])
         result = log.add(Kind.COMMANDS, encode_commands([command]), self.cluster.clock_ms)
@@ -502,7 +503,8 @@ class FakeNode:
         error = self.not_leader(0)
         if error is not None:
             return error
-        command = catalog_commands.parse_command(unpack(Admin, frame.header).command)
+        request = unpack(Admin, frame.header)
+        command = catalog_commands.parse_command(request.command, request.request)
         result = self.cluster.change_catalog(command)
         if isinstance(result, Refused):
             return ErrorReply(result.reason.value, result.message, last=result.last)

@@ -150,7 +150,7 @@ class FakePopping:
         if isinstance(result, Refused):
             return ErrorReply(result.reason.value, result.message, last=result.last)
         assert isinstance(result, Changed)
-        return pack(Settled(result.value)), []
+        return pack(Settled.of(result.value)), []
 
     def _leave(self, frame: Frame) -> Answer | ErrorReply:
         request = unpack(Leave, frame.header)

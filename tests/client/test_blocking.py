@@ -20,7 +20,7 @@ def test_connect_without_waiting_fails_at_once_where_nothing_listens() -> None:
         begun = time.monotonic()
         with (
             pytest.raises(Unavailable, match="no process listens"),
-            raftmq.blocking.connect(url, timeout=60.0, waits=False),
+            raftmq.blocking.connect(url, timeout=60.0, wait_refused=0.0),
         ):
             pass
         assert time.monotonic() - begun < 30, "it waited until the time was over"

@@ -6,12 +6,16 @@ from typing import Any
 import anyio
 import pytest
 
-from raftmq.client import connect, producer, settling
+from raftmq.client import connect, producer, settling, source
 from raftmq.client.leases import HeldLease
+from raftmq.client.popping import PopConsumer
 from raftmq.client.settling import Settler
+from raftmq.client.source import Source
 from raftmq.errors import Unavailable
 
 from .fake_cluster import URL, FakeCluster
+from .popping_cluster import opened
+from .test_consumer import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -44,3 +48,45 @@ def test_fenced_messages_that_nobody_asked_about_are_kept_up_to_a_bound(
         lease = HeldLease(group=1, token=token, queue_number=7, attempt=1, base=0)
         Settler._tell_gone(settler, lease, 0b1, [])
     assert [gone.token for gone in settler._tally.gone] == [1, 2, 3]
+
+
+def sources_of(consumer: PopConsumer) -> list[Source]:
+    assert consumer._intake is not None
+    return list(consumer._intake.sources.values())
+
+
+async def test_leases_that_were_settled_are_forgotten(cluster: FakeCluster) -> None:
+    fill(cluster, queues=1, messages=200, batch=1)
+    most = 0
+    async with (
+        opened(cluster) as mq,
+        mq.consumer("orders", group="g", mode="pop", prefetch=0) as c,
+    ):
+        for _ in range(200):
+            (message,) = await c.pop(1, wait=5.0)
+            await message.ack()
+            most = max(most, *(len(each.leases) for each in sources_of(c)))
+    # The table is cleared of what is over each time that it has doubled.
+    assert 10 <= most <= 17
+
+
+async def test_leases_that_ran_out_are_forgotten_though_the_application_keeps_the_messages(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "GRACE_SECONDS", 0.01)
+    fill(cluster, queues=1, messages=100, batch=1)
+    kept: list[Any] = []
+    most = 0
+    async with (
+        opened(cluster) as mq,
+        mq.consumer("orders", group="g", mode="pop", prefetch=0, invisible=1) as c,
+    ):
+        for _ in range(100):
+            kept += await c.pop(1, wait=5.0)
+            for each in sources_of(c):
+                for lease in each.leases.values():
+                    # As if the application took a minute for each message.
+                    lease.deadline -= 60
+            most = max(most, *(len(each.leases) for each in sources_of(c)))
+    assert len(kept) == 100
+    assert 10 <= most <= 17

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 import raftmq
 from raftmq.client import connect
@@ -13,7 +14,7 @@ from raftmq.client.handles import handle_of
 from raftmq.client.lane import Lane
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.messages import ClusterView, ErrorReply, FrameKind
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
 from .test_consumer import fill
@@ -137,6 +138,28 @@ async def test_stale_table_of_one_node_does_not_hide_the_leader(
     cluster.kill(leader)
     async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
         assert (await p.send(b"x", timeout=10.0)).offset == 0
+
+
+async def test_node_that_is_ahead_of_the_leaders_term_does_not_hide_the_leader(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log was cut, or it campaigned in vain; it leads nothing and hears no leader."""
+    cluster.create_topic()
+    right, tables = cluster.view, [0] * 3
+
+    def view(topics: list[str] | None) -> ClusterView:
+        found = right(topics)
+        if not tables:
+            return found
+        tables.pop()
+        ahead = [replace(group, leader=0, term=group.term + 1) for group in found.groups]
+        return replace(found, groups=ahead)
+
+    monkeypatch.setattr(cluster, "view", view)
+    cluster.hints = False
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        assert (await p.send(b"x", timeout=10.0)).offset == 0
+    assert not tables
 
 
 async def test_table_without_the_system_group_still_finds_its_leader(

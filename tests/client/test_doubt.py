@@ -1,12 +1,14 @@
 """Changes that are sent again: a refusal may come from an attempt that took effect."""
 
+import msgspec
 import pytest
 
 from raftmq.client import PoppedMessage, connect
+from raftmq.client.router import SYSTEM_GROUP
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 from raftmq.pop.topics import DeleteTopic
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import FrameKind
+from raftmq.wire.messages import Admin, FrameKind
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
 from .test_consumer import fill
@@ -23,9 +25,10 @@ async def test_refusal_of_a_change_that_an_earlier_attempt_may_have_done_leaves_
         cluster.fate = lambda _, f: (
             fates.pop() if f.kind == FrameKind.ADMIN and fates else Fate.DONE
         )
-        change = DeleteTopic("orders")  # By name: `delete_topic` names the number, and is told.
+        # As older software does it: without a number, and by name.
+        change = Admin(msgspec.to_builtins(DeleteTopic("orders")))
         with pytest.raises(OutcomeUnknown, match="an earlier attempt of ADMIN may have been done"):
-            await mq.admin._change(change, None)
+            await mq._router.call_leader(SYSTEM_GROUP, FrameKind.ADMIN, change, is_change=True)
         with pytest.raises(Rejected) as refused:
             await mq.admin.delete_topic("orders")
         assert refused.value.reason is Reason.UNKNOWN_TOPIC
@@ -55,6 +58,26 @@ async def test_claim_whose_release_was_not_answered_is_not_said_to_be_over(
         again = await consumer.claim("k", ttl=60)
         assert again is not None
         assert await again.release()
+
+
+async def test_attachment_that_did_not_begin_everywhere_is_not_unavailable(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic()
+    cluster.fate = lambda _, f: Fate.BUSY if f.kind == FrameKind.RESET else Fate.DONE
+    async with connect(URL, world=cluster) as mq:
+        with pytest.raises(OutcomeUnknown, match="done before: attachment"):
+            await mq.admin.attach("orders", "g", timeout=0.5)
+        assert (await mq.admin.consumer_groups(name="g"))[0].attachments
+
+
+async def test_group_that_was_made_and_could_not_be_looked_up_is_not_unavailable(
+    cluster: FakeCluster,
+) -> None:
+    cluster.fate = lambda _, f: Fate.BUSY if f.kind == FrameKind.GROUPS else Fate.DONE
+    async with connect(URL, world=cluster) as mq:
+        with pytest.raises(OutcomeUnknown, match="done before: consumer group"):
+            await mq.admin.create_consumer_group("g", timeout=0.5)
 
 
 @pytest.mark.parametrize("is_any_done", [True, False])

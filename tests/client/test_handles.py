@@ -4,13 +4,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.client import connect
 from raftmq.client.handles import Handle, format_handle, handle_of, parse_handle
-from raftmq.errors import Rejected
+from raftmq.errors import OutcomeUnknown, Rejected
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 
@@ -149,6 +150,38 @@ async def test_answer_that_was_lost_is_told_once_more(cluster: FakeCluster) -> N
 
 
 @pytest.mark.anyio
+async def test_timeout_of_settling_holds_for_all_requests_of_a_consumer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.client.handles.ITEMS_MAX", 1)
+    cluster.create_topic(queues=1)
+    asked: dict[bytes, float] = {}
+
+    def fate(_: FakeNode, frame: Frame) -> Fate:
+        # Each request is answered two seconds after it was first sent.
+        if frame.kind != FrameKind.SETTLE:
+            return Fate.DONE
+        now = anyio.current_time()
+        began = asked.setdefault(bytes(frame.header), now)
+        return Fate.DONE if now > began + 2 else Fate.UNAVAILABLE
+
+    async with connect(URL, world=cluster) as mq:
+        async with mq.producer("orders") as producer:
+            await producer.send_many([b"%d" % n for n in range(3)])
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            leases = [await consumer.pop(1, wait=5.0) for _ in range(3)]
+            handles = [handle_of(consumer, message) for lease in leases for message in lease]
+            assert len(handles) == 3
+            cluster.fate = fate
+            began = anyio.current_time()
+            with pytest.raises(OutcomeUnknown):
+                await mq.settle(handles, timeout=3.0)
+            assert anyio.current_time() - began < 4.0
+            cluster.fate = lambda *_: Fate.DONE
+    assert len(asked) == 2
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("seconds", [60, 8 * 86_400])
 async def test_clock_that_went_back_is_overcome(cluster: FakeCluster, seconds: int) -> None:
     cluster.create_topic()
@@ -178,6 +211,60 @@ async def test_consumer_that_is_open_settles_on_after_a_settlement_by_handle(
             ]
             with pytest.raises(Rejected):
                 await c.ack()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("action", ["ack", "nack", "reject", "give_back"])
+async def test_consumer_names_those_that_others_settled_by_handle(
+    cluster: FakeCluster, action: str
+) -> None:
+    cluster.create_topic(queues=1)
+    async with connect(URL, world=cluster) as mq:
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"%d" % n for n in range(20)])
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            batch = await consumer.pop(20, wait=5.0)
+            by_others = [batch[n] for n in (3, 11, 19)]
+            assert await mq.settle([handle_of(consumer, each) for each in by_others]) == [True] * 3
+            fates = [Fate.APPLIED_AND_CUT]
+
+            def fate(_: FakeNode, frame: Frame) -> Fate:
+                return fates.pop() if frame.kind == FrameKind.SETTLE and fates else Fate.DONE
+
+            cluster.fate = fate
+            settled = await getattr(batch, action)()
+            assert settled.settled == 17
+            assert [each.id for each in settled.fenced] == [each.id for each in by_others]
+            # The consumer knows them: to say the same of the others is to say it once.
+            again = await getattr(batch, action)()
+            assert [each.id for each in again.fenced] == [each.id for each in by_others]
+            assert (again.settled, fates) == (17, [])
+
+
+@pytest.mark.anyio
+async def test_handles_that_are_rejected_together_are_one_dead_letter(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=1)
+    handles = await popped(cluster, 10)
+    async with connect(URL, world=cluster) as mq:
+        assert await mq.settle(handles[4:5]) == [True]
+        settled = await mq.settle(handles, "reject", reason="no")
+        assert settled == [n != 4 for n in range(10)]
+    (attached,) = [
+        each for log in cluster.logs.values() for each in log.machine.serving.attached.values()
+    ]
+    (letter,) = attached.group.dead.values()
+    assert (letter.messages.size, letter.reason) == (9, "no")
+
+
+@pytest.mark.anyio
+async def test_handles_that_name_what_no_lease_spans_settle_the_others(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic(queues=1)
+    handles = await popped(cluster, 3)
+    far = format_handle(parse_handle(handles[0])._replace(offset=1 << 60))
+    async with connect(URL, world=cluster) as mq:
+        assert await mq.settle([far, *handles]) == [False, True, True, True]
 
 
 @pytest.mark.anyio

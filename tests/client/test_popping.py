@@ -7,13 +7,14 @@ import pytest
 
 from raftmq.client.handles import handle_of
 from raftmq.client.popping import PopConsumer
+from raftmq.client.settling import Waiter
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.consumer_groups import DeleteConsumerGroup
 from raftmq.pop.topics import AlterTopic
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
-from raftmq.wire.popping import Pop
+from raftmq.wire.popping import Action, Pop
 
 from .fake_cluster import FakeCluster, FakeNode, Fate
 from .popping_cluster import audit, opened, pop_all
@@ -167,6 +168,24 @@ async def test_reason_that_is_no_text_is_refused_and_the_rest_is_settled(
         await batch[0].reject("no such user: " + "x" * 5_000_000, timeout=5.0)
         assert await mq.settle([handle], "reject", reason="y" * 5_000_000) == [True]
         assert audit(cluster) == {"dead": 2, "acked": 1}
+
+
+async def test_settlement_that_cannot_be_packed_fails_alone(cluster: FakeCluster) -> None:
+    fill(cluster, queues=1, messages=4)
+    async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
+        batch = await c.pop(4, wait=5.0)
+        lease, _ = batch[0].part
+        settler = c._at_desk()._intake.sources[lease.group].settler
+        alone, beside = Waiter(), Waiter()
+        # Calls look at a reason before it gets here: whatever they miss must not stay under way.
+        settler.settle(lease, Action.REJECT, 1, alone, reason="\ud800")
+        assert isinstance(alone.error, Rejected)
+        batch[1].ack_nowait()
+        settler.settle(lease, Action.REJECT, 4, beside, reason="\ud800")
+        assert isinstance(beside.error, Rejected)
+        assert (await c.flush(timeout=5.0)).settled == 1
+        await batch[0].ack(timeout=5.0)
+        assert audit(cluster) == {"acked": 2, "leased": 2}
 
 
 async def test_to_say_the_same_twice_is_to_say_it_once(cluster: FakeCluster) -> None:

@@ -17,6 +17,7 @@ from anyio.from_thread import start_blocking_portal
 
 import raftmq
 from raftmq.client.loop import Loop
+from raftmq.client.transactions import OpenTransaction
 from raftmq.errors import RaftmqError
 
 
@@ -155,3 +156,38 @@ def test_forked_child_is_refused_and_leaves_without_waiting(tmp_path: Path) -> N
     assert status == 0
     with raftmq.blocking.open(tmp_path) as mq, mq.producer("orders") as producer:
         assert producer.send(b"again").offset == 1
+
+
+def test_forked_child_leaves_a_check_back_whose_callback_blocks(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def check(_: OpenTransaction) -> bool:
+        is_asked.set()
+        assert may_answer.wait(60)
+        return True
+
+    with raftmq.blocking.open(tmp_path) as mq:
+        mq.admin.create_topic("orders", queues=1)
+        with mq.producer("orders") as producer, producer.transaction(group="shop") as transaction:
+            transaction.send(b"half")
+            entered_by_parent = mq.check_back("shop", check, after=0.0, every=0.1)
+            entered_by_child = mq.check_back("shop", check)
+            with entered_by_parent:
+                assert is_asked.wait(60)
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(20)
+                    try:
+                        entered_by_child.__enter__()
+                    except RaftmqError as error:
+                        os.write(write, str(error).encode())
+                else:
+                    may_answer.set()
+                    while mq.open_transactions("shop"):
+                        time.sleep(0.01)
+    if child == 0:
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert "forked child" in os.read(read, 10_000).decode()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftmq.client.delays import due_ms
 from raftmq.client.offsets import EPOCH, time_ms
 from raftmq.errors import Rejected
 
@@ -24,3 +25,12 @@ def test_a_time_before_1970_is_the_first_one() -> None:
 def test_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(Rejected, match="has no time zone"):
         time_ms(datetime(2026, 1, 1))  # noqa: DTZ001  # that is the point
+
+
+@pytest.mark.parametrize("delay", [-1, -0.001, timedelta(seconds=-1)])
+def test_delay_below_0_is_refused_and_a_time_that_has_passed_is_now(
+    delay: float | timedelta,
+) -> None:
+    with pytest.raises(Rejected, match="is less than 0: None delivers at once"):
+        due_ms(delay, 1_000_000)
+    assert due_ms(datetime(1970, 1, 1, tzinfo=UTC), 1_000_000) == 0

@@ -192,7 +192,7 @@ class Cluster:
 
     def propose(self, number: int, *payloads: bytes, now: int = 0) -> int:
         """Propose records at a node; nothing is delivered yet."""
-        return self.raft(number).propose([(Kind.BATCH, one) for one in payloads], now=now)
+        return self.raft(number).propose([(Kind.BATCH, one, 1) for one in payloads], now=now)
 
     def tick(self, number: int, count: int) -> None:
         """Let a node's time pass."""

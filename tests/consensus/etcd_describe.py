@@ -46,6 +46,12 @@ DROPPED = "raft proposal dropped"
 PEER_NOT_FOUND = "raft: cannot step as peer not found"
 LOCAL_MESSAGE = "raft: cannot step raft local message"
 
+VOTES = (
+    MessageKind.VOTE,
+    MessageKind.VOTE_RESPONSE,
+    MessageKind.PRE_VOTE,
+    MessageKind.PRE_VOTE_RESPONSE,
+)
 MESSAGE_NAMES = {
     MessageKind.PROPOSE: "MsgProp",
     MessageKind.APPEND: "MsgApp",
@@ -222,7 +228,7 @@ def target(node: int) -> str:
 
 def _message_entries(message: Message) -> list[str]:
     if message.proposals:
-        return [proposal(kind, payload) for kind, payload in message.proposals]
+        return [proposal(kind, payload) for kind, payload, _ in message.proposals]
     if message.kind in (MessageKind.READ_INDEX, MessageKind.READ_INDEX_RESPONSE):
         return [proposal(Kind.BATCH, message.context)]
     return [entry(record) for record in message.entries]
@@ -230,9 +236,9 @@ def _message_entries(message: Message) -> list[str]:
 
 def message(value: Message, indent: str = "") -> str:
     """A message, on several lines if it carries much."""
-    if value.kind in (MessageKind.VOTE_RESPONSE, MessageKind.PRE_VOTE_RESPONSE):
-        # etcd's refusals do not say what is committed.
-        value = msgspec.structs.replace(value, commit=0, log_term=0)
+    if value.kind in VOTES:
+        # etcd's votes do not say what is committed.
+        value = msgspec.structs.replace(value, commit=0, commit_term=0)
     text = (
         f"{indent}{target(value.sender)}->{target(value.to)} {MESSAGE_NAMES[value.kind]} "
         f"Term:{value.term} Log:{value.log_term}/{value.index}"

@@ -214,7 +214,7 @@ class Environment:
         """`propose 1 data`"""
         payload = arguments[1].key.encode()
         try:
-            self._node(arguments).raft.propose([(Kind.BATCH, payload)], now=0)
+            self._node(arguments).raft.propose([(Kind.BATCH, payload, 1)], now=0)
         except ProposalDropped:
             raise CommandFailed(describe.DROPPED) from None
 
@@ -237,7 +237,7 @@ class Environment:
         raft = self._node(arguments).raft
         # As a forwarded proposal: etcd turns a refused change into an empty entry, where our own
         # `propose_membership` raises.
-        proposals = ((Kind.MEMBERSHIP, encode_change(change)),)
+        proposals = ((Kind.MEMBERSHIP, encode_change(change), 1),)
         message = Message(MessageKind.PROPOSE, raft.id, sender=raft.id, proposals=proposals)
         refused = raft.step(message)
         if refused is not None:

@@ -33,7 +33,7 @@ THREE = ConfState((1, 2, 3))
 
 def reason_of(raft: Raft, *payloads: bytes) -> DropReason:
     with pytest.raises(ProposalDropped) as dropped:
-        raft.propose([(Kind.BATCH, payload) for payload in payloads], now=0)
+        raft.propose([(Kind.BATCH, payload, 1) for payload in payloads], now=0)
     return dropped.value.reason
 
 
@@ -124,7 +124,7 @@ def test_impossible_membership_change_is_refused_before_it_enters_the_log() -> N
 def test_membership_payload_that_is_no_change_becomes_a_no_op() -> None:
     cluster = Cluster(1)
     cluster.elect(1)
-    cluster.raft(1).propose([(Kind.MEMBERSHIP, b"\xff")], now=0)
+    cluster.raft(1).propose([(Kind.MEMBERSHIP, b"\xff", 1)], now=0)
     cluster.settle()
     assert [one.kind for one in cluster[1].applied] == [Kind.NOOP, Kind.NOOP]
 
@@ -340,7 +340,7 @@ def _finish(raft: Raft, storage: MemoryStorage) -> None:
 
 def test_appends_leave_at_once_and_promises_wait_for_the_disk() -> None:
     raft, storage = asynchronous()
-    index = raft.propose([(Kind.BATCH, b"x")], now=0)
+    index = raft.propose([(Kind.BATCH, b"x", 1)], now=0)
     ready = raft.ready()
     kinds = [(one.kind, one.to) for one in ready.messages]
     assert kinds == [(A, 2), (A, 3), (MessageKind.STORAGE_APPEND, APPEND_THREAD)]
@@ -363,7 +363,7 @@ def test_several_writes_may_be_under_way() -> None:
     raft, _ = asynchronous()
     writes = []
     for payload in (b"a", b"b", b"c"):
-        raft.propose([(Kind.BATCH, payload)], now=0)
+        raft.propose([(Kind.BATCH, payload, 1)], now=0)
         writes += [one for one in raft.ready().messages if one.to == APPEND_THREAD]
     assert [[bytes(r.payload) for r in one.entries] for one in writes] == [[b"a"], [b"b"], [b"c"]]
 
@@ -378,7 +378,7 @@ def test_follower_acknowledges_only_through_the_append_thread() -> None:
     storage = make_storage(THREE)
     raft = make_raft(storage, async_storage_writes=True)
     leader, _ = asynchronous()
-    leader.propose([(Kind.BATCH, b"x")], now=0)
+    leader.propose([(Kind.BATCH, b"x", 1)], now=0)
     append = next(one for one in leader.ready().messages if one.kind is A)
     bare = Message(A, 1, sender=2, term=2, log_term=1, index=1, entries=_no_op(leader))
     raft.step(bare)

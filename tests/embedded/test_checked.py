@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 import raftmq
-from raftmq.client.consumer import Start
 from raftmq.client.handles import handle_of
 from raftmq.client.lane import Lane
 from raftmq.client.leases import HeldLease
 from raftmq.client.message import Slice
+from raftmq.client.starting import Start
 from raftmq.embedded.checked import Checked
 from raftmq.errors import Inconsistent, Reason, Rejected
 from raftmq.pop.delays import Delays, Half
@@ -98,6 +98,7 @@ async def test_healthy_queue_is_valid(tmp_path: Path) -> None:
         checked = await work(mq, "orders")
         assert checked.verdict == "valid", str(checked)
         assert checked.counts["acknowledged"] >= 72
+        assert checked.counts["completeness undecided for filtered groups"] == 1
         again = await mq.check()
         assert again.verdict == "valid", str(again)
 
@@ -277,7 +278,7 @@ async def test_transactions_and_hand_offs_are_valid(tmp_path: Path) -> None:
         checked = await mq.check()
     assert checked.verdict == "valid", str(checked)
     assert checked.counts["acked"] == 4
-    assert checked.counts["recovered"] == 7
+    assert checked.counts["acknowledged"] == 8
 
 
 async def test_message_that_was_rolled_back_and_is_there_is_found(
@@ -401,3 +402,79 @@ async def test_group_that_is_settled_for_by_handle_is_not_accused(tmp_path: Path
             assert await mq.settle(handles) == [True] * 5
         assert await pop_all(mq) == 5
         await mq.check()
+
+
+@pytest.mark.parametrize("retention_ms", [0, 3_600_000])
+async def test_lost_head_is_found_unless_retention_may_have_taken_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retention_ms: int
+) -> None:
+    from raftmq.log.index import LogIndex
+
+    lookup = LogIndex.lookup
+
+    def without_head(self: LogIndex, queue: int, offset: int, limit: int) -> Any:
+        return lookup(self, queue, max(offset, 10), limit)
+
+    settings = {"log": {"retention_ms": retention_ms}}
+    async with raftmq.open(tmp_path, check=True, settings=settings) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            for n in range(30):
+                await producer.send(b"%d" % n)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogIndex, "lookup", without_head)
+            patch.setattr(LogIndex, "earliest", lambda *_: 10)
+            with pytest.raises(Inconsistent) as caught:
+                await mq.check()
+        assert (await mq.check()).verdict == "valid"
+    assert "lost-prefix" in caught.value.anomalies
+
+
+async def test_head_that_retention_took_is_no_loss(tmp_path: Path) -> None:
+    log = {"retention_ms": 1, "segment_bytes": 64 * 1024}
+    async with raftmq.open(tmp_path, check=True, settings={"log": log}) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            for _ in range(8):
+                await producer.send(b"x" * 30_000)
+            with anyio.fail_after(60):
+                while (await mq.admin.find_offsets("orders", "earliest"))[0] == 0:
+                    await producer.send(b"more")
+                    await anyio.sleep(0.2)
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+
+
+async def test_half_of_a_committed_transaction_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.embedded.checked.COMMIT_SECONDS", 2.0)
+    commit = Delays.commit
+
+    def half(self: Delays, halves: list[Half], index: int) -> Any:
+        self.roll_back(halves[1:])
+        return commit(self, halves[:1], index)
+
+    monkeypatch.setattr(Delays, "commit", half)
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"plain")
+            async with producer.transaction(group="shop") as transaction:
+                await transaction.send(b"debit")
+                await transaction.send(b"credit")
+        with pytest.raises(Inconsistent, match="'credit'"):
+            await mq.check()
+
+
+async def test_groups_with_a_filter_are_counted_as_undecided(tmp_path: Path) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"x", tag="t")
+        async with mq.consumer("orders", group="r", filter="t") as reader:
+            await anext(reader)
+        async with mq.consumer("orders", group="p", mode="pop", filter="t") as popper:
+            await (await anext(popper)).ack()
+        checked = await mq.check()
+    assert checked.counts["completeness undecided for filtered groups"] == 2

@@ -19,7 +19,7 @@ def test_plain_code_sends_for_later_and_takes_back(tmp_path: Path) -> None:
             sent = p.send(b"soon", delay=0.5)
             p.send_nowait(b"sooner", delay=0.2)
             gone = p.send_many([b"x", b"y"], delay=[3600, 3601]).receipts()
-            assert p.send_many_nowait([b"now"], delay=-1).wait().receipts()[0].offset == 0
+            assert p.send_many_nowait([b"now"], delay=0).wait().receipts()[0].offset == 0
             assert gone[0].id is not None
             assert gone[1].id is not None
             assert p.cancel(gone[0].id)

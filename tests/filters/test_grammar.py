@@ -14,7 +14,8 @@ from typing import Any
 
 from raftmq.filters import FilterSyntaxError
 from raftmq.filters import compile as compile_filter
-from raftmq.pop import catalog, machine
+from raftmq.pop.catalog import Catalog
+from raftmq.pop.machine import PartitionMachine
 from tests.filters.expressions import Writer
 
 FILE = Path(__file__).with_name("grammar.jsonl")
@@ -41,16 +42,20 @@ def written() -> list[Any]:
     """What the file should hold: the versions, then texts with their meanings."""
     writer = Writer(Random(1))
     texts = PLAIN + [writer.text() for _ in range(TEXTS)]
-    return [[catalog.VERSION, machine.VERSION], *([text, meaning(text)] for text in texts)]
+    return [
+        [Catalog.record_version, PartitionMachine.record_version],
+        *([text, meaning(text)] for text in texts),
+    ]
 
 
 def test_meaning_of_a_text_changes_only_with_the_version_of_records() -> None:
     versions, *lines = [json.loads(line) for line in FILE.read_text().splitlines()]
-    assert versions == [catalog.VERSION, machine.VERSION], "write the file again"
+    ours = [Catalog.record_version, PartitionMachine.record_version]
+    assert versions == ours, "write the file again"
     assert len(lines) > TEXTS
     assert sum(expected is None for _, expected in lines) > 10
     for text, expected in lines:
-        assert meaning(text) == expected, f"{text!r} has another meaning: raise VERSION"
+        assert meaning(text) == expected, f"{text!r} has another meaning: raise record_version"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.builder import Placement, SegmentBuilder
-from raftmq.log.index import LogIndex, Told, look, rebuild, replay_from
+from raftmq.log.index import LogIndex, Told, find_key, look, rebuild, replay_from
 from raftmq.log.index_file import IndexDamaged, SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.segment import HardState, SegmentInfo
@@ -50,6 +50,9 @@ class Naive:
     def lookup(self, queue: int, offset: int, limit: int) -> list[Placement]:
         placements = [placement for placement, _ in self.of(queue)]
         return [p for p in placements if p.base_offset + p.count > offset][:limit]
+
+    def placement_of(self, queue: int, index: int) -> Placement | None:
+        return next((each for each, _ in self.of(queue) if each.index == index), None)
 
     def at_time(self, queue: int, timestamp: int) -> int | None:
         later = [p.base_offset for p, stamp in self.of(queue) if stamp >= timestamp]
@@ -141,9 +144,12 @@ class Group:
         while builder := self.index.sealable(applied):
             self.index.sealed(self.store.seal(builder))
 
-    def reopen(self) -> None:
+    def reopen(self, *, loses: bool = False) -> None:
         self.store.sync()
         self.store.close()
+        names = sorted(index_files(self.files))
+        if loses and names:
+            self.files.unlink(f"{FOLDER}/{self.random.choice(names)}")
         self.store, _ = open_store(self.files)
         start = replay_from(self.store.layout)
         self.index = LogIndex(self.store.sealed, self.store.layout, applied=start - 1)
@@ -164,20 +170,21 @@ class Group:
         for queue in [*self.ends, 99]:
             rows = naive.of(queue)
             assert index.earliest(queue) == (rows[0][0].base_offset if rows else None)
+            for base in [size.base for size in self.store.segments()]:
+                left = [place.base_offset for place, _ in rows if place.index >= base]
+                assert index.earliest(queue, since=base) == min(left, default=None)
             last = rows[-1][0] if rows else None
             assert index.end(queue) == (last.base_offset + last.count if last else None)
             for offset in range(0, self.ends.get(queue, 0) + 2, 3):
                 limit = self.random.choice([1, 3, 1000])
                 assert index.lookup(queue, offset, limit) == naive.lookup(queue, offset, limit)
                 self.check_touches(queue, offset)
+            for at in range(self.chain.last + 2):
+                assert index.placement_of(queue, at) == naive.placement_of(queue, at)
             for stamp in range(990, 1030 + 10 * self.chain.last, 35):
                 assert index.at_time(queue, stamp) == naive.at_time(queue, stamp)
         for key in range(8):
-            found = naive.find_key(key)
-            assert index.find_key(key, limit=1000) == found
-            assert index.find_key(key, limit=2) == found[:2]
-            if len(found) > 2:
-                assert index.find_key(key, limit=2, before=found[1]) == found[2:4]
+            assert list(find_key(index.key_sources(key), key)) == naive.find_key(key)
 
     def check_touches(self, queue: int, offset: int) -> None:
         """All since the message's batch, in pages of few segments."""
@@ -199,19 +206,45 @@ class Group:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.sampled_from(["add", "keep", "reopen", "drop"]), max_size=8), st.integers(0, 999)
+    st.lists(st.sampled_from(["add", "keep", "reopen", "lose", "drop"]), max_size=8),
+    st.integers(0, 999),
 )
 def test_lookups_equal_a_naive_scan(plan: list[str], seed: int) -> None:
     group = Group(seed)
     for step in ["add", *plan, "add"]:
-        if step == "reopen":
-            group.reopen()
+        if step in ("reopen", "lose"):
+            group.reopen(loses=step == "lose")
         elif step == "drop":
             group.drop()
         else:
             for _ in range(group.random.randint(1, 25)):
                 group.add(keep_closed=step == "keep")
         group.check()
+
+
+def test_what_retention_leaves_of_a_queue_is_found_by_bisection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, _ = open_store(MemoryFiles())
+    index, chain = LogIndex(store.sealed, store.layout, applied=0), Chain()
+    for _ in range(300):
+        (record,) = chain.make([bytes(100)])
+        store.append([record], HardState(1, 1, record.index - 1))
+        index.arrange(store.layout)
+        index.place(Placement(1, record.index - 1, 1, record.index), record.timestamp)
+    while builder := index.sealable(300):
+        index.sealed(store.seal(builder))
+    assert len(store.sealed) > 50
+    looked: list[SegmentIndex] = []
+
+    def last(self: SegmentIndex) -> int:
+        looked.append(self)
+        return self.base + self.count - 1
+
+    monkeypatch.setattr(SegmentIndex, "last", property(last))
+    since = store.sealed[-2].base
+    assert index.earliest(1, since=since) == since - 1
+    assert len(looked) <= 10
 
 
 def index_files(files: MemoryFiles) -> dict[str, bytes]:
@@ -236,14 +269,16 @@ def test_a_lost_index_file_is_built_again_to_the_same_bytes(lost: str) -> None:
     assert index_files(group.files) == before
 
 
-def test_lookups_are_right_while_a_middle_segment_waits_for_its_index() -> None:
-    group = Group(seed=8)
+@pytest.mark.parametrize("lost", range(4))
+@pytest.mark.parametrize("seed", [3, 8])
+def test_lookups_are_right_while_a_segment_waits_for_its_index(seed: int, lost: int) -> None:
+    group = Group(seed)
     for _ in range(60):
         group.add()
-    middle = sorted(index_files(group.files))[2]
+    name = sorted(index_files(group.files))[lost]
     group.store.sync()
     group.store.close()
-    group.files.unlink(f"{FOLDER}/{middle}")
+    group.files.unlink(f"{FOLDER}/{name}")
     group.store, _ = open_store(group.files)
     start = replay_from(group.store.layout)
     assert start < group.store.layout[-1].base
@@ -343,6 +378,11 @@ def test_the_columns_of_an_index_file_are_what_the_table_says() -> None:
     assert (index.base, index.last, index.tail.crc) == (1, 5, chain.records[5].crc)
 
 
+def opened(data: bytes) -> SegmentIndex:
+    """An index file of these bytes."""
+    return SegmentIndex(memoryview(data), lambda size, offset: data[offset : offset + size])
+
+
 def test_every_flipped_bit_of_an_index_file_is_noticed() -> None:
     files = MemoryFiles()
     store, _ = open_store(files)
@@ -353,7 +393,7 @@ def test_every_flipped_bit_of_an_index_file_is_noticed() -> None:
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         try:
-            SegmentIndex(memoryview(bytes(damaged))).verify(keys=True)
+            opened(bytes(damaged)).verify(keys=True)
             unnoticed.append(bit // 8)
         except IndexDamaged:
             pass
@@ -368,4 +408,4 @@ def test_a_cut_index_file_is_noticed() -> None:
     data = files.bytes_of(f"{FOLDER}/{1:020d}.index")
     for size in range(len(data) - 8):
         with pytest.raises(IndexDamaged):
-            SegmentIndex(memoryview(data[:size])).verify(keys=True)
+            opened(data[:size]).verify(keys=True)

@@ -1,13 +1,18 @@
 """Rot is mended: rewritten by a peer's records where these can be proven, else cut and noted."""
 
+import errno
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
 
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
+from raftmq.log import cutting
+from raftmq.log.builder import SegmentBuilder
 from raftmq.log.cutting import ASIDE_MAX, ASIDE_SUFFIX, NOTE_NAME
 from raftmq.log.faults import RotFound
+from raftmq.log.index_file import IndexDamaged
 from raftmq.log.record import Record
 from raftmq.log.rewrite import NotProven
 from raftmq.log.segment import HardState
@@ -295,6 +300,22 @@ def test_a_log_that_was_cut_goes_on_abstains_over_restarts_and_returns() -> None
     assert NOTE_NAME not in files.list(FOLDER)
 
 
+def test_a_log_that_no_cut_brings_into_order_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, _, store = sealed_log()
+    store.close()
+    cuts = list[RotFound]()
+
+    def recover(*_: object, **__: object) -> None:
+        raise RotFound("rot", file=SEALED, position=0)
+
+    monkeypatch.setattr(cutting, "CUTS_MAX", 3)
+    monkeypatch.setattr(cutting, "recover", recover)
+    monkeypatch.setattr(cutting, "cut", lambda *args: cuts.append(args[2]))
+    with pytest.raises(RotFound, match="cannot be brought into order"):
+        cutting.open_cut(files, FOLDER, IDENTITY, mends=True, cuts=True)
+    assert len(cuts) == 3
+
+
 def test_power_loss_at_every_call_of_a_cut_never_loses_the_note_of_what_was_lost() -> None:
     for name in segment_names(unsealed_log()[0]):
         for seed in range(3):
@@ -334,6 +355,106 @@ def test_log_without_any_segment_left_starts_anew_and_abstains() -> None:
     assert recovered.hard_state.term == 8
 
 
+def trimmed_log() -> tuple[MemoryFiles, Chain]:
+    """A closed log whose first segments retention took: it stands on a snapshot."""
+    files, chain, store = sealed_log()
+    store.drop_before(store.snapshots[0].index + 1)
+    assert len(store.snapshots) > 1
+    store.close()
+    return files, chain
+
+
+def snapshot_names(files: MemoryFiles) -> list[str]:
+    return [name for name in files.list(FOLDER) if name.endswith(".snapshot")]
+
+
+def test_flipped_bit_anywhere_in_the_oldest_snapshot_costs_no_record() -> None:
+    files, chain = trimmed_log()
+    path = f"{FOLDER}/{snapshot_names(files)[0]}"
+    for bit in range(8 * len(files.bytes_of(path))):
+        twin = files.copy()
+        twin.flip(path, bit)
+        before = twin.list(FOLDER)
+        store, recovered = reopened(twin)
+        assert not recovered.abstains
+        assert (recovered.snapshot_fault is None) == (recovered.start == store.snapshots[0].link)
+        assert read_all(store) == chain.upto(chain.last)[recovered.start.index :]
+        assert recovered.start[:3] == store.link(recovered.start.index)[:3]
+        assert store.link(recovered.start.index).crc == chain.records[recovered.first_index].chain
+        store.close()
+        assert twin.list(FOLDER) == before
+
+
+def test_log_whose_oldest_snapshot_is_gone_goes_on_and_retention_takes_what_is_left() -> None:
+    files, chain = trimmed_log()
+    for spoil in (files.remove, lambda path: files.flip(path, 100)):
+        spoil(f"{FOLDER}/{snapshot_names(files)[0]}")
+        store, recovered = reopened(files)
+        assert recovered.snapshot_fault is not None
+        start = store.drop_before(store.snapshots[0].index + 1)
+        assert start == store.snapshots[0].link
+        assert snapshot_names(files)[0] == f"{start.index:020d}.snapshot"
+        store.close()
+        store, recovered = open_store(files)
+        assert recovered.snapshot_fault is None
+        assert [f"{start.index:020d}.snapshot", *snapshot_names(files)[1:]] == snapshot_names(files)
+        assert read_all(store) == chain.upto(chain.last)[start.index :]
+        store.close()
+
+
+def cut_to_nothing() -> MemoryFiles:
+    """A log of many segments, all of them rotten, that was opened once."""
+    files, chain, store = sealed_log()
+    for _ in range(ASIDE_MAX):
+        write(store, chain, 16, term=2)
+    store.close()
+    names = segment_names(files)
+    assert len(names) > ASIDE_MAX + 1
+    for name in names[:-1]:
+        files.flip(f"{FOLDER}/{name}", 8 * 300)
+        with suppress(FileNotFoundError):
+            files.remove(f"{FOLDER}/{name.removesuffix('.log')}.index")
+    store, recovered = reopened(files)
+    assert recovered.abstains
+    aside = {name.partition(ASIDE_SUFFIX)[0] for name in files.list(FOLDER) if ASIDE_SUFFIX in name}
+    assert aside == set(names)
+    store.close()
+    return files
+
+
+def test_nothing_that_was_put_aside_is_removed_before_the_member_holds_all_again() -> None:
+    files = cut_to_nothing()
+    store, _ = reopened(files)
+    store.end_abstention()
+    assert sum(ASIDE_SUFFIX in name for name in files.list(FOLDER)) == ASIDE_MAX
+
+
+def test_power_loss_at_every_call_of_a_return_leaves_the_note_or_few_files_aside() -> None:
+    whole = cut_to_nothing()
+    for call in range(1, 1000):
+        files = whole.copy()
+        store, _ = reopened(files)
+        files.crash_at(call)
+        with suppress(PowerLoss):
+            store.end_abstention()
+            break
+        files.power_loss()
+        store, recovered = reopened(files)
+        if not recovered.abstains:
+            assert sum(ASIDE_SUFFIX in name for name in files.list(FOLDER)) <= ASIDE_MAX
+    assert call > ASIDE_MAX
+
+
+def test_only_copy_is_never_cut() -> None:
+    files, _ = unsealed_log()
+    path = f"{FOLDER}/{segment_names(files)[-1]}"
+    files.flip(path, 8 * (len(files.bytes_of(path)) - 160))
+    before = files.digest()
+    with pytest.raises(RotFound, match="was durable"):
+        LogStore.open(files, FOLDER, SMALL, IDENTITY, mends=True, cuts=False)
+    assert files.digest() == before
+
+
 def test_damage_again_and_again_keeps_a_bounded_number_of_files_aside() -> None:
     files, chain = unsealed_log()
     term = 7
@@ -348,5 +469,20 @@ def test_damage_again_and_again_keeps_a_bounded_number_of_files_aside() -> None:
         store.sync()
         store.append(chain.make([bytes(100)] * 2, term=term))
         store.sync()
+        store.end_abstention()
         store.close()
     assert sum(ASIDE_SUFFIX in name for name in files.list(FOLDER)) <= ASIDE_MAX
+
+
+def test_index_that_cannot_be_read_back_is_written_again() -> None:
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files)
+    write(store, chain, 16)
+    name = store.layout[0].name
+    files.fail_next("pread", errno.EIO)
+    with pytest.raises(IndexDamaged):
+        store.seal(SegmentBuilder(name))
+    # It would outlive its segment if that were dropped before it is sealed.
+    assert f"{name:020d}.index" not in files.list(FOLDER)
+    assert store.seal(SegmentBuilder(name)).name == name
+    assert read_all(store)[0].index == 1

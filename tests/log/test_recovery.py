@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.log.builder import Placement
-from raftmq.log.faults import DiskFull
+from raftmq.log.faults import DiskFull, WriteFailed
 from raftmq.log.index import LogIndex
 from raftmq.log.record import Kind, Record
 from raftmq.log.segment import HardState
@@ -378,3 +378,20 @@ def test_a_failed_sync_of_a_new_segment_is_final_and_the_old_log_opens() -> None
 
 def test_small_is_what_the_scenarios_assume() -> None:
     assert SMALL.segment_bytes == 1024
+
+
+def test_segment_whose_name_was_not_durable_keeps_what_is_synced_in_it_after_a_crash() -> None:
+    for seed in range(8):
+        files, chain = MemoryFiles(), Chain()
+        store, _ = open_store(files)
+        write(store, chain, 6)
+        # The process ends between the renaming and the sync of the folder.
+        files.fail_next("sync_folder", errno.EIO)
+        with pytest.raises(WriteFailed):
+            store.roll()
+        store.close()
+        store, _ = open_store(files)
+        write(store, chain, 2)
+        files.power_loss(Random(seed))
+        store, recovered = open_store(files)
+        assert recovered.last_index == 8

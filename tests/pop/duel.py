@@ -190,7 +190,13 @@ class Duel:
             assert isinstance(result, Refused)
             assert result.reason is Reason.FENCED
             return
-        assert result == Changed(len(held))
+        which = sum(1 << each.offset - named.base for each in held)
+        told = (
+            len(held)
+            if which == named.bits
+            else which.to_bytes(-(-which.bit_length() // 8), "little")
+        )
+        assert result == Changed(told)
         self.settled(lease, held, verb)
         self.serve()
 

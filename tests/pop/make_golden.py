@@ -36,7 +36,8 @@ def play(machine: PartitionMachine, records: Sequence[Record]) -> list[list[Any]
             for number, one in machine.serving.take_handed()
         ]
         machine.serving.take_traced()
-        told.update(json.dumps([answers, handed]).encode())
+        # Of which messages a settlement has settled, earlier versions told how many.
+        told.update(json.dumps([answers, handed], default=_count).encode())
         if record.index % MARK_EVERY == 0 or record is records[-1]:
             attached = sorted(machine.serving.attached.items())
             counts = {number: one.group.audit() for number, one in attached}
@@ -44,6 +45,10 @@ def play(machine: PartitionMachine, records: Sequence[Record]) -> list[list[Any]
     # As it is read back: keys are texts.
     found: list[list[Any]] = json.loads(json.dumps(marks))
     return found
+
+
+def _count(bits: bytes) -> int:
+    return int.from_bytes(bits, "little").bit_count()
 
 
 def _told(result: Result) -> list[Any]:

@@ -1,10 +1,13 @@
 """The system group's machine: nodes, groups, topics."""
 
+import cbor2
+import msgspec
 import pytest
 
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
 from raftmq.log.record import encode as encode_record
+from raftmq.pop import catalog as catalog_module
 from raftmq.pop.catalog import (
     Bootstrap,
     Catalog,
@@ -12,15 +15,18 @@ from raftmq.pop.catalog import (
     Group,
     NameNode,
     Node,
+    Once,
     PutGroup,
     PutNode,
     RemoveNode,
     RenewNode,
+    parse_command,
 )
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.consumer_groups import Attach, DeleteConsumerGroup
 from raftmq.pop.membership import JoinGroup, LeaveGroup, RenewMembers
 from raftmq.pop.policy import Mode
+from raftmq.pop.repeats import DONE_MAX
 from raftmq.pop.results import Changed, Refused, Result
 from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
 
@@ -83,6 +89,18 @@ def test_create_may_be_repeated_but_not_with_other_settings(catalog: Catalog) ->
     run(catalog, CreateTopic("orders", 8))
     assert run(catalog, CreateTopic("orders", 8)) == Changed(1)
     assert reason(run(catalog, CreateTopic("orders", 9))) is Reason.TOPIC_EXISTS
+
+
+def test_catalog_has_so_many_topics_and_no_more(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_module, "TOPICS_MAX", 2)
+    for name in ("orders", "bills"):
+        run(catalog, CreateTopic(name, 1))
+    assert reason(run(catalog, CreateTopic("one-too-many", 1))) is Reason.BAD_ARGUMENT
+    assert run(catalog, CreateTopic("bills", 1)) == Changed(2)
+    run(catalog, DeleteTopic("orders"))
+    assert run(catalog, CreateTopic("next", 1)) == Changed(3)
 
 
 def test_topic_beside_another_one_has_its_queues_in_the_same_groups(catalog: Catalog) -> None:
@@ -266,3 +284,39 @@ def test_members_that_come_and_go_do_not_change_the_version(catalog: Catalog) ->
     again = Catalog.restore(catalog.snapshot())
     assert again.snapshot() == catalog.snapshot()
     assert again.memberships.holding(7) == catalog.memberships.holding(7)
+
+
+def test_change_with_a_number_is_carried_out_once(catalog: Catalog) -> None:
+    create = Once(7, CreateTopic("orders", 8))
+    assert run(catalog, create) == Changed(1)
+    assert run(catalog, Once(8, DeleteTopic("orders", 1))) == Changed(1)
+    catalog = Catalog.restore(catalog.snapshot())
+    assert run(catalog, create) == Changed(1)
+    assert catalog.topics == {}
+    # What was refused was not carried out.
+    beside = Once(9, CreateTopic("bills", 1, "orders"))
+    assert reason(run(catalog, beside)) is Reason.UNKNOWN_TOPIC
+    assert run(catalog, CreateTopic("orders", 8)) == Changed(2)
+    assert run(catalog, beside) == run(catalog, beside) == Changed(3)
+
+
+def test_changes_that_are_remembered_are_bounded(catalog: Catalog) -> None:
+    for n in range(1, DONE_MAX + 2):
+        run(catalog, Once(n, CreateTopic(f"t{n % 9}", 1)))
+    assert [n for n, _ in catalog.repeats.dump()] == list(range(2, DONE_MAX + 2))
+
+
+def test_number_of_a_request_goes_with_changes_alone() -> None:
+    create = CreateTopic("orders", 8)
+    assert parse_command(msgspec.to_builtins(create), 7) == Once(7, create)
+    assert parse_command(msgspec.to_builtins(create)) == create
+    remove = RemoveNode(3)
+    assert parse_command(msgspec.to_builtins(remove), 7) == remove
+
+
+def test_snapshot_of_before_the_numbers_is_read(catalog: Catalog) -> None:
+    run(catalog, CreateTopic("orders", 8))
+    version, *values = cbor2.loads(catalog.snapshot())
+    assert version == 7
+    restored = Catalog.restore(cbor2.dumps([6, *values[:-1]]))
+    assert restored.snapshot() == catalog.snapshot()

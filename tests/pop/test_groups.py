@@ -199,11 +199,11 @@ def test_leases_run_out_in_one_order_on_all_replicas(monkeypatch: pytest.MonkeyP
         group.hand_out({7: 1, 8: 1}, 0, lambda: next(tokens))
     # The older lease gets its deadline last.
     group.extend(1, 1, 0, invisible_ms=50)
-    rebuilt = PopGroup.load(group.dump())
+    rebuilt = PopGroup.load(group.dump(0))
     for one in (group, rebuilt):
         assert [one.pass_time(50), one.pass_time(50)] == [True, False]
     assert [letter.queue for letter in group.dead.values()] == [8, 7]
-    assert rebuilt.dump() == group.dump()
+    assert rebuilt.dump(0) == group.dump(0)
 
 
 def test_dead_letter_that_is_redriven_begins_anew() -> None:
@@ -322,7 +322,7 @@ def test_hand_out_that_is_cut_short_is_due_at_once(monkeypatch: pytest.MonkeyPat
     for consumer in (1, 2, 3):
         group.ask(consumer, 1, invisible_ms=1000, until=10**9)
     assert [one.consumer for one in serve(group, 9, 5)] == [1, 2]
-    assert PopGroup.load(group.dump()).next_timer == group.next_timer == 5
+    assert PopGroup.load(group.dump(0)).next_timer == group.next_timer == 5
     assert [one.consumer for one in serve(group, 9, 6, start=3)] == [3]
     assert group.next_timer == 1005
 
@@ -385,7 +385,7 @@ def test_order_of_a_group_is_that_of_its_first_policy() -> None:
     first = PopGroup(Policy(order=Order.QUEUE), Mode.ORDERED)
     first.follow(7, 0)
     first.policy = Policy(order=Order.KEY)
-    for group in (first, PopGroup.load(first.dump())):
+    for group in (first, PopGroup.load(first.dump(0))):
         assert not group.is_fed
         group.follow(8, 0)
         group.ask(1, 1, invisible_ms=1000, until=10**9)

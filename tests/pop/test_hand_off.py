@@ -25,6 +25,7 @@ from raftmq.pop.producers import Producers
 from raftmq.pop.results import Changed, Delayed, Result
 from raftmq.pop.spans import Span, span
 from raftmq.pop.transactions import FENCED_MAX, MESSAGES_MAX, Begin, Input, Outcome, Transactions
+from raftmq.wire.popping import Settled
 from tests.pop.test_transactions import COMMIT, ROLLBACK, Log, reason
 
 TOPIC = 1
@@ -65,8 +66,7 @@ class PopLog(Log):
         sequence = self.settled[consumer] = self.settled.get(consumer, 0) + 1
         (result,) = self.run(Settle(GROUP, consumer, sequence, [step]))
         assert isinstance(result, Changed)
-        value: int
-        (value,) = result.value
+        (value,) = Settled.of(result.value).results
         return value
 
     def hand_off(self, number: int, *handed: Handed | Input) -> Result:

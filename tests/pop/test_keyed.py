@@ -75,11 +75,11 @@ def test_order_holds_over_a_lease_that_runs_out_and_a_snapshot() -> None:
     group = ordered()
     feed(group, A, A, A)
     serve(group)
-    group = PopGroup.load(group.dump())
+    group = PopGroup.load(group.dump(0))
     assert serve(group) == []
     group.pass_time(100)
     assert serve(group, now=100) == []
-    group = PopGroup.load(group.dump())
+    group = PopGroup.load(group.dump(0))
     group.pass_time(110)
     (again,) = serve(group, now=110)
     assert again.messages == run(0, 1, 2)
@@ -110,7 +110,7 @@ def test_parked_message_blocks_its_key_alone_until_somebody_attends_to_it(verb: 
     group.nack(1, first.token, run(0, 1), 0)
     group.ack(1, first.token, run(1, 1), 0)
     assert offsets(serve(group, now=10**6)) == [[3]]
-    group = PopGroup.load(group.dump())
+    group = PopGroup.load(group.dump(0))
     assert serve(group, now=10**6) == []
     getattr(group, verb)(1)
     assert offsets(serve(group, now=10**6)) == [[0] if verb == "redrive" else [2]]
@@ -124,7 +124,7 @@ def test_part_of_a_letter_that_is_redriven_is_in_turn_with_its_own_key(is_blocki
     group.reject(1, first.token, run(0, 3), 0, reason="no")
     assert group.redrive(1, run(1, 1)) == Changed(1)
     assert group.dead[1].piece.keys == struct.pack("<2I", A, C)
-    group = PopGroup.load(group.dump())
+    group = PopGroup.load(group.dump(0))
     (second,) = serve(group)
     # In a group that does not block the others' turns are over; b's second one has its turn.
     assert offsets([second]) == ([[1]] if is_blocking else [[3, 4, 5]])
@@ -206,7 +206,7 @@ def test_first_filter_holds_for_what_is_held_and_for_what_was_read_ahead() -> No
     group.ask(5, 9, invisible_ms=1000, until=1000)
     assert group.hand_out(ends, 0, lambda: 2) == [], "it is not known yet what matches"
     assert group.wants_feed(ends) == [(7, 1)], "what is held comes first"
-    group = PopGroup.load(group.dump())
+    group = PopGroup.load(group.dump(0))
     # 4 and 8 match.
     assert group.feed(7, 1, 8, mask=0b1000_1000, keys=hashes[4:]) == 6
     assert group.wants_feed(ends) == [(7, 7)]

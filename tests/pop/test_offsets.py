@@ -6,11 +6,19 @@ from hypothesis import strategies as st
 
 from raftmq.errors import Reason
 from raftmq.pop import offsets
-from raftmq.pop.offsets import CLAIM, FENCE_MS, CommitOffsets, ForgetOffsets, Offsets
+from raftmq.pop.offsets import (
+    CLAIM,
+    FENCE_MS,
+    NUMBERS_MAX,
+    CommitOffsets,
+    ForgetOffsets,
+    Offsets,
+)
 from raftmq.pop.results import Changed, Refused, Result
 
 ENDS = {1: 100, 2: 100, 3: 100}
 DAY = 24 * 3600 * 1000
+ALICE, BOB = 901, 902
 
 
 class Table:
@@ -30,10 +38,13 @@ class Table:
         name: str = "g",
         kept_ms: int = 0,
         is_reset: bool = False,
+        sender: int = 0,
     ) -> Result:
         self.offsets.pass_time(self.now)
         epochs = [epoch] if epoch else []
-        command = CommitOffsets(name, [queue], [offset], epochs, sequence, kept_ms, is_reset)
+        command = CommitOffsets(
+            name, [queue], [offset], epochs, sequence, kept_ms, is_reset, sender
+        )
         return self.offsets.commit(command, ENDS, self.now)
 
     def at(self, queue: int = 1, name: str = "g") -> int | None:
@@ -120,7 +131,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing() -> None:
     assert reason(table.commit(1, kept_ms=-1)) is Reason.BAD_ARGUMENT
     assert reason(table.commit(1, kept_ms=91 * DAY)) is Reason.BAD_ARGUMENT
     assert table.offsets.dump() == []
-    assert table.offsets.dump_owned() == [[], [], 0, [], 0]
+    assert table.offsets.dump_owned() == [[], [], 0, [], 0, []]
 
 
 def test_epochs_count_among_what_is_bounded() -> None:
@@ -142,7 +153,7 @@ def test_offsets_with_a_lease_are_forgotten_when_it_runs_out() -> None:
     table.now += 1
     table.offsets.pass_time(table.now)
     assert (table.at(), table.at(name="h")) == (None, 5)
-    assert table.offsets.dump_owned() == [[], [], 0, [], 0]
+    assert table.offsets.dump_owned() == [[], [], 0, [], 0, []]
 
 
 def test_each_commit_renews_the_lease() -> None:
@@ -179,7 +190,7 @@ def test_dropped_queues_take_epochs_and_leases_along() -> None:
     table.commit(4, 7, kept_ms=DAY)
     table.offsets.drop_queues({1})
     assert table.offsets.dump() == []
-    assert table.offsets.dump_owned() == [[], [], 0, [], 0]
+    assert table.offsets.dump_owned() == [[], [], 0, [], 0, []]
     table.offsets.pass_time(table.now + 9 * DAY)
 
 
@@ -205,6 +216,123 @@ def test_what_counts_is_the_highest_epoch_and_within_it_the_highest_number(
         if (epoch, sequence) >= best:
             best = (epoch, sequence)
             expected = offset if offset != CLAIM else expected
+        assert table.at() == expected
+
+
+# Senders
+
+
+def test_plain_commit_that_comes_again_spares_what_others_committed_since() -> None:
+    table = Table()
+    assert table.commit(40, sequence=1, sender=ALICE) == Changed()
+    assert table.commit(60, sequence=1, sender=BOB) == Changed()
+    assert table.commit(40, sequence=1, sender=ALICE) == Changed()
+    assert table.at() == 60
+    table.restart()
+    assert table.commit(40, sequence=1, sender=ALICE) == Changed()
+    assert table.at() == 60
+    assert table.commit(40, sequence=2, sender=ALICE) == Changed()
+    assert table.at() == 40
+
+
+def test_plain_commit_does_not_count_after_a_later_one_of_its_sender() -> None:
+    table = Table()
+    table.commit(60, sequence=2, sender=ALICE, kept_ms=DAY)
+    table.now += 1
+    assert table.commit(40, sequence=1, sender=ALICE, kept_ms=DAY) == Changed()
+    assert table.at() == 60
+    assert table.offsets.leases == {"g": (DAY, 5 + DAY)}
+
+
+def test_plain_commit_counts_for_queues_that_no_later_one_named() -> None:
+    table = Table()
+    table.commit(60, sequence=2, sender=ALICE)
+    command = CommitOffsets("g", [1, 2, 2], [40, 41, 42], [], 1, sender=ALICE)
+    assert table.offsets.commit(command, ENDS, 0) == Changed()
+    assert (table.at(), table.at(2)) == (60, 42)
+
+
+def test_commit_without_a_sender_counts_each_time() -> None:
+    table = Table()
+    for offset in (40, 60, 40):
+        assert table.commit(offset, sequence=1) == Changed()
+        assert table.at() == offset
+    assert table.offsets.dump_owned()[5] == []
+
+
+def test_repeat_is_done_even_if_it_would_be_refused_by_now() -> None:
+    table = Table()
+    table.commit(40, sequence=1, sender=ALICE)
+    table.commit(CLAIM, 9)
+    assert table.commit(40, sequence=1, sender=ALICE) == Changed()
+    assert reason(table.commit(41, sequence=2, sender=ALICE)) is Reason.FENCED
+    # What was refused was not carried out: it may be, when it comes again.
+    forget(table, "g", since=0, until=50)
+    assert table.commit(41, sequence=2, sender=ALICE) == Changed()
+    assert table.at() == 41
+
+
+def test_repeat_does_not_begin_a_group_that_was_deleted_or_has_run_out() -> None:
+    table = Table()
+    table.commit(40, sequence=1, sender=ALICE)
+    table.commit(40, sequence=1, sender=BOB, name="h", kept_ms=DAY)
+    forget(table, "g", since=0, until=50)
+    table.now += DAY
+    table.offsets.pass_time(table.now)
+    table.commit(40, sequence=1, sender=ALICE)
+    table.commit(40, sequence=1, sender=BOB, name="h", kept_ms=DAY)
+    assert table.offsets.dump() == []
+
+
+def test_numbers_of_senders_are_bounded() -> None:
+    table, queues = Table(1_000_000), list(range(1000))
+    senders = NUMBERS_MAX // len(queues) + 9
+    table.commit(1, sequence=1, sender=ALICE)
+    for sender in range(1, senders):
+        command = CommitOffsets("g", queues, [0] * len(queues), [], 1, sender=sender)
+        table.offsets.commit(command, ENDS, 0)
+        # A sender that commits again and again is not forgotten.
+        table.commit(2, sequence=1 + sender, sender=BOB)
+    numbers = table.offsets.dump_owned()[5]
+    assert len(numbers) == NUMBERS_MAX
+    assert numbers[-1] == [BOB, 1, senders]
+    table.commit(3, sequence=senders, sender=BOB)
+    assert table.at() == 2
+    table.commit(1, sequence=1, sender=ALICE)
+    assert table.at() == 1
+
+
+def test_snapshot_of_before_the_numbers_is_read() -> None:
+    table = Table()
+    table.commit(40, 7)
+    committed, owned = table.offsets.dump(), table.offsets.dump_owned()
+    table.offsets = Offsets(1000)
+    table.offsets.load(committed, owned[:5])
+    assert table.offsets.dump_owned() == owned
+    assert table.commit(41, sequence=1, queue=2, sender=ALICE) == Changed()
+
+
+PLAIN = st.tuples(
+    st.sampled_from([901, 902]),
+    st.integers(1, 5),  # sequence
+    st.integers(0, 20),  # offset
+    st.booleans(),  # whether the machine restarts before
+)
+
+
+@given(st.lists(PLAIN, max_size=25))
+def test_each_number_of_a_sender_counts_once_and_in_order(
+    commits: list[tuple[int, int, int, bool]],
+) -> None:
+    table = Table()
+    last: dict[int, int] = {}
+    expected = None
+    for sender, sequence, offset, is_restarted in commits:
+        if is_restarted:
+            table.restart()
+        assert table.commit(offset, sequence=sequence, sender=sender) == Changed()
+        if sequence > last.get(sender, 0):
+            last[sender], expected = sequence, offset
         assert table.at() == expected
 
 

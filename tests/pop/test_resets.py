@@ -8,7 +8,7 @@ import pytest
 from raftmq.batch import encode
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
-from raftmq.pop import serving
+from raftmq.pop import repeats
 from raftmq.pop.calls import ChangeDead, Deed, Feed, Lose, OpenGroup, ResetGroup, Step
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.machine import PartitionMachine
@@ -195,7 +195,7 @@ def _trace(log: Log, states: dict[int, str]) -> None:
 def test_request_that_arrives_again_does_nothing_and_gets_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "DONE_MAX", 2)
+    monkeypatch.setattr(repeats, "DONE_MAX", 2)
     log = opened()
     log.send(4)
     (first,) = log.ask(ALICE, 10)

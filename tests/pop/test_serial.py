@@ -73,7 +73,7 @@ def test_blocking_group_waits_for_an_operator() -> None:
     group.nack(1, one.token, run(0, 1), 0)
     assert serve(group, now=10**6) == []
     assert group.counts(7).dead == 1
-    group = PopGroup.load(group.dump())
+    group = PopGroup.load(group.dump(0))
     assert serve(group, now=10**6) == []
     (number,) = group.dead
     group.redrive(number)
@@ -88,7 +88,7 @@ def test_rest_of_a_parked_letter_is_in_the_way_of_what_comes_after_it() -> None:
     group.reject(1, one.token, run(0, 3), 0, reason="no")
     # The middle one waits for the first one, the first one for nobody.
     assert group.redrive(1, run(1, 1)) == Changed(1)
-    group = PopGroup.load(group.dump())
+    group = PopGroup.load(group.dump(0))
     assert serve(group) == []
     assert group.redrive(1, run(0, 1)) == Changed(1)
     (two,) = serve(group)

@@ -90,7 +90,7 @@ class Log:
         assert self.call(Ask(1, consumer, count, wait_ms, 0)) == [None]
         return self.handed()
 
-    def settle(self, sequence: int, *steps: Step, consumer: int = ALICE) -> list[int]:
+    def settle(self, sequence: int, *steps: Step, consumer: int = ALICE) -> list[int | bytes]:
         (values,) = self.call(Settle(1, consumer, sequence, list(steps)))
         assert isinstance(values, list)
         return values
@@ -162,6 +162,20 @@ def test_settlement_that_is_repeated_gets_the_first_answer() -> None:
     assert log.settle(1, all_of(handed)) == [3]
     assert log.settle(2, all_of(handed)) == [FENCED]
     assert log.call(Settle(1, ALICE, 1, [all_of(handed)])) == [Reason.OUT_OF_ORDER]
+
+
+def test_settlement_of_which_a_part_was_settled_before_names_the_others() -> None:
+    log = Log()
+    log.open()
+    log.send(12)
+    (handed,) = log.ask(ALICE, 12)
+    by_others = [Step(Deed.ACK, handed.token, n, b"\1") for n in (3, 9)]
+    assert log.call(Settle(1, ALICE, 1 << 60, by_others, by_handle=True)) == [[1, 1]]
+    rest = Step(Deed.ACK, handed.token, 0, b"\xfc\x0f")
+    for _ in range(2):
+        # Bit 0 is the first one that was named, at offset 2.
+        assert log.settle(1, rest) == [b"\x7d\x03"]
+        log.machine = PartitionMachine.restore(log.machine.snapshot())
 
 
 def test_each_deed_does_what_it_says() -> None:
@@ -315,12 +329,12 @@ def test_parts_of_dead_letters_that_name_nothing_change_nothing() -> None:
     bury_ten(log)
     far = (1 << 62, -(1 << 62), 10, -4)
     letters = [1] * len(far)
-    before = log.machine.serving.dump()
+    before = log.machine.serving.dump(0)
     assert log.call(ChangeDead(1, letters, True, [*far], [bits(0, 3)] * len(far))) == [0]
     assert log.call(ChangeDead(1, [1], True, [0], [b""])) == [0]
     assert log.call(ChangeDead(1, [1, 1], True, [0], [bits(0)])) == [Reason.BAD_ARGUMENT]
     assert log.call(ChangeDead(1, [1], True, [], [bits(0)])) == [Reason.BAD_ARGUMENT]
-    assert log.machine.serving.dump() == before
+    assert log.machine.serving.dump(0) == before
 
 
 def test_letter_of_which_a_part_has_left_is_alike_in_a_replica_from_a_snapshot() -> None:
@@ -337,7 +351,7 @@ def test_letter_of_which_a_part_has_left_is_alike_in_a_replica_from_a_snapshot()
         log.call(change)
         replica.apply(log.records[-1])
         assert replica.digest == log.machine.digest
-        assert replica.serving.dump() == log.machine.serving.dump()
+        assert replica.serving.dump(0) == log.machine.serving.dump(0)
     assert log.machine.serving.attached[1].group.audit() == {
         **dict.fromkeys(log.machine.serving.attached[1].group.audit(), 0), "leased": 9, "purged": 1
     }  # fmt: skip
@@ -380,7 +394,7 @@ def test_replica_from_a_snapshot_goes_on_like_the_others() -> None:
         log.handed()
         replica.apply(log.records[-1])
         assert replica.digest == log.machine.digest, step
-        assert replica.serving.dump() == log.machine.serving.dump()
+        assert replica.serving.dump(0) == log.machine.serving.dump(0)
         if step % 100 == 50:
             replica = PartitionMachine.restore(replica.snapshot())
     for attached in log.machine.serving.attached.values():
@@ -409,3 +423,25 @@ def test_settlements_by_handle_are_counted_apart_from_the_consumers_own() -> Non
     assert log.call(late) == [Reason.OUT_OF_ORDER]
     log.call(CloseGroups([1]))
     assert len(log.machine.serving._consumers) == 0
+
+
+def test_running_wishes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.pop.wishes.RUNNING_MAX", 3)
+    log = Log()
+    log.open()
+    for consumer in (1, 2, 3):
+        log.ask(consumer, 1)
+    assert log.call(Ask(1, 4, 1, 1000, 0)) == [Reason.TOO_LARGE]
+    # One that runs may be renewed, and one that ended makes room.
+    assert log.call(Ask(1, 3, 2, 2000, 0), Leave(1, 2), Ask(1, 4, 1, 1000, 0)) == [None] * 3
+    assert log.call(Ask(1, 5, 1, 1000, 0)) == [Reason.TOO_LARGE]
+    log.pass_time(1500)
+    # Only the renewed wish still runs.
+    assert log.call(*(Ask(1, consumer, 1, 1000, 0) for consumer in (5, 6, 7))) == [
+        None,
+        None,
+        Reason.TOO_LARGE,
+    ]
+    # The same of a machine that was restored.
+    again = PartitionMachine.restore(log.machine.snapshot())
+    assert again.snapshot() == log.machine.snapshot()

@@ -57,7 +57,7 @@ def test_window_wants_to_be_fed_when_little_is_left_and_there_is_more() -> None:
     assert group.wants_feed(ends) == []
     serve(group, 1)
     assert group.wants_feed(ends) == [(7, WINDOW_MIN)]
-    assert PopGroup.load(group.dump()).wants_feed(ends) == [(7, WINDOW_MIN)]
+    assert PopGroup.load(group.dump(0)).wants_feed(ends) == [(7, WINDOW_MIN)]
     assert group.wants_feed({7: WINDOW_MIN}) == []
     group.came(7)
     assert group.wants_feed({7: WINDOW_MIN + 1}) == [(7, WINDOW_MIN)]
@@ -76,9 +76,9 @@ def test_window_wants_to_be_fed_when_little_is_left_and_there_is_more() -> None:
 )
 def test_told_amiss_nothing_changes(queue: int, base: int, size: int, keys: bytes) -> None:
     group = filtered()
-    before = group.dump()
+    before = group.dump(0)
     assert group.feed(queue, base, size, mask=None, keys=keys) == 0
-    assert group.dump() == before
+    assert group.dump(0) == before
 
 
 def test_group_that_needs_no_telling_is_told_nothing() -> None:
@@ -142,7 +142,7 @@ def test_windows_of_many_queues_make_do_with_little(monkeypatch: pytest.MonkeyPa
     assert fed == [WINDOW_MAX, WINDOW_MAX] + [CROWDED_MAX] * 3
     group.ask(1, 3 * WINDOW_MAX, invisible_ms=100, until=10**9)
     assert group.wants_feed(ends) == []
-    for one in (group, PopGroup.load(group.dump())):
+    for one in (group, PopGroup.load(group.dump(0))):
         one.backlogs[4].take(CROWDED_MAX - CROWDED_MIN + 1, 0)
         one.came(4)
         assert one.wants_feed(ends) == [(4, CROWDED_MAX)]

@@ -43,7 +43,7 @@ async def test_second_process_on_a_port_ends_with_1_and_says_so() -> None:
         status, words = serve(nodes, 1, f"node.data={nodes.folder / 'elsewhere'}")
         assert status == 1
         assert "Traceback" not in words
-        assert nodes.address(1).split(":")[1] in words
+        assert f"CannotListen: {nodes.address(1)}: another process has this port: stop it" in words
 
 
 async def test_folder_of_another_node_or_cluster_is_refused_and_left_alone() -> None:

@@ -95,6 +95,14 @@ class FlowScript:
         self.recorder.ok_many(operation, [("b@one t/0", offset, None)])
         self.now += 1
 
+    def created(self, life: int, *, is_answered: bool = True) -> None:
+        operation = self.recorder.invoke(6, "create_topic", "x", life)
+        (self.recorder.ok if is_answered else self.recorder.unknown)(operation)
+
+    def looked(self, life: int, *, is_there: bool) -> None:
+        operation = self.recorder.invoke(6, "look_topic", "x", life)
+        (self.recorder.ok if is_there else self.recorder.fail)(operation)
+
     def put(self, message: int, life: int, *, late: bool = False) -> None:
         function = "put_late" if late else "put"
         operation = self.recorder.invoke(6, function, "x", (message, life))
@@ -193,6 +201,15 @@ def right_lives(script: FlowScript) -> None:
     script.taken(3, 2)
 
 
+def right_topics(script: FlowScript) -> None:
+    script.looked(1, is_there=False)
+    script.created(1)
+    script.looked(2, is_there=False)
+    # The creation of a process that died comes late.
+    script.created(2, is_answered=False)
+    script.looked(3, is_there=True)
+
+
 RIGHT: list[tuple[Plant, Check]] = [
     (right_claims, claims),
     (right_hand_off, hand_off),
@@ -200,6 +217,7 @@ RIGHT: list[tuple[Plant, Check]] = [
     (right_instances, instances),
     (right_commit_that_sends_nothing, instances),
     (right_lives, check_topic_lives),
+    (right_topics, check_topic_lives),
 ]
 
 # Wrong ones
@@ -333,6 +351,11 @@ def message_of_nobody(script: FlowScript) -> None:
     script.taken(1, 1)
 
 
+def topic_that_comes_back(script: FlowScript) -> None:
+    script.created(1)
+    script.looked(2, is_there=True)
+
+
 PLANTS: list[tuple[str, Plant, Check]] = [
     ("claims-overlap", claimed_twice, claims),
     ("claims-overlap", claimed_while_a_short_one_runs, claims),
@@ -356,4 +379,5 @@ PLANTS: list[tuple[str, Plant, Check]] = [
     ("topic-ghost", message_of_the_former_topic, check_topic_lives),
     ("topic-ghost", message_after_the_deletion, check_topic_lives),
     ("topic-ghost", message_of_nobody, check_topic_lives),
+    ("topic-revived", topic_that_comes_back, check_topic_lives),
 ]

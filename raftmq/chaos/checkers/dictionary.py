@@ -136,6 +136,8 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "read to the end never got it.",
         "topic-ghost": "A topic was deleted and made again, and a message of its former life came, "
         "or one that was sent to the topic while it was deleted.",
+        "topic-revived": "A deleted topic was there again before a client made the topic again: "
+        "the first creation took effect twice.",
         # Registers.
         "nonlinearizable": "No order of the operations explains the answers, if each took effect "
         "at one moment between its call and its answer.",

@@ -208,7 +208,8 @@ INVARIANTS: Mapping[str, Invariant] = {
     ),
     "Q25": Invariant(
         "retention is counted",
-        "groups give up what the log has dropped, and no more; clients are told how much",
+        "groups give up what the log will drop, before it does, and no more; clients are told how "
+        "much",
         "log",
     ),
     "V1": _watched("a leader soon", "once all is healed, each group has a leader soon"),
@@ -224,14 +225,24 @@ INVARIANTS: Mapping[str, Invariant] = {
     "V5": _watched("clients end", "once all is healed, what clients began comes to an end"),
     "V6": _watched("no storm", "the number of messages and timers in a while has a bound"),
     "V7": _watched("available", "most calls succeed while a majority is well"),
+    "V8": _watched(
+        "time passes", "a leader without requests lets its log's time pass when a timer is due"
+    ),
     "B1": _watched("bytes of frames", "unfinished frames of a stranger hold bounded memory"),
     "B2": _watched("connections", "the connections of a stranger have a bound"),
     "B3": _watched("links", "the links of a node to names it was told have a bound"),
     "B4": _watched("memory", "the resident memory of a node has a bound"),
     "B5": _watched("descriptors", "the open descriptors of a node have a bound"),
     "B6": _watched("holds", "the time for which one task holds a node's event loop has a bound"),
+    "stranger-believed": _watched(
+        "strangers decide nothing",
+        "no node ends by a stranger's word, and the catalog names no node that a stranger made up",
+    ),
     "member-id": _watched(
         "an id is used once", "a member id is never used again after its log was deleted"
+    ),
+    "missing-file": _watched(
+        "files stay", "no file of a log that is open is deleted but by that log itself"
     ),
     "answered-late": _watched("answered in time", "each call is answered by its timeout"),
     "time-stands-still": _watched(

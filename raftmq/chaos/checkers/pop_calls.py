@@ -223,7 +223,7 @@ class Revival:
 
 
 class Books(NamedTuple):
-    """What a group had left to do of a queue, as the broker told."""
+    """The broker's counts of a group's messages in a queue: see `raftmq.client.Backlog`."""
 
     end: int
     next: int
@@ -234,6 +234,11 @@ class Books(NamedTuple):
     acked: int
     passed: int
     lost: int
+
+    @property
+    def begun(self) -> int:
+        """The offset at which the group began, if no message is missing."""
+        return self.next - sum(self[2:])
 
 
 @dataclass(slots=True)
@@ -311,7 +316,7 @@ def pop_traffic(history: History) -> dict[str, QueueTraffic]:
         elif is_invoke and function in REVIVING:
             of_queue.revivals.append(Revival(call, function, _number(value[1])))
         elif is_invoke:
-            answer = answers.get((call.operation, value[0], value[1]))
+            answer = answers.get((call.operation, key, value[0], value[1]))
             settlement = _settlement(history, call, function, value, code, answer)
             listed = of_queue.extensions if function == EXTEND else of_queue.settlements
             listed.append(settlement)
@@ -356,15 +361,16 @@ def _last_lists(history: History, calls: dict[int, Call]) -> dict[tuple[str, str
     return last
 
 
-def _answers(history: History) -> dict[tuple[int, Value, Value], tuple[int, int]]:
-    """By operation, token and offset: the result of settling, and its value's code."""
+def _answers(history: History) -> dict[tuple[int, str, Value, Value], tuple[int, int]]:
+    """By operation, group and queue, token and offset: the result of settling, and its value's
+    code. Each partition group numbers its leases, so leases of two queues may have one token."""
     answers = {}
     is_answer = history.is_function(*SETTLING, EXTEND) & (history.type == RowType.OK)
-    for row in np.flatnonzero(is_answer & (history.value != NONE)):
-        code = int(history.value[row])
+    for row in np.flatnonzero(is_answer & (history.value != NONE) & (history.key != NONE)):
+        code, key = int(history.value[row]), history.keys[int(history.key[row])]
         value = history.values[code]
         if isinstance(value, tuple):
-            answers[int(history.operation[row]), value[0], value[1]] = _number(value[2]), code
+            answers[int(history.operation[row]), key, value[0], value[1]] = _number(value[2]), code
     return answers
 
 

@@ -189,8 +189,8 @@ def withheld_traffic(history: History) -> WithheldTraffic:
 def _answers(history: History) -> dict[int, tuple[int, int]]:
     """Of each cancellation and ending that was answered: what it was told, and the code of that."""
     told: dict[int, tuple[int, int]] = {}
-    is_told = history.is_function(CANCEL, COMMIT, ROLLBACK) & (history.type == RowType.OK)
-    for row in np.flatnonzero(is_told):
+    is_answered = history.is_function(CANCEL, COMMIT, ROLLBACK) & (history.type == RowType.OK)
+    for row in np.flatnonzero(is_answered):
         code = int(history.value[row])
         value = history.values[code]
         assert isinstance(value, tuple), f"{history.describe(int(row))}: it says no result"

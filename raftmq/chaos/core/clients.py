@@ -1,18 +1,19 @@
-"""What clients do: propose records, each unlike all others, and ask for linearizable reads.
+"""Clients of the core world: they propose records, each unlike all others, and ask for linearizable
+reads.
 
-A client mostly finds the leader, sometimes somebody else. A new leader has clients at once, and
-whoever believes that it leads still keeps some of its own for a while. A record is acknowledged
-when the node that took it has applied it; it is lost, or nobody knows, if that never happens.
+A client usually finds the leader, sometimes another node. A new leader has clients at once, and a
+node that still believes that it leads keeps some of its own for a while. A record is acknowledged
+when the node that took it has applied it; otherwise it is lost, or its outcome stays unknown.
 
 Invariants:
-- What was acknowledged is committed, and stays where it was acknowledged (checked in the end).
+- An acknowledged record is committed, and stays at its index (checked in the end).
 """
 
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from raftmq.consensus import ProposalDropped
+from raftmq.consensus import Proposal, ProposalDropped
 from raftmq.log.record import Kind, Record
 
 if TYPE_CHECKING:
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 
 BURSTS = (0, 0, 0, 0, 3, 6)
-"""So many reads follow one soon after."""
+"""Reads that follow one soon after, drawn from these."""
 
 WRITE_BURSTS, BURST_US = (0,) * 14 + (8,), 10_000
-"""So many writes follow one within this time: several are under way then."""
+"""Writes that follow one within this time, so that several are under way."""
 
 LOYAL_SECONDS = 1.0
-"""Clients of a leader that was deposed come back for so long."""
+"""Time for which clients come back to a leader that was deposed."""
 
 
 class Clients:
@@ -79,14 +80,14 @@ class Clients:
         count, size = random.choice((1, 1, 1, 2, 4)), random.choice((0, 20, 100, 300))
         if replica.is_full or replica.is_gone:
             return
-        items = [(int(Kind.BATCH), self._value(size)) for _ in range(count)]
+        items = [(int(Kind.BATCH), self._value(size), 1) for _ in range(count)]
         replica.turn(self._propose_to, replica, items)
 
     def _value(self, size: int) -> bytes:
         self._proposed += 1
         return b"%d " % self._proposed + bytes(size)
 
-    def _propose_to(self, replica: "Replica", items: list[tuple[int, bytes]]) -> None:
+    def _propose_to(self, replica: "Replica", items: list[Proposal]) -> None:
         counts = self._cluster.counts
         try:
             first = replica.raft.propose(items, now=replica.node.now_ms())
@@ -107,7 +108,7 @@ class Clients:
             self._cluster.counts["lost to another leader"] += 1
 
     def elected(self, replica: "Replica") -> None:
-        """Somebody won an election: clients come to it, and to those who have not heard of it."""
+        """A node won an election: clients come to it, and to nodes that have not heard of it."""
         random, loop = self._at_elections, self._cluster.loop
         loop.after(int(random.random() ** 2 * 20_000) + 1, self._visit, replica)
         for node in self._cluster.nodes.values():

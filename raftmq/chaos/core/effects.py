@@ -1,11 +1,6 @@
-"""What each fault does to the simulated cluster if it strikes: only that is counted as a fault.
+"""The effect of each fault on the simulated cluster, by which it counts as struck: see `strikes`.
 
-The parts of the simulation count what befalls them (`Loop.effects`): messages that were held, calls
-that were refused, processes that ended. A fault has struck if the count of its effect rose between
-its begin and its end, or the heal for one that happens once. A fault that found nothing to strike,
-or whose handler does nothing, is not counted.
-
-Left out: whose effect it was, if two faults of one effect overlap.
+The parts of the world count their effects in `Loop.effects`.
 """
 
 from collections.abc import Mapping

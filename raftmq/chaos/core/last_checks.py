@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 def check(cluster: "Cluster", nodes: Sequence[Node]) -> None:
     """Everything; `nodes` have all and agree."""
     safety = cluster.safety
+    safety.compared["L8"] += len(cluster.clients.acked)
     for index, crc in cluster.clients.acked.items():
         known = safety.committed.get(index)
         if known is None or known.crc != crc:
             raise Broken("L8", f"acknowledged record {index} is not there")
     digests = {node.id: node.replica.machine.digest for node in nodes if node.replica is not None}
+    safety.compared["R21"] += len(digests) > 1
     if len(set(digests.values())) > 1:
         raise Broken("R21", f"machines differ: {digests}")
     for node in nodes:
@@ -47,6 +49,7 @@ def _check_disk(cluster: "Cluster", node: Node) -> None:
         records = store.read(store.first_index, store.last_index + 1, ALL_BYTES)
     except RotFound as rot:
         raise Broken("L7", f"node {node.id}: {rot}") from rot
+    cluster.safety.compared.update({"L4": len(records), "L7": len(records)})
     for record in records:
         known = cluster.safety.committed.get(record.index)
         if known is not None and known.encoded != record.encoded:
@@ -67,5 +70,6 @@ def _check_indexes(cluster: "Cluster", node: Node) -> None:
     for info in store.layout:
         if info.last is not None:
             store.seal(SegmentBuilder(info.name))
+    cluster.safety.compared["L6"] += 1
     if contents(copy).get(names[-1]) != before:
         raise Broken("L6", f"node {node.id}: {names[-1]} is not the same when made again")

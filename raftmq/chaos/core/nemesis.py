@@ -1,7 +1,5 @@
 """Plays a schedule: makes each fault happen at its time, and undoes what lasts.
 
-A fault counts as struck when it is over and its effect was seen (`effects`), not when it was made.
-
 Invariants:
 - After `heal` no fault of the schedule has any effect, apart from damage that was done.
 """
@@ -9,13 +7,14 @@ Invariants:
 from collections import Counter
 from collections.abc import Mapping
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from raftmq.chaos.core import disk_faults, network_faults, process_faults
 from raftmq.chaos.core.effects import EFFECTS
 from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
 from raftmq.chaos.faults import FAULTS, Event, Schedule
 from raftmq.chaos.outcome import Coverage
+from raftmq.chaos.strikes import Strikes
 from raftmq.consensus import ProgressState, Role
 
 if TYPE_CHECKING:
@@ -30,16 +29,6 @@ HANDLERS: Mapping[str, Handler] = {
 """How each fault is made in this world."""
 
 
-class _Begun(NamedTuple):
-    """A fault that was made, and may have had no effect yet."""
-
-    fault: str
-    before: int
-    """How often its effect had been seen before it."""
-    situations: list[Coverage]
-    """In which it found those it was to strike."""
-
-
 class Nemesis:
     """Who breaks things. It is state."""
 
@@ -47,12 +36,18 @@ class Nemesis:
         self._cluster = cluster
         self._schedule = schedule
         self._lasting: dict[Stage, Undo] = {}
-        self._begun: dict[Stage, _Begun] = {}
         self._is_healed = False
         self.coverage: Counter[Coverage] = Counter()
         """How often a fault struck in a situation."""
         self.struck: Counter[str] = Counter()
-        """By fault: how often it did anything."""
+        """By fault: how often it struck."""
+        self._strikes = Strikes(
+            EFFECTS,
+            cluster.loop.effects,
+            struck=self.struck,
+            coverage=self.coverage,
+            counts=cluster.counts,
+        )
         kinds = {event.fault for event in schedule.events}
         cluster.network.keeps_old = "stale-replay" in kinds
         for number, event in enumerate(schedule.events):
@@ -66,14 +61,14 @@ class Nemesis:
         random = Random(f"fault {seed} {event.at_ms} {event.fault}")
         stage = Stage(cluster, event, random, min(end_ms, self._schedule.heal_ms) * 1000)
         cluster.trace.note(cluster.loop.now_us, event.at_ms, len(event.fault))
-        before, situations = cluster.loop.effects[EFFECTS[event.fault]], self._situations(stage)
+        self._strikes.begin(stage, event.fault, self._situations(stage))
         try:
             undo = HANDLERS[event.fault](stage)
         except Skipped as why:
+            self._strikes.drop(stage)
             cluster.counts["skipped"] += 1
             cluster.tell(0, f"{event.fault} skipped: {why}")
             return
-        self._begun[stage] = _Begun(event.fault, before, situations)
         cluster.tell(event.nodes[0] if len(event.nodes) == 1 else 0, f"{event} begins")
         if undo is not None:
             self._lasting[stage] = undo
@@ -84,17 +79,8 @@ class Nemesis:
         if undo is not None:
             stage.is_over = True
             undo()
-            self._count(stage)
+            self._strikes.end(stage)
             self._cluster.tell(0, f"{stage.event.fault} ends")
-
-    def _count(self, stage: Stage) -> None:
-        """A fault is over: did it do anything?"""
-        begun = self._begun.pop(stage)
-        if self._cluster.loop.effects[EFFECTS[begun.fault]] > begun.before:
-            self.struck[begun.fault] += 1
-            self.coverage.update(begun.situations)
-        else:
-            self._cluster.counts[f"without effect: {begun.fault}"] += 1
 
     def heal(self) -> None:
         """End all faults; what was damaged stays so, and the dead stay dead for now."""
@@ -114,9 +100,8 @@ class Nemesis:
         self._cluster.tell(0, "everything heals")
 
     def conclude(self) -> None:
-        """Judge the faults that are not over yet."""
-        for stage in list(self._begun):
-            self._count(stage)
+        """Count the faults that are not over yet."""
+        self._strikes.end_all()
 
     # Coverage
 

@@ -65,7 +65,7 @@ class Network:
         self.lost_kinds: set[int] = set()
         """What never arrives."""
         self.late_kinds: Counter[int] = Counter()
-        """What comes late, or twice: how many faults say so."""
+        """Kind of messages that come late, or twice → faults that ask for it."""
         self.lag_us: dict[int, int] = {}
         """By node: its messages wait so long before it takes them."""
         self.is_rough = False

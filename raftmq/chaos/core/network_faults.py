@@ -30,10 +30,10 @@ KINDS: Mapping[int, tuple[int, ...]] = {
     5: (MessageKind.APPEND,),
     6: (MessageKind.HEARTBEAT_RESPONSE,),
 }
-"""What the levels of `drop-kind` and `late-kind` stand for."""
+"""Kinds of messages by level of `drop-kind` and `late-kind`."""
 
 SNAPSHOT_WAIT_US = 8_000_000
-"""So long a fault waits for new snapshots."""
+"""Time for which a fault waits for new snapshots."""
 
 REPLAYS = 40
 """Old messages that arrive once more."""

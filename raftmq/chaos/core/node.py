@@ -62,11 +62,11 @@ class Node:
         self.disk_factor = 1.0
         """How much longer the disk takes."""
         self.apply_ms = 0.0
-        """Its machine lags up to so much behind."""
+        """Longest lag of its machine behind the commit index."""
         self.is_damaged = False
         """A fault destroyed something of its disk: it counts as no copy any more."""
         self.vouched_for: list[Record] = []
-        """What its log held before it was cut; empty once it counts again."""
+        """Records of its log before it was cut; empty once it counts again."""
         self.flipped_indexes: set[str] = set()
         """Names of index files that a fault has damaged at some time."""
         self.refusal = ""

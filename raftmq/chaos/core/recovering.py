@@ -10,12 +10,16 @@
 
 A node whose disk was damaged by a fault may refuse to start, or start with less and abstain, and
 nothing more: what it starts with must be right all the same.
+
+Every check counts its comparisons in `compared`: so a run shows which bugs it could have found.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from raftmq.chaos.checkers.invariants import INVARIANTS
 from raftmq.chaos.core.broken import Broken
 from raftmq.chaos.core.disk import contents
 from raftmq.errors import CorruptRecord
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.replica import Replica
 
 ALL_BYTES = 2**30
+
+CHECKED = tuple(name for name in INVARIANTS if name[0] in "RL")
+"""The promises that are compared here. Those about time, V1 to V6, end a run when they are due."""
 
 AGAIN_EACH = 4
 """One in so many starts is done twice."""
@@ -49,6 +56,8 @@ class Recovering:
         """By index: the machine's digest after it."""
         self.top = 0
         """The highest index that was committed."""
+        self.compared = Counter(dict.fromkeys(CHECKED, 0))
+        """By promise: comparisons that could have shown it broken."""
         self._starts = 0
 
     def recovered(
@@ -56,6 +65,7 @@ class Recovering:
     ) -> None:
         """A node opened its disk: take what is there for durable, if it may be."""
         durable, state = node.durable, recovered.hard_state
+        self.compared.update(("R6", "R11", "L2"))
         if recovered.abstains and not node.is_damaged:
             raise Broken("L2", f"node {node.id} cuts a log that nothing happened to")
         if state.term < durable.hard_state.term:
@@ -68,6 +78,7 @@ class Recovering:
             node.vouched_for += durable.records
         else:
             self._check_floor(node, recovered, records, durable.floor())
+        self.compared["R21"] += machine.applied > 0
         if machine.applied and self.digests.get(machine.applied) != machine.digest:
             raise Broken("R21", f"node {node.id} restored another state at {machine.applied}")
         base = recovered.start
@@ -88,6 +99,7 @@ class Recovering:
                 if record is None:
                     raise Broken("L4", f"node {node.id} recovered a record {index} nobody wrote")
                 records.append(record)
+        self.compared["L4"] += len(records)
         if records and records[-1].crc != recovered.end.crc:
             raise Broken("L4", f"node {node.id} recovered another record {records[-1].index}")
         return records
@@ -110,6 +122,7 @@ class Recovering:
         identity, mends = Identity("core", node.id, 0), self.cluster.settings.mends
         LogStore.open(copy, "log", settings, identity, mends=mends)
         after = contents(copy)
+        self.compared["L1"] += 1
         if before != after:
             changed = [path for path in before | after if before.get(path) != after.get(path)]
             raise Broken("L1", f"node {node.id}: a second recovery changed {changed}")
@@ -144,6 +157,7 @@ class Recovering:
 
     def read_back(self, replica: "Replica", records: Sequence[Record]) -> None:
         """Records were read from disk, to be sent or applied."""
+        self.compared.update({"L3": len(records), "L4": len(records)})
         for record in records:
             known = self.records.get((record.index, record.term))
             if known is None or known.encoded != record.encoded:

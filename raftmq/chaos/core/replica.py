@@ -14,7 +14,8 @@ events for later, ends the process at faults that a broker ends at, and has all 
 Invariants:
 - An answer that claims something durable leaves only from `persisted`.
 
-Left out: several groups in a process, back-pressure, sessions, segments mended from peers.
+Left out: several groups in a process, back-pressure, sessions, segments mended from peers, and so
+records that peers give while one is damaged (`Repairs.lend`): here such a node stops.
 
 Sources: `raftmq.broker.group`, `.disk`, `.hosting`, `.housekeeping`, `.snapshots`.
 """
@@ -52,6 +53,7 @@ from raftmq.errors import CorruptRecord
 from raftmq.log.builder import SegmentBuilder
 from raftmq.log.cache import LogCache
 from raftmq.log.faults import Dropped, LogFault
+from raftmq.log.index_file import IndexDamaged
 from raftmq.log.record import Kind, Record
 from raftmq.log.segment import Identity, Link
 from raftmq.log.store import LogSettings, LogStore, Recovered
@@ -383,7 +385,11 @@ class Replica:
 
     def _seal_one(self, name: int) -> None:
         if any(info.name == name and info.last is not None for info in self.store.layout):
-            self.store.seal(SegmentBuilder(name))
+            try:
+                self.store.seal(SegmentBuilder(name))
+            except IndexDamaged:
+                # What was written cannot be read back: it is written again.
+                self._sealing.discard(name)
 
     def _sealed(self, _: object) -> None:
         self._layout = self.store.layout

@@ -89,7 +89,6 @@ class Safety(Recovering):
         self._votes: dict[tuple[int, int], int] = {}
         self._seen: dict[int, Seen] = {}
         self._confs: dict[int, ConfState] = {}
-        self.reads_granted = 0
 
     def founded(self, record: Record, digest: int, conf: ConfState) -> None:
         """All founders begin with the same snapshot at this index."""
@@ -121,11 +120,13 @@ class Safety(Recovering):
                 if progress.next <= match:
                     _broken("R10", f"node {number} has next {progress.next}, match {match}", peer)
                 if matches.get(peer, 0) != match:
+                    self.compared.update(("R9", "R10"))
                     self._match_moved(replica, seen, peer, match)
 
     def started(self, replica: "Replica") -> None:
         """A process has begun."""
         core, durable = replica.core, replica.node.durable.hard_state
+        self.compared.update(("R6", "R11"))
         if core.term < durable.term:
             _broken("R6", f"node {core.id} had synced term {durable.term}, starts in {core.term}")
         if core.term == durable.term and durable.vote not in (0, core.vote):
@@ -139,6 +140,7 @@ class Safety(Recovering):
     def _changed(self, replica: "Replica", seen: Seen) -> None:
         core, number = replica.core, replica.node.id
         log = core.log
+        self.compared.update(("R6", "R7", "R16"))
         if core.term < seen.term:
             _broken("R6", f"node {number}: term {seen.term}, then {core.term}")
         if log.committed < seen.commit:
@@ -146,13 +148,15 @@ class Safety(Recovering):
         if not log.applied <= log.committed <= log.last_index:
             _broken("R16", f"node {number}: {log}")
         is_leader = core.role is _LEADER
+        has_won = is_leader and (seen.role is not _LEADER or seen.term != core.term)
         if is_leader:
-            if seen.role is not _LEADER or seen.term != core.term:
+            if has_won:
                 self._won(replica, seen)
-            elif log.last_index < seen.last or self._crc_at(replica, seen.last) != seen.crc:
+            elif self._is_rewritten(replica, seen):
                 _broken("R2", f"leader {number} of term {core.term} changed its log", seen.last)
         if log.committed > seen.commit:
-            if is_leader:
+            # The vote with which it won may have told what is committed.
+            if is_leader and not has_won:
                 self._led_commit(replica, seen.commit)
             else:
                 self._followed_commit(replica)
@@ -168,9 +172,15 @@ class Safety(Recovering):
 
     def _check_changes(self, replica: "Replica") -> None:
         changes, committed = replica.view.memberships, replica.core.log.committed
+        self.compared["R24"] += len(changes) > 1
         if len(changes) > 1 and changes[-2] > committed:
             what = f"holds change {changes[-1]} and takes {changes[-2]} for uncommitted"
             _broken("R24", f"node {replica.node.id} {what}: commit is {committed}")
+
+    def _is_rewritten(self, replica: "Replica", seen: Seen) -> bool:
+        self.compared["R2"] += 1
+        is_shorter = replica.core.log.last_index < seen.last
+        return is_shorter or self._crc_at(replica, seen.last) != seen.crc
 
     def _crc_at(self, replica: "Replica", index: int) -> int | None:
         record = self._record_at(replica, index)
@@ -191,6 +201,7 @@ class Safety(Recovering):
 
     def _campaigns(self, replica: "Replica") -> None:
         applied, committed = replica.machine.applied, replica.core.log.committed
+        self.compared["R17"] += 1
         pending = [at for at in replica.view.memberships if applied < at <= committed]
         if pending:
             _broken("R17", f"node {replica.node.id} campaigns, change {pending} is not applied")
@@ -198,6 +209,7 @@ class Safety(Recovering):
     def _won(self, replica: "Replica", seen: Seen) -> None:
         core, number = replica.core, replica.node.id
         term = core.term
+        self.compared.update(("R1", "R14", "R18"))
         other = self.leaders.setdefault(term, number)
         if other != number:
             _broken("R1", f"nodes {other} and {number} both lead in term {term}")
@@ -215,6 +227,7 @@ class Safety(Recovering):
         earlier = max((index for of, index in self.commits if of < term), default=0)
         if earlier:
             known = self.committed[earlier]
+            self.compared["R4"] += 1
             # Behind a snapshot is what the snapshot covers, checked when it was taken.
             if replica.view.base < earlier:
                 own = self._record_at(replica, earlier)
@@ -233,6 +246,7 @@ class Safety(Recovering):
             seen.matches = {p: m for p, m in seen.matches.items() if p in core.members}
         seen.matches[peer] = match
         node = self.cluster.nodes[peer]
+        self.compared["R14"] += 1
         if match <= before or node.is_damaged or node.durable.hard_state.term != core.term:
             return
         own = self._record_at(replica, match)
@@ -251,11 +265,13 @@ class Safety(Recovering):
         record = self._record_at(replica, index)
         if record is None:
             _broken("R16", f"leader {core.id} commits {index}, which it does not have")
+        self.compared["R12"] += 1
         if record.term != core.term:
             _broken("R12", f"leader {core.id} of term {core.term} commits {index} by counting")
         for place in range(max(before, view.base) + 1, index + 1):
             own = self._record_at(replica, place)
             assert own is not None
+            self.compared["R5"] += place in self.committed
             known = self.committed.setdefault(place, own)
             if known.crc != own.crc:
                 _broken("R5", f"leader {core.id} commits another record {place}")
@@ -264,6 +280,7 @@ class Safety(Recovering):
 
     def _check_durable(self, replica: "Replica", record: Record) -> None:
         conf, nodes = replica.conf_state, self.cluster.nodes
+        self.compared["R13"] += 1
         for half in (conf.voters, conf.voters_outgoing):
             # What a damaged one lost it had vouched for: it abstains, and nobody is elected by it.
             held = [n for n in half if nodes[n].is_damaged or nodes[n].durable.holds(record)]
@@ -275,6 +292,7 @@ class Safety(Recovering):
         ends = sorted(log.up_to_date(log.base_term) for log in logs.values())
         if 2 * len(ends) <= len(conf.voters):
             return
+        self.compared["R23"] += 1
         # Who is at least here could win a majority's votes.
         enough = ends[len(conf.voters) // 2]
         for voter, log in logs.items():
@@ -283,6 +301,7 @@ class Safety(Recovering):
 
     def _followed_commit(self, replica: "Replica") -> None:
         index, number = replica.core.log.committed, replica.node.id
+        self.compared["R5"] += 1
         own = self._record_at(replica, index)
         known = self.committed.get(index)
         if known is None or (own is not None and own.crc != known.crc):
@@ -296,7 +315,9 @@ class Safety(Recovering):
         view, number = replica.view, replica.node.id
         first = records[0].index
         old = view.at(first)
+        self.compared["R3"] += len(records)
         if old is not None:
+            self.compared["R15"] += 1
             known = self.committed.get(first)
             if known is not None and known.crc == old.crc:
                 _broken("R15", f"node {number} drops its committed record {first}")
@@ -316,12 +337,14 @@ class Safety(Recovering):
     def _change_appended(self, replica: "Replica", record: Record) -> None:
         pending = [index for index in replica.view.memberships if index < record.index]
         applied = replica.machine.applied
+        self.compared["R17"] += 1
         if record.term == replica.core.term and pending and pending[-1] > applied:
             _broken("R17", f"change {record.index} while {pending[-1]} is not applied ({applied})")
 
     def applying(self, replica: "Replica", record: Record) -> None:
         """A record is about to be applied."""
         machine, number = replica.machine, replica.node.id
+        self.compared.update(("R5", "R8", "R16"))
         if record.index != machine.applied + 1:
             _broken("R8", f"node {number} applies {record.index} after {machine.applied}")
         known = self.committed.get(record.index)
@@ -335,12 +358,14 @@ class Safety(Recovering):
     def applied(self, replica: "Replica", record: Record) -> None:
         """A record was applied."""
         digest = replica.machine.digest
+        self.compared["R21"] += record.index in self.digests
         if self.digests.setdefault(record.index, digest) != digest:
             _broken("R21", f"node {replica.node.id} has another state after {record.index}")
 
     def membership_applied(self, replica: "Replica", record: Record, conf: ConfState) -> None:
         """A membership change took effect, or was refused."""
         known = self._confs.get(record.index)
+        self.compared["R17"] += 1
         if known is None:
             known = self._confs[record.index] = conf
             before = self._confs[max(at for at in self._confs if at < record.index)]
@@ -354,6 +379,7 @@ class Safety(Recovering):
     def snapshot_taken(self, replica: "Replica", meta: SnapshotMeta, machine: "Machine") -> None:
         """A machine's state is to be kept, or was received."""
         known = self.committed.get(meta.index)
+        self.compared.update(("R19", "R21"))
         if known is None or known.crc != meta.crc or machine.applied != meta.index:
             _broken("R19", f"node {replica.node.id}: snapshot at {meta.index} is not committed")
         if self.digests.get(meta.index, machine.digest) != machine.digest:
@@ -362,6 +388,7 @@ class Safety(Recovering):
 
     def installing(self, replica: "Replica", meta: SnapshotMeta) -> None:
         """A snapshot is about to take the place of log and machine."""
+        self.compared["R15"] += 1
         if meta.index < replica.machine.applied:
             _broken("R15", f"node {replica.node.id} goes back to a snapshot at {meta.index}")
 
@@ -373,7 +400,7 @@ class Safety(Recovering):
 
     def read_granted(self, replica: "Replica", state: ReadState) -> None:
         """A read may be answered once its index is applied."""
-        self.reads_granted += 1
+        self.compared["R20"] += 1
         floor = self.cluster.clients.floors.pop(state.context, 0)
         if state.index < floor:
             _broken("R20", f"node {replica.node.id} reads at {state.index}, {floor} was committed")
@@ -388,6 +415,7 @@ class Safety(Recovering):
         if kind is not MessageKind.VOTE_RESPONSE and kind is not MessageKind.APPEND_RESPONSE:
             return
         node = replica.node
+        self.compared.update(("R14", "L5"))
         if node.disk.has_failed_sync:
             _broken("L5", f"node {node.id} answers after a failed sync")
         durable, term = node.durable.hard_state, message.term
@@ -401,6 +429,7 @@ class Safety(Recovering):
 
     def _voted(self, number: int, durable: HardState, message: Message) -> None:
         term, candidate = message.term, message.to
+        self.compared["R11"] += 1
         first = self._votes.setdefault((number, term), candidate)
         if first != candidate:
             _broken("R11", f"node {number} votes for {first} and {candidate} in term {term}")
@@ -410,6 +439,7 @@ class Safety(Recovering):
     def asked(self, replica: "Replica", message: Message) -> None:
         """A request for a vote leaves: the candidate's own must be durable (Raft figure 2)."""
         number, durable = replica.node.id, replica.node.durable.hard_state
+        self.compared["R14"] += 1
         if durable.term < message.term or (durable.term == message.term and durable.vote != number):
             _broken("R14", f"node {number} asks for votes of {message.term}, synced is {durable}")
 
@@ -443,6 +473,7 @@ class Safety(Recovering):
 
     def disturbed(self, replica: "Replica", message: Message, before: int) -> None:
         """A foreign campaign was heard; `before`: the term then."""
+        self.compared["R22"] += 1
         if replica.core.term != before:
             _broken("R22", f"node {message.sender}, no member, moves {replica.node.id} on")
 

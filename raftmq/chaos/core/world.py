@@ -13,14 +13,16 @@ With `is_liveness` only a random quorum comes back at the heal, and progress is 
 
 Invariants:
 - The same schedule and settings give the same outcome, in any process.
-- A run that elected nobody or acknowledged next to nothing is vacuous.
+- A run that elected no leader, acknowledged next to nothing, or left a promise of `DUE` uncompared
+  is vacuous.
 
 Sources: TigerBeetle's VOPR for the liveness mode; Jepsen for heal, drain, check.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
+from raftmq.chaos.checkers.invariants import INVARIANTS
 from raftmq.chaos.checkers.verdict import Verdict
 from raftmq.chaos.core import atlas, last_checks
 from raftmq.chaos.core.broken import Broken
@@ -30,6 +32,7 @@ from raftmq.chaos.core.node import Node
 from raftmq.chaos.core.settings import Settings, draw_settings
 from raftmq.chaos.faults import Fault, Schedule, World, draw, of_world
 from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.chaos.tally import noted
 
 SECONDS = 60.0
 """Length of a run unless said otherwise."""
@@ -39,6 +42,10 @@ LEADER_TIMEOUTS = 10
 
 DRAIN_SECONDS_MAX = 60.0
 """And in so long after the clients have ended, all must agree."""
+
+DUE = ("R1", "R3", "R5", "R12", "R13", "R14", "L7", "L8")
+"""Promises that every run has to compare; the others need a fault of some kind, and only a campaign
+must compare them."""
 
 LOOK_US = 250_000
 """How often the end of a phase is looked for."""
@@ -60,7 +67,7 @@ def draw_schedule(
 
 def run(schedule: Schedule, settings: Settings | None = None) -> Outcome:
     """Play a schedule; the settings are those of its seed unless given."""
-    return Run(schedule, settings or draw_settings(schedule.seed)).play()
+    return noted(Run(schedule, settings or draw_settings(schedule.seed)).play())
 
 
 class Run:
@@ -190,11 +197,12 @@ class Run:
         counts = cluster.counts
         counts.update(self.nemesis.struck)
         counts["committed"] = cluster.safety.top
-        counts["reads"] = cluster.safety.reads_granted
+        compared = cluster.safety.compared
+        counts["reads"] = compared["R20"]
         counts["events"] = cluster.loop.count
         counts["messages lost"] = cluster.network.lost
         seconds = cluster.loop.now_us / 1e6
-        vacuous = "" if violations else _vacuous(counts["elections"], counts["acked"], seconds)
+        vacuous = "" if violations else _vacuous(counts, compared, seconds)
         verdict = Verdict.VALID if not vacuous else Verdict.UNKNOWN
         return Outcome(
             world=World.CORE,
@@ -207,13 +215,15 @@ class Run:
             simulated_seconds=seconds,
             vacuous=vacuous,
             timeline=tuple(cluster.timeline),
+            compared={f"{n} {INVARIANTS[n].name}": count for n, count in sorted(compared.items())},
             struck=dict(sorted(self.nemesis.struck.items())),
         )
 
 
-def _vacuous(elections: int, acked: int, seconds: float) -> str:
-    if not elections:
+def _vacuous(counts: Mapping[str, int], compared: Mapping[str, int], seconds: float) -> str:
+    if not counts["elections"]:
         return "nobody was elected"
-    if acked < seconds / 10:
+    if (acked := counts["acked"]) < seconds / 10:
         return f"only {acked} records were acknowledged in {seconds:.0f} s"
-    return ""
+    never = [name for name in DUE if not compared[name]]
+    return f"nothing was compared by: {', '.join(never)}" if never else ""

@@ -5,13 +5,26 @@ Start reading at `catalogue` (every kind of fault, with its explanation), then `
 them happen when, drawn from a seed), then `shrink` (the few that matter to a failure).
 """
 
-from .catalogue import FAMILIES, FAULTS, Aim, Fault, World, expanded, of_world
-from .schedule import Event, Schedule, draw, draw_mixed, draw_patient
+from .catalogue import FAMILIES, FAULTS, Aim, Fault, World, expanded, nearest, of_world
+from .schedule import (
+    PATIENT_EVERY,
+    VISITS,
+    Event,
+    Schedule,
+    draw,
+    draw_mixed,
+    draw_patient,
+    is_patient,
+    with_strike,
+    with_visits,
+)
 from .shrink import shrink
 
 __all__ = [
     "FAMILIES",
     "FAULTS",
+    "PATIENT_EVERY",
+    "VISITS",
     "Aim",
     "Event",
     "Fault",
@@ -21,6 +34,10 @@ __all__ = [
     "draw_mixed",
     "draw_patient",
     "expanded",
+    "is_patient",
+    "nearest",
     "of_world",
     "shrink",
+    "with_strike",
+    "with_visits",
 ]

@@ -161,7 +161,7 @@ _NETWORK = (
     _lasting("drop-kind", "N24", "One kind of message is lost, and no other: votes, answers to "
              "appends, heartbeats, chunks of snapshots.", _EVERYWHERE, Aim.ALL,
              (1, 2, 3, 4), "kind"),
-    _lasting("outage", "N26", "Nothing reaches anything, and has not for so long that TCP's next "
+    _lasting("outage", "N30", "Nothing reaches anything, and has not for so long that TCP's next "
              "try is far away.", _ONLY_SIM, Aim.ALL, (10, 30, 60), "s"),
     _lasting("lost-names", "N27", "No name can be looked up.", _ONLY_SIM, Aim.ALL),
     _lasting("strangers", "N28", "A stranger says Hello as anybody, leaves frames unfinished, says "
@@ -251,7 +251,7 @@ _DISKS = (
     _lasting("read-only", "D20", "The disk can be read only.", _BROKERS),
     _lasting("slow-disk", "D21", "Every call to the disk takes longer.",
              _EVERYWHERE, Aim.ONE, (10, 100, 1000), "times"),
-    _once("lose-group", "D24", "A stopped node has lost the log of one partition group.",
+    _once("lose-group", "D25", "A stopped node has lost the log of one partition group.",
           _ONLY_SIM),
     _once("sync-reordered", "D22", "A machine loses power; of two files that were synced one "
           "after the other, only the later is whole.", _ONLY_SIM),
@@ -362,6 +362,18 @@ def expanded(names: Iterable[str], can: Container[str]) -> list[str]:
         # Of a family without any, whoever looks the name up can complain.
         found += kinds or [name]
     return list(dict.fromkeys(found))
+
+
+def nearest(name: str, known: Iterable[str] = ()) -> str:
+    """A hint for an error about a name that no fault, family or `known` name has; may be empty.
+
+    >>> nearest("kil-leader"), nearest("xyz")
+    ('; did you mean kill-leader?', '')
+    """
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, dict.fromkeys([*FAULTS, *FAMILIES, *known]), n=1)
+    return f"; did you mean {close[0]}?" if close and close[0] != name else ""
 
 
 def of_world(world: World) -> list[Fault]:

@@ -9,7 +9,7 @@ it says what should be answered and what should stand, and compares.
 
 A refusal is compared as such, without its reason.
 
-Left out: the bound of all offsets, and that of fences.
+Left out: the bounds of all offsets, of fences, and of the numbers of plain commits.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,6 +39,8 @@ class CommittedModel:
         self._names: dict[str, _Name] = {}
         # Name → the deletion before which epochs are too old, and until when that is known.
         self._fences: dict[str, tuple[int, int]] = {}
+        # (sender, queue) → the number of its last plain commit.
+        self._numbers: dict[tuple[int, int], int] = {}
         self._forgotten = 0
         self.commands = 0
         """Commands that were compared."""
@@ -55,6 +57,11 @@ class CommittedModel:
     ) -> Iterator[str]:
         """A commit; what is wrong with what came of it."""
         self.commands += 1
+        repeated = self._repeated(command)
+        if repeated and repeated == set(command.queues):
+            if result != Changed():
+                yield f"{command} gave {result}, and is a repeat"
+            return
         is_refused = self._is_refused(command, ends)
         if is_refused != isinstance(result, Refused):
             yield f"{command} gave {result}, and should be {'refused' if is_refused else 'done'}"
@@ -72,7 +79,9 @@ class CommittedModel:
                 if name[0] < deletion or name < known:
                     continue
                 one.epochs[queue] = name
-            if command.offsets[place] != CLAIM:
+            elif command.sender and queue not in repeated:
+                self._numbers[command.sender, queue] = command.sequence
+            if command.offsets[place] != CLAIM and queue not in repeated:
                 one.offsets[queue] = command.offsets[place], now
         is_fenced = bool(fenced) and len(fenced) == len(command.queues)
         if (one.offsets or one.epochs) and not is_fenced:
@@ -82,6 +91,13 @@ class CommittedModel:
             one.until = now + one.kept_ms
         if isinstance(result, Changed) and (result.value or []) != fenced:
             yield f"{command} gave {result}, and the queues {fenced} are fenced"
+
+    def _repeated(self, command: CommitOffsets) -> set[int]:
+        """Queues for which a plain commit comes again, or after a later one of its sender."""
+        if command.epochs or not command.sender:
+            return set()
+        last = {queue: self._numbers.get((command.sender, queue)) for queue in command.queues}
+        return {queue for queue, n in last.items() if n is not None and n >= command.sequence}
 
     def _is_refused(self, command: CommitOffsets, ends: Mapping[int, int]) -> bool:
         lowest = CLAIM if command.epochs else 0

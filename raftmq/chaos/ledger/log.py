@@ -113,7 +113,7 @@ class PopLog:
         self._broken: set[int] = set()
         self._is_withheld_broken = False
         # The number of a consumer's last settlement, its results, and since when.
-        self._sessions: dict[tuple[int, int, bool], tuple[int, list[int], int]] = {}
+        self._sessions: dict[tuple[int, int, bool], tuple[int, list[int | bytes], int]] = {}
         # Requests of administration that were carried out.
         self._done: set[int] = set()
         # Groups whose dead letters were redriven or purged by the record.
@@ -538,7 +538,7 @@ class PopLog:
         return ""
 
 
-def _step(group: PopModel, consumer: int, step: Step, now: int) -> int:
+def _step(group: PopModel, consumer: int, step: Step, now: int) -> int | bytes:
     if step.deed == Deed.EXTEND:
         if not 0 < step.delay_ms <= INVISIBLE_MS_MAX:
             return OVER_LIMIT

@@ -167,8 +167,9 @@ class PopModel:
 
     def settle(
         self, consumer: int, token: int, offsets: list[int], now: int, what: str, delay_ms: int
-    ) -> int:
-        """What a step of a settlement gives: how many messages, or `FENCED`."""
+    ) -> int | bytes:
+        """The result of a settlement's step: the number of messages, their bits if only some of the
+        named ones were in hand, or `FENCED`."""
         queue = self._queue_of(token)
         if queue is None:
             return FENCED
@@ -179,7 +180,7 @@ class PopModel:
         if what == "ack":
             for offset in held:
                 queue.move(offset, "acked")
-            return len(held)
+            return _told(offsets, held)
         rest = []
         if self.order is Order.QUEUE:
             rest = [o for o in queue.by_token[token] if o > held[0] and o not in held]
@@ -191,7 +192,7 @@ class PopModel:
             queue.move(offset, "ready").attempt -= 1
         for offset in rest:
             queue.move(offset, "ready").attempt -= 1
-        return len(held)
+        return _told(offsets, held)
 
     def extend(self, consumer: int, token: int, now: int, length: int) -> int:
         """How long a lease runs from now on, or `FENCED`."""
@@ -356,3 +357,12 @@ class PopModel:
                 if is_busy or (is_open and other < offset and not is_redriven):
                     what = "fresh" if entry is None else entry.word
                     yield f"Q19 offset {offset} of key {key} is handed out, and {other} is {what}"
+
+
+def _told(named: list[int], held: list[int]) -> int | bytes:
+    if held == named:
+        return len(held)
+    data = bytearray((held[-1] - named[0]) // 8 + 1)
+    for offset in held:
+        data[(offset - named[0]) // 8] |= 1 << (offset - named[0]) % 8
+    return bytes(data)

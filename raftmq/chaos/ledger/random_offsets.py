@@ -2,7 +2,7 @@
 
 | name | is |
 |---|---|
-| `p` | a group whose readers commit where they like |
+| `p` | a group whose readers commit where they like, and number it or not |
 | `m` | a group with members: owners with epochs, some of them late, some overtaken |
 | `b@one` | an instance of a broadcast group, whose offsets are kept for a time |
 
@@ -23,6 +23,8 @@ NAMES = ("p", "m", "b@one")
 SHARE = 0.12
 """So often something of that kind happens between two other things."""
 KEPT_MS = (30, 2000)
+SENDERS = (901, 902)
+"""Who numbers plain commits; others do not."""
 
 
 class RandomOffsets:
@@ -36,6 +38,8 @@ class RandomOffsets:
         self._catalog = 1
         self._epochs = dict.fromkeys(queues, 1)
         self._sequence = 0
+        # Of a sender of plain commits → the number of its last one.
+        self._numbers = dict.fromkeys(SENDERS, 0)
         self._last: list[CommitOffsets | ForgetOffsets] = []
 
     def step(self) -> None:
@@ -100,4 +104,10 @@ class RandomOffsets:
         kept_ms = self._rng.choice(KEPT_MS) if "@" in name else 0
         is_reset = self._rng.random() < 0.2
         offsets = [self._offset(queue) for queue in some]
-        return CommitOffsets(name, some, offsets, kept_ms=kept_ms, is_reset=is_reset)
+        sender = self._rng.choice([0, *SENDERS])
+        if not sender:
+            return CommitOffsets(name, some, offsets, kept_ms=kept_ms, is_reset=is_reset)
+        self._numbers[sender] += 1
+        # One that was overtaken, maybe for a part of its queues.
+        number = self._numbers[sender] - self._rng.choice([0, 0, 0, 2])
+        return CommitOffsets(name, some, offsets, [], number, kept_ms, is_reset, sender)

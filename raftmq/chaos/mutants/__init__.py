@@ -2,13 +2,15 @@
 
 Start reading at `mutant` (what one is), then `campaign` (how it is hunted); the lists stand in
 `election`, `replication`, `membership`, `storage`, `popping`, `handing`, `withholding`,
-`clients`, `connections`, `returning`, `flows` and `duties`.
+`clients`, `connections`, `returning`, `flows`, `administration`, `rotting`, `duties` and
+`readings`.
 `python -m raftmq.chaos.mutants` hunts all of them and writes docs/chaos/mutants.md.
 
 Nothing of this is in the path of production code: a mutant patches functions from outside.
 """
 
 from raftmq.chaos.mutants import (
+    administration,
     clients,
     connections,
     duties,
@@ -17,8 +19,10 @@ from raftmq.chaos.mutants import (
     handing,
     membership,
     popping,
+    readings,
     replication,
     returning,
+    rotting,
     storage,
     withholding,
 )
@@ -40,6 +44,9 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *connections.MUTANTS,
             *returning.MUTANTS,
             *flows.MUTANTS,
+            *administration.MUTANTS,
+            *rotting.MUTANTS,
+            *readings.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

@@ -153,10 +153,22 @@ def _honesty(rows: Rows) -> list[str]:
     return [
         f"{by_chance} fall to what a seed draws; {len(hinted)} are hunted with *hints*:",
         "faults chosen by hand, or settings that the bug needs.",
-        *(f"{m.number} has them because {m.why_hinted}." for m in hinted if m.why_hinted),
+        *_reasons(hinted),
         f"{len(own)} are planted in the simulation itself ({', '.join(own)}):",
         "they try the checks and are no",
         f"bugs of the product, so that {len(shown) - len(own)} of its mutants are listed.",
+    ]
+
+
+def _reasons(hinted: Sequence[Mutant]) -> list[str]:
+    """Why hints are given: a line for each reason, with all mutants that have it."""
+    by_reason: dict[str, list[Mutant]] = {}
+    for mutant in hinted:
+        by_reason.setdefault(mutant.why_hinted, []).append(mutant)
+    return [
+        f"{_numbers(group)} {'have' if group[1:] else 'has'} them because {reason}."
+        for reason, group in by_reason.items()
+        if reason
     ]
 
 

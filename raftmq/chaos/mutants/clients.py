@@ -10,8 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.errors import Reason
 from raftmq.pop.offsets import Offsets
 from raftmq.pop.results import Result
+
+_WHY_SLOW = "one seed in a hundred draws slow consumers"
 
 
 def takes_a_part_for_the_whole(patch: Patch) -> None:
@@ -59,18 +62,23 @@ def goes_back_with_a_late_commit(patch: Patch) -> None:
     patch.set(Offsets, "commit", unnumbered)
 
 
+def commits_what_comes_again(patch: Patch) -> None:
+    """244"""
+    patch.set(Offsets, "_overtaken", lambda self, command: set())
+
+
 def sleeps_past_a_shorter_timeout(patch: Patch) -> None:
     """205"""
-    producer = import_module("raftmq.client.producer")
+    deadlines = import_module("raftmq.client.deadlines")
 
     def not_woken(self: Any, deadline: float) -> None:
-        is_asleep = self._next_deadline > producer.anyio.current_time() + 3600
-        if deadline < self._next_deadline:
-            self._next_deadline = deadline
+        is_asleep = self._next > deadlines.anyio.current_time() + 3600
+        if deadline < self._next:
+            self._next = deadline
             if is_asleep:
-                self._deadline_moved.set()
+                self._moved.set()
 
-    patch.set(producer.Producer, "_wake_at", not_woken)
+    patch.set(deadlines.Deadlines, "note", not_woken)
 
 
 def times_each_request(patch: Patch) -> None:
@@ -83,6 +91,66 @@ def times_each_request(patch: Patch) -> None:
         patch.set(import_module(f"raftmq.client.{name}"), "seconds_left", whole)
 
 
+def gives_the_number_of_a_cancelled_settlement_away(patch: Patch) -> None:
+    """250"""
+    desk = import_module("raftmq.client.desk")
+    finish = desk.Desk._finish
+
+    def forget(settler: Any, waiter: Any) -> None:
+        flight = settler._flight
+        if flight is None or all(w is not waiter for i in flight.items for w, _ in i.waiters):
+            return
+        if flight.request is not None and flight.connection is not None:
+            flight.connection.forget(flight.request)
+        for item in flight.items:
+            item.lease.items.remove(item)
+            item.lease.undo(item.bits)
+        settler._flight = None
+        settler._sequence -= 1
+        settler._pump()
+
+    async def as_if_never_written(self: Any, waiter: Any, *rest: Any, **options: Any) -> None:
+        try:
+            await finish(self, waiter, *rest, **options)
+        except desk.anyio.get_cancelled_exc_class():
+            for source in self._intake.sources.values():
+                forget(source.settler, waiter)
+            raise
+
+    patch.set(desk.Desk, "_finish", as_if_never_written)
+
+
+def believes_in_a_cancelled_commit(patch: Patch) -> None:
+    """251"""
+    transaction = import_module("raftmq.client.transactions").Transaction
+    commit = transaction.commit
+    begun: set[str] = set()
+
+    async def once(self: Any) -> None:
+        if self.id in begun:
+            return
+        begun.add(self.id)
+        await commit(self)
+
+    patch.set(transaction, "commit", once)
+
+
+def believes_the_refusal_of_a_half(patch: Patch) -> None:
+    """320"""
+    router = import_module("raftmq.client.router")
+    patch.set(router, "SURE", router.SURE | {Reason.TRANSACTION_ENDED})
+
+
+def believes_a_table_without_a_leader(patch: Patch) -> None:
+    """321"""
+    router = import_module("raftmq.client.router")
+
+    def is_newer(group: Any, known: Any) -> bool:
+        return (group.term, group.leader > 0) > (known.term, False)
+
+    patch.set(router, "_is_newer", is_newer)
+
+
 MUTANTS = (
     Mutant(
         number=201,
@@ -93,6 +161,7 @@ MUTANTS = (
         workload="log",
         seconds=15.0,
         kinds=("client-crash", "client-churn", "client-slow", "pause"),
+        why_hinted="it takes a client that ends, which one seed in fifteen draws",
     ),
     Mutant(
         number=202,
@@ -103,6 +172,8 @@ MUTANTS = (
         workload="pop",
         seconds=15.0,
         kinds=("retry-storm", "loss", "kill-leader"),
+        why_hinted="it takes a settlement whose answer is lost: one seed in seventeen draws losses "
+        "or storms of retries",
     ),
     Mutant(
         number=204,
@@ -113,6 +184,7 @@ MUTANTS = (
         workload="members",
         seconds=15.0,
         kinds=("duplicate", "client-resend", "client-ack-late"),
+        why_hinted="it takes a request that comes late or twice, which one seed in fourteen draws",
     ),
     Mutant(
         number=205,
@@ -132,5 +204,60 @@ MUTANTS = (
         workload="flows",
         seconds=15.0,
         kinds=("isolate-leader", "kill-majority", "pause"),
+        why_hinted="it takes leaders that are silent one after the other, as one call asks them",
+    ),
+    Mutant(
+        number=244,
+        name="commit-again",
+        what="A plain commit that is sent again after a lost answer is carried out again.",
+        killers=("zone-inside", "zone-overlap"),
+        plant=commits_what_comes_again,
+        workload="register",
+        seconds=15.0,
+    ),
+    Mutant(
+        number=250,
+        name="cancelled-number-again",
+        what="A settlement that is cancelled in the middle gives its number to the next one.",
+        killers=("fenced-wrongly", "redelivered-after-ack"),
+        plant=gives_the_number_of_a_cancelled_settlement_away,
+        workload="pop",
+        seconds=15.0,
+        kinds=("client-slow",),
+        why_hinted=_WHY_SLOW,
+    ),
+    Mutant(
+        number=251,
+        name="cancelled-commit-holds",
+        what="A commit of a transaction that was cancelled in the middle counts as done.",
+        killers=("made-lost",),
+        plant=believes_in_a_cancelled_commit,
+        workload="flows",
+        seconds=15.0,
+        kinds=("client-slow",),
+        why_hinted=_WHY_SLOW,
+    ),
+    Mutant(
+        number=320,
+        name="half-refused",
+        what="A message of a transaction whose first answer was lost counts as refused if the "
+        "transaction has ended since.",
+        killers=("aborted-read",),
+        plant=believes_the_refusal_of_a_half,
+        workload="pop",
+        seconds=12.0,
+    ),
+    Mutant(
+        number=321,
+        name="leader-hidden",
+        what="A client that hears of a newer term without a leader believes no table of the term "
+        "before, in which there is one.",
+        killers=("V3",),
+        plant=believes_a_table_without_a_leader,
+        workload="pop",
+        seconds=6.0,
+        kinds=("isolate-leader", "remove-voter", "kill", "bit-flip"),
+        why_hinted="it takes a node that is ahead of the leader's term and leads nothing, as after "
+        "its log was cut while it was removed",
     ),
 )

@@ -12,6 +12,8 @@ from raftmq.consensus.core import Core
 
 _CLOCKS = ("step-clock",)
 _ALL_CLOCKS = ("skew", "step-clock", "kill-leader")
+_WHY_A_CLOCK = "runs of a minute draw faults that last, and the jump of a clock is none of them"
+_WHY_CLOCKS = "it takes a clock that jumps, which one seed in thirty to sixty draws"
 
 
 def _one_clock(patch: Patch) -> None:
@@ -67,11 +69,21 @@ def _one_message_too_many(patch: Patch) -> None:
     duties = import_module("raftmq.broker.duties")
     earliest = duties._earliest
 
-    def beyond(group: Any, queue: int) -> int:
-        found: int = earliest(group, queue)
+    def beyond(group: Any, queue: int, since: int) -> int:
+        found: int = earliest(group, queue, since)
         return min(found + 1, group.machine.ends.get(queue, 0)) if found else 0
 
     patch.set(duties, "_earliest", beyond)
+
+
+def _tells_after(patch: Patch) -> None:
+    duties = import_module("raftmq.broker.duties").Duties
+    tell = duties._tell_lost
+
+    def only_what_is_gone(self: Any, group: Any, *, since: int = 0) -> bool:
+        return bool(since) or tell(self, group)
+
+    patch.set(duties, "_tell_lost", only_what_is_gone)
 
 
 MUTANTS = (
@@ -82,6 +94,7 @@ MUTANTS = (
         killers=("Q1",),
         plant=_one_clock,
         kinds=_CLOCKS,
+        why_hinted=_WHY_A_CLOCK,
         workload="log",
     ),
     Mutant(
@@ -91,6 +104,7 @@ MUTANTS = (
         killers=("Q1",),
         plant=_fastest_clock,
         kinds=_CLOCKS,
+        why_hinted=_WHY_A_CLOCK,
         workload="log",
     ),
     Mutant(
@@ -100,6 +114,7 @@ MUTANTS = (
         killers=("V3", "lost-middle", "lost-postfix", "lost-prefix"),
         plant=_own_clock_for_sessions,
         kinds=("skew", "step-clock", "client-crash"),
+        why_hinted=_WHY_CLOCKS,
         workload="members",
         seconds=20.0,
     ),
@@ -110,6 +125,7 @@ MUTANTS = (
         killers=("undecided-unlisted", "V3"),
         plant=_own_clock_for_ages,
         kinds=_ALL_CLOCKS,
+        why_hinted=_WHY_CLOCKS,
         workload="pop",
         seconds=6.0,
     ),
@@ -120,6 +136,7 @@ MUTANTS = (
         killers=("V3", "Q21", "Q16", "pop-lost"),
         plant=_waits_for_the_clock,
         kinds=_ALL_CLOCKS,
+        why_hinted=_WHY_CLOCKS,
         workload="pop",
         seconds=6.0,
     ),
@@ -129,6 +146,16 @@ MUTANTS = (
         what="Groups are told to give up the first message that retention has left as well.",
         killers=("Q25",),
         plant=_one_message_too_many,
+        workload="pop",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=322,
+        name="tells-after",
+        what="Groups are told what retention takes once a replica has dropped it (raftmq before "
+        "`c3840ba`).",
+        killers=("Q25", "key-inversion", "key-overtake"),
+        plant=_tells_after,
         workload="pop",
         seconds=6.0,
     ),

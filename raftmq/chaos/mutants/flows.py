@@ -12,6 +12,7 @@ from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
 from raftmq.pop.claims import Claims
+from raftmq.pop.repeats import Repeats
 from raftmq.pop.results import Result
 from raftmq.pop.transactions import Transactions
 
@@ -82,6 +83,11 @@ def repeats_the_reset_before(patch: Patch) -> None:
     patch.set(resetting, "set_offsets", again)
 
 
+def changes_what_comes_again(patch: Patch) -> None:
+    """245"""
+    patch.set(Repeats, "once", lambda self, request, change: change())
+
+
 MUTANTS = (
     Mutant(
         number=221,
@@ -127,5 +133,16 @@ MUTANTS = (
         plant=repeats_the_reset_before,
         workload="flows",
         seconds=6.0,
+    ),
+    Mutant(
+        number=245,
+        name="change-again",
+        what="A change of a topic or group that is sent again is carried out again.",
+        killers=("topic-revived",),
+        plant=changes_what_comes_again,
+        workload="flows",
+        seconds=20.0,
+        kinds=("duplicate",),
+        why_hinted="one seed in forty-five draws frames that arrive twice",
     ),
 )

@@ -82,7 +82,7 @@ class Mutant:
     """Why it cannot be planted."""
     is_popping: bool = False
     """It is hunted on random logs of consumer groups, not on clusters."""
-    workload: Literal["", "log", "pop", "members", "flows"] = ""
+    workload: Literal["", "log", "register", "pop", "members", "flows", "admin"] = ""
     """What clients do on the whole brokers that it is hunted on; empty: it is hunted elsewhere."""
     seconds: float = 0.0
     """Length of a run with whole brokers; 0: a minute, with pauses between the faults."""
@@ -93,7 +93,7 @@ class Mutant:
     settings: Callable[[Settings], Settings] = as_drawn
     """Options of consensus that it needs."""
     why_hinted: str = ""
-    """Why random draws of the core world do not find it: for people."""
+    """Why random draws of its world seldom find it: for people."""
     is_of_the_simulator: bool = False
     """It is planted in the simulation's own node or machine: it tries the checks, not the
     product."""

@@ -3,8 +3,9 @@
 The core simulator never deletes a log under a living id, so that these need groups that move, nodes
 that come back, and the catalog that gives ids.
 
-Sources: the broker as it was before replica generations (180); Raft thesis §4.4 on servers that
-must not rejoin under an old id (181, 182); thesis §4.3 on the outgoing half (183).
+Sources: the broker as it was before replica generations (180) and as it was later (323); Raft
+thesis §4.4 on servers that must not rejoin under an old id (181, 182); thesis §4.3 on the outgoing
+half (183).
 """
 
 from raftmq.chaos.mutants.mutant import Mutant, later
@@ -15,10 +16,21 @@ _SECONDS = 100.0
 """Of a run, in made-up time: a log is deleted some 14 s after its replica was moved away, and has
 to come back after that."""
 _RETURNS = ("move-group", "kill-leader", "isolate-leader")
+_WHY_RETURNS = (
+    "it takes a group that moves away and comes back, and leaders that fail meanwhile: one seed in "
+    "four draws all of that"
+)
 
 
 def _mutant(
-    number: int, name: str, what: str, plant: str, killers: tuple[str, ...], kinds: tuple[str, ...]
+    number: int,
+    name: str,
+    what: str,
+    plant: str,
+    killers: tuple[str, ...],
+    kinds: tuple[str, ...],
+    why: str,
+    nodes: int = _NODES,
 ) -> Mutant:
     return Mutant(
         number=number,
@@ -27,21 +39,35 @@ def _mutant(
         killers=killers,
         plant=later("raftmq.chaos.sim.returning_mutants", plant),
         kinds=kinds,
+        why_hinted=why,
         workload="log",
         seconds=_SECONDS,
-        nodes=_NODES,
+        nodes=nodes,
     )
 
 
 MUTANTS = (
     _mutant(180, "founds-again", "A node that founded a group founds it again after its log was "
-            "deleted.", "founds_again", ("member-id", "R1", "R4", "R6"), _RETURNS),
+            "deleted.", "founds_again", ("member-id", "R1", "R4", "R6"), _RETURNS, _WHY_RETURNS),
     _mutant(181, "old-id", "A replica whose log was deleted comes back under its member id.",
-            "returns_under_the_old_id", ("member-id", "R4", "R6"), _RETURNS),
+            "returns_under_the_old_id", ("member-id", "R4", "R6"), _RETURNS,
+            _WHY_RETURNS),
     _mutant(182, "lost-log", "A log that was lost is begun again, blank, under its member id.",
             "takes_a_lost_log_for_a_blank_one", ("member-id", "R4", "R6", "V3"),
-            ("lose-group", "kill", "isolate-leader", "crash-write")),
+            ("lose-group", "kill", "isolate-leader", "crash-write"),
+            "one seed in forty draws the loss of a log"),
     _mutant(183, "outgoing-unseen", "A node is said to be unused though the outgoing half of a "
             "change needs it.", "forgets_outgoing_voters", ("V1", "V3"),
-            ("remove-voter", "replace-node", "slow-disk", "move-group")),
+            ("remove-voter", "replace-node", "slow-disk", "move-group"),
+            "it takes a node that leaves while a change that still needs it is held up"),
+    _mutant(184, "first-id-again", "A folder that was let in, and stopped before it noted that, "
+            "is taken for the first one.", "counts_who_knows_the_folder_as_who_does_not",
+            ("member-id", "R1", "R4", "R6", "V3"),
+            ("add-voter", "wipe", "kill-leader"),
+            "one seed in 200 draws a node that joins, one that is wiped and a killed leader",
+            nodes=3),
+    _mutant(323, "left-for-ever", "A folder that had no log at the start is cleared though it has "
+            "one since (raftmq before `6c29c32`).", "remembers_what_was_left_for_ever",
+            ("missing-file", "V3", "member-id"), ("lose-group", "move-group"),
+            "one seed in forty draws the loss of a log; its group has to move away after that"),
 )  # fmt: skip

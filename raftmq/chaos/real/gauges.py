@@ -1,4 +1,4 @@
-"""What each node's process takes of its machine, measured from outside, and the limits of that.
+"""Memory, descriptors and holds of the event loop of each node's process, and their limits.
 
 | name | what | measured |
 |---|---|---|
@@ -6,15 +6,15 @@
 | `B5` | open descriptors | entries of `/proc/PID/fd`, at each look |
 | `B6` | longest hold of the event loop, processor time | in the process: see `holds` |
 
-The limits are for the small logs, caches and limits of this harness (`nodes.SETTINGS`), and well
-above what its runs were seen to take: 69 MiB, 42 descriptors and 30 ms; with strangers 107 MiB, 592
-descriptors and 70 ms. They find what grows without a bound.
+The limits suit the small logs and caches of this harness (`nodes.SETTINGS`) and leave a margin: its
+runs took up to 69 MiB, 42 descriptors and 30 ms; with strangers 107 MiB, 592 descriptors and 70 ms.
+They find resources that grow without a bound.
 
 Invariants:
 - A process that ended between two looks is no error; its peak until the last look counts.
-- A limit that is exceeded is told once for each node.
+- An exceeded limit is reported once for each node.
 
-Left out: systems without `/proc`, where nothing is measured, and the counts are not there.
+Left out: systems without `/proc`; nothing is measured there, and the counts are missing.
 """
 
 import os
@@ -30,40 +30,40 @@ PROC = Path("/proc")
 
 
 class Limits(NamedTuple):
-    """What a node may take."""
+    """Limits of one node."""
 
     resident_bytes_max: int = 256 * MIB
     descriptors_max: int = 1_000
     hold_ms_max: float = 500.0
-    """Processor time of one pass of the loop."""
+    """Milliseconds of processor time of one pass of the loop."""
 
 
 LIMITS = Limits()
 
 
 class Use(NamedTuple):
-    """What a process takes."""
+    """Resources of one process."""
 
     resident_bytes: int
-    """At its peak."""
+    """Peak since the process began."""
     descriptors: int
     hold_ms: float
-    """At its longest."""
+    """The longest hold since the process began, in milliseconds of processor time."""
 
 
 COMPARED = "limits of memory, descriptors and holds of the loop"
-"""What the looks are counted as."""
+"""Name under which each measurement of a process counts as a comparison."""
 
 
 class Gauges:
-    """The most that the nodes of a run have taken."""
+    """The largest values over all nodes of a run."""
 
     def __init__(self, stage: Stage, limits: Limits | None = None) -> None:
         self._stage = stage
         self._limits = LIMITS if limits is None else limits
         self._told: set[tuple[int, str]] = set()
         self.most: Counter[str] = Counter()
-        """By name of the count: of all nodes and processes."""
+        """Name of the count → the largest value over all nodes and processes."""
 
     def look(self) -> None:
         """Measure every process."""
@@ -100,14 +100,14 @@ class Gauges:
 
 
 def use_of(process: int, holds: Path) -> Use | None:
-    """What a process takes now; None: it has ended, or there is no `/proc`."""
+    """Resources of a process; None: the process has ended, or there is no `/proc`."""
     try:
         lines = (PROC / str(process) / "status").read_text().splitlines()
         descriptors = len(os.listdir(PROC / str(process) / "fd"))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     peak = next((line.split()[1] for line in lines if line.startswith("VmHWM:")), None)
-    # A process that has ended and was not waited for has no memory.
+    # A zombie has no VmHWM line: it has ended and the harness has not waited for it yet.
     if peak is None:
         return None
     return Use(int(peak) * 1024, descriptors, longest_hold_ms(holds, process))

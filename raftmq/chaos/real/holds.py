@@ -1,11 +1,11 @@
 """How long a node's event loop is held, by processor time: measured inside, read from outside.
 
 A pass of the loop runs every task that can run, then asks the system for news. For the length of a
-pass the node hears nobody: no heartbeat, no client. A pass is measured by the processor time of its
+pass the node hears no heartbeat and no client. A pass is measured by the processor time of its
 thread, so that a busy machine, which takes the processor away, does not make it longer.
 
 The node's process writes the longest pass so far into a file whenever there is a longer one, and
-whoever drives the process reads the file.
+the harness reads the file.
 
 Invariants:
 - A pass costs two readings of a clock, and the file is written for a new longest pass only.

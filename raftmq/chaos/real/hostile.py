@@ -26,11 +26,11 @@ from .handlers import lasting
 from .stage import Stage
 
 CONNECTIONS_MAX = 2_000
-"""That a stranger keeps open: the oldest go first."""
+"""Connections that one stranger keeps open; the oldest is closed for a new one."""
 SILENT = (200, 600)
 """Connections that are opened one after the other, and on which nothing is said."""
 AT_ONCE = "most connections of a stranger at once"
-"""What the most that one stranger had open is counted as."""
+"""Name of the count: the largest number of connections that one stranger had open."""
 ATTACK_SECONDS_MAX = 2.0
 PAUSE_SECONDS = 0.15
 """Between two attacks, on average."""

@@ -2,12 +2,18 @@
 
 Invariants:
 - When `play` returns no fault of it is left, whatever its handlers were doing.
-- Every event is counted: as struck, or as skipped with the reason.
+- Every event is counted: as struck, as skipped with the reason, or as without effect.
+
+A lasting fault of the network counts as struck if a rule did something to a frame meanwhile; other
+faults count when they were made.
+
+Left out: whose effect it was, if two faults of the network overlap.
 """
 
 import trio
 
-from raftmq.chaos.faults import FAULTS, Event, Schedule
+from raftmq.chaos.faults import FAMILIES, FAULTS, Event, Schedule
+from raftmq.chaos.outcome import Coverage
 
 from . import disk_faults, hostile, network_faults, other_faults, process_faults  # noqa: F401
 from .handlers import LASTING, ONCE
@@ -29,6 +35,10 @@ OVERLAY_ONLY = frozenset(
 """Those that need the overlay."""
 
 
+RULED = (frozenset(FAMILIES["network"]) & frozenset(LASTING)) - {"strangers"} | {"retry-storm"}
+"""Lasting faults that are made by rules alone."""
+
+
 async def play(stage: Stage, schedule: Schedule, watch: Watch) -> None:
     """Until the schedule's time to heal. Cancelling ends all faults too."""
     with trio.move_on_at(stage.began + schedule.heal_ms / 1000):
@@ -42,26 +52,34 @@ async def play(stage: Stage, schedule: Schedule, watch: Watch) -> None:
 async def _play_one(stage: Stage, event: Event, watch: Watch) -> None:
     victim = stage.node_of(event) if event.nodes else 0
     situation = watch.situation(victim, event.fault)
+    effects = stage.rules.effects
     try:
         if FAULTS[event.fault].lasts:
             async with LASTING[event.fault](stage, event):
-                _count(stage, event, victim, f"{event.fault} begins")
-                stage.coverage[situation] += 1
-                await trio.sleep(event.lasts_ms / 1000)
+                stage.note(victim, f"{event.fault} begins")
+                try:
+                    await trio.sleep(event.lasts_ms / 1000)
+                finally:
+                    # The heal cancels what lasts until then.
+                    is_seen = event.fault not in RULED or stage.rules.effects > effects
+                    _count(stage, situation, is_seen=is_seen)
             stage.note(victim, f"{event.fault} ends")
         else:
             await ONCE[event.fault](stage, event)
-            _count(stage, event, victim, event.fault)
-            stage.coverage[situation] += 1
+            stage.note(victim, event.fault)
+            _count(stage, situation, is_seen=True)
     except* Skipped as skipped:
         stage.counts[f"skipped: {event.fault}: {skipped.exceptions[0]}"] += 1
     except* ProcessLookupError:
         stage.counts[f"skipped: {event.fault}: the process had just ended"] += 1
 
 
-def _count(stage: Stage, event: Event, victim: int, what: str) -> None:
-    stage.struck[event.fault] += 1
-    stage.note(victim, what)
+def _count(stage: Stage, situation: Coverage, *, is_seen: bool) -> None:
+    if is_seen:
+        stage.struck[situation.fault] += 1
+        stage.coverage[situation] += 1
+    else:
+        stage.counts[f"without effect: {situation.fault}"] += 1
 
 
 async def heal(stage: Stage) -> None:

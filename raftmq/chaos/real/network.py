@@ -1,4 +1,4 @@
-"""What a run asks of the network between its nodes: see `proxy` and `namespaces`."""
+"""The network between a run's nodes, as a protocol: see `proxy` and `namespaces`."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -33,7 +33,7 @@ class Network(Protocol):
         """Where a node listens."""
 
     def place(self, node: int) -> AbstractContextManager[None]:
-        """What this thread starts meanwhile is where the node is."""
+        """Processes that this thread starts meanwhile are placed with the node."""
 
     def add(self, node: int, *, public: int, private: int) -> None:
         """A node exists; it is closed until `open`."""
@@ -51,10 +51,10 @@ class Network(Protocol):
         """Break what is open between these parties; how many that were."""
 
     def repeat_old(self, flow: Flow, count: int) -> int:
-        """Send frames of long ago once more; how many there were to send."""
+        """Send old frames again; returns how many there were."""
 
     def resend(self, to: int) -> bool:
-        """Send the last batch of a client to a node, whoever it was for; False: there is none."""
+        """Send the last batch of any client to a node; False: there is none."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled."""

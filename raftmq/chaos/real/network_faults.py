@@ -221,8 +221,8 @@ async def _burst_loss(stage: Stage, event: Event) -> AsyncIterator[None]:
 @once("stale-replay")
 async def _stale_replay(stage: Stage, event: Event) -> None:
     one, other = _pair(stage, event)
-    sent = stage.network.repeat_old((one, other), 30) + stage.network.repeat_old((other, one), 30)
-    if not sent:
+    flows = (one, other), (other, one), (CLIENTS, one), (CLIENTS, other)
+    if not sum([stage.network.repeat_old(flow, 30) for flow in flows]):
         raise Skipped("nothing to repeat yet")
 
 

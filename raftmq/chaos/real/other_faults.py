@@ -23,7 +23,7 @@ async def ask_change(stage: Stage, change: Change, *, timeout: float = CHANGE_SE
     """Ask for a change of members; False: nobody could say that it was taken in."""
     with trio.move_on_after(timeout):
         try:
-            async with raftmq.connect(stage.url, timeout=timeout) as mq:
+            async with raftmq.connect(stage.url, timeout=timeout, wait_refused=None) as mq:
                 await change(mq.admin)
                 return True
         except* RaftmqError as errors:
@@ -95,7 +95,7 @@ async def settle_changes(stage: Stage) -> None:
     async with stage.changing:
         known: set[int] = set()
         with suppress(RaftmqError):
-            async with raftmq.connect(stage.url, timeout=20.0) as mq:
+            async with raftmq.connect(stage.url, timeout=20.0, wait_refused=None) as mq:
                 known = {node.id for node in (await mq.admin.cluster(timeout=20.0)).nodes}
         for node in sorted(stage.members - known) if known else []:
             stage.members.discard(node)

@@ -20,7 +20,7 @@ LIVES = 64
 
 
 class Ends(NamedTuple):
-    """Who speaks to whom, on which connection."""
+    """Addresses and ports of both ends of a connection."""
 
     source: bytes
     source_port: int
@@ -34,7 +34,7 @@ class Ends(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """What a packet of TCP says."""
+    """The fields of a TCP packet."""
 
     ends: Ends
     number: int
@@ -54,7 +54,7 @@ class Segment(NamedTuple):
 
 
 def parse(packet: bytes) -> Segment | None:
-    """What a packet says; None: it is no whole segment of TCP over plain IPv4."""
+    """The fields of a packet; None: it is no whole segment of TCP over plain IPv4."""
     if len(packet) < IP_BYTES + TCP_BYTES_MIN or packet[0] != 0x45 or packet[9] != TCP:
         return None
     ports = struct.unpack_from(">HH", packet, IP_BYTES)
@@ -65,7 +65,7 @@ def parse(packet: bytes) -> Segment | None:
 
 
 def reset(ends: Ends, number: int) -> bytes:
-    """What ends a connection: the target takes it if it waits for just this number."""
+    """A packet that ends a connection: the target takes it if it waits for just this number."""
     tcp = struct.pack(
         ">HHIIBBHHH", ends.source_port, ends.target_port, number, 0, 5 << 4, RST, 0, 0, 0
     )
@@ -83,7 +83,7 @@ def with_bit_flipped(packet: bytes, at: int, bit: int) -> bytes:
 
 
 def cut_short(packet: bytes, length: int) -> bytes:
-    """The first so many bytes, as a whole packet."""
+    """The first bytes of a packet, as a whole packet."""
     changed = bytearray(packet[:length])
     struct.pack_into(">H", changed, 2, length)
     return _sealed(changed)

@@ -21,7 +21,7 @@ Sources: etcd's gofail points; the brief list of places in ALICE (OSDI '14).
 import os
 from collections.abc import Callable, Sequence
 
-from raftmq.log.files import NEW_SUFFIX, File, FileSystem, Lock
+from raftmq.log.files import NEW_SUFFIX, File, FileSystem, Lock, Pages
 
 Reached = Callable[[str], None]
 """Told the name of each point that is passed; from any thread."""
@@ -130,7 +130,7 @@ class PointFile:
         """As the file."""
         return self._file.size()
 
-    def map(self) -> memoryview:
+    def map(self) -> Pages:
         """As the file."""
         return self._file.map()
 

@@ -48,8 +48,9 @@ REPEATS_MAX = 32
 """Frames being repeated at once."""
 REPEAT_SECONDS = 1.0
 """How long an answer to a repeated frame is waited for."""
-REPEATED_KINDS = frozenset({FrameKind.RAFT, FrameKind.PRODUCE})
-"""What may come again and change nothing. A commit that comes late may set a position back."""
+REPEATED_KINDS = frozenset(FrameKind) - {FrameKind.HELLO, FrameKind.MEMBER, FrameKind.ERROR}
+"""Requests that may come again, at once or late, and break no promise. A change of nodes has no
+number: an `add_node` that comes again after a `remove_node` adds the node again."""
 
 
 class Broken(Exception):
@@ -258,10 +259,12 @@ class Proxy:
         """On a connection of its own; the answer is read and forgotten."""
         async with self._repeats:
             with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(REPEAT_SECONDS):
+                splitter, answers = Splitter(), 0
                 async with await trio.open_tcp_stream(HOST, self._ports[node][1]) as stream:
                     await stream.send_all(data)
-                    while await stream.receive_some():
-                        pass
+                    # The first answer is the one to `Hello`.
+                    while answers < 2 and (got := await stream.receive_some()):
+                        answers += len(splitter.feed(got))
 
 
 class Pipe:
@@ -342,6 +345,7 @@ class Pipe:
         else:
             is_hit = False
         rules[0].struck += is_hit
+        self._rules.effects += is_hit
         return is_hit
 
     def _break(self) -> None:

@@ -49,6 +49,11 @@ class RegisterWorkload:
         return self._registers.counts["reads"]
 
     @property
+    def read_back(self) -> int:
+        """Registers are not read back."""
+        return 0
+
+    @property
     def went_back(self) -> int:
         """Left to the checker of linearizability."""
         return 0
@@ -60,7 +65,7 @@ class RegisterWorkload:
 
     async def create_topic(self) -> None:
         """Create the topic and fill it."""
-        async with raftmq.connect(self._url(), timeout=30.0) as mq:
+        async with raftmq.connect(self._url(), timeout=30.0, wait_refused=None) as mq:
             await self._registers.prepare(mq)
 
     async def produce(self) -> None:
@@ -114,7 +119,7 @@ class RegisterWorkload:
 
     async def _work(self, process: int, random: Random) -> None:
         think = partial(self._think, random)
-        async with raftmq.connect(self._url(), timeout=20.0) as mq:
+        async with raftmq.connect(self._url(), timeout=20.0, wait_refused=None) as mq:
             await self._registers.work(mq, process, random, think, lambda: not self._is_stopped)
 
     async def _think(self, random: Random) -> None:

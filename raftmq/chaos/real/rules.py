@@ -47,6 +47,10 @@ class Kind(Enum):
     CUT = "cut"
 
 
+ALWAYS = frozenset({Kind.BLOCK, Kind.DELAY, Kind.RATE, Kind.SWALLOW})
+"""Kinds that do something to every frame of their flows; the others choose frames."""
+
+
 @dataclass(eq=False, slots=True)
 class Rule:
     """One rule; it holds until it is removed."""
@@ -71,6 +75,8 @@ class Rules:
     rules: list[Rule] = field(default_factory=list)
     on_change: Callable[[], None] = lambda: None
     """Called after each change."""
+    effects: int = 0
+    """Times that a rule did something to a frame; one that waits may count more than once."""
 
     def add(self, kind: Kind, flows: Iterable[Flow] | None = None, level: float = 0.0) -> Rule:
         """From now on; give the result to `remove`."""
@@ -92,7 +98,10 @@ class Rules:
 
     def of(self, kind: Kind, flow: Flow) -> Iterator[Rule]:
         """The rules of a kind about a flow."""
-        return (rule for rule in self.rules if rule.kind is kind and rule.covers(flow))
+        for rule in self.rules:
+            if rule.kind is kind and rule.covers(flow):
+                self.effects += kind in ALWAYS
+                yield rule
 
     def is_blocked(self, flow: Flow) -> bool:
         """Whether nothing passes now."""
@@ -106,6 +115,7 @@ class Rules:
             delay_ms += rule.level * random.uniform(0.5, 1.5) * (4 if random.random() < 0.1 else 1)
         for rule in self.of(Kind.REORDER, flow):
             if random.random() < rule.level:
+                self.effects += 1
                 delay_ms += random.uniform(1, 50)
         return delay_ms / 1000
 
@@ -118,6 +128,7 @@ class Rules:
         for rule in self.of(kind, flow):
             if random.random() < rule.level:
                 rule.struck += 1
+                self.effects += 1
                 return True
         return False
 
@@ -125,6 +136,7 @@ class Rules:
         """Whether a rule that holds for one frame hits this one; it is gone then."""
         for rule in list(self.of(kind, flow)):
             rule.struck += 1
+            self.effects += 1
             self.remove(rule)
             return True
         return False

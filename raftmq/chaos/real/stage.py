@@ -17,7 +17,11 @@ from raftmq.chaos.outcome import Coverage, Happening, Violation
 from .network import Network
 from .nodes import Nodes
 from .rules import Rules
+from .waiting import wait_found
 from .work import Work
+
+PATIENCE_SECONDS = 8.0
+"""A fault that is due in the middle of another one waits this long for what it needs."""
 
 
 class Skipped(Exception):
@@ -113,10 +117,17 @@ class Stage:
         return self.everyone[number % len(self.everyone)]
 
     async def leader(self) -> int:
-        """Who leads the first data group. Raises `Skipped` if nobody does."""
-        leaders = leaders_of(await self.nodes.statuses())
-        found = next((leaders[group] for group in sorted(leaders) if group), 0)
-        if not found:
+        """The leader of the first data group. Raises `Skipped` if none is found for a while."""
+        found = 0
+
+        async def is_found() -> bool:
+            nonlocal found
+            leaders = leaders_of(await self.nodes.statuses())
+            found = next((leaders[group] for group in sorted(leaders) if group), 0)
+            return bool(found)
+
+        # Another fault may have ended the last leader: an election takes a second or two.
+        if not await wait_found(is_found, timeout=PATIENCE_SECONDS, look_seconds=0.2):
             raise Skipped("nobody leads")
         return found
 
@@ -168,11 +179,17 @@ class Stage:
 
     async def need_health(self, victim: int) -> None:
         """Raises `Skipped` if it is hopeless to wait for intact copies elsewhere."""
-        if self.broken.keys() - {victim}:
-            raise Skipped("another disk is damaged already")
-        others = self.members - {victim}
-        if not goals_of(await self.nodes.statuses(), others):
-            raise Skipped("the others are not well")
+        why = ""
+
+        async def is_healthy() -> bool:
+            nonlocal why
+            why = "another disk is damaged already" if self.broken.keys() - {victim} else ""
+            if not why and not goals_of(await self.nodes.statuses(), self.members - {victim}):
+                why = "the others are not well"
+            return not why
+
+        if not await wait_found(is_healthy, timeout=PATIENCE_SECONDS, look_seconds=0.2):
+            raise Skipped(why)
 
     async def wait_intact_elsewhere(
         self, victim: int, *, is_latent: bool, timeout: float = 6.0

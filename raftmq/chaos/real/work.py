@@ -20,6 +20,10 @@ class Work(Protocol):
         """Messages or registers that were read while things broke."""
 
     @property
+    def read_back(self) -> int:
+        """Messages that `read_all` has read so far."""
+
+    @property
     def went_back(self) -> int:
         """Positions that were found before what had been committed."""
 

@@ -13,7 +13,7 @@ Invariants:
 - A send is recorded as failed only if the client promised that nothing happened.
 
 Left out: that a committed position never goes back is counted (`went_back`), not demanded: a
-commit that was held up in a partition may arrive after a later one, and nothing fences it.
+commit whose consumer was ended may arrive after those of the next one, and nothing fences it.
 
 Sources: Jepsen's queue and Kafka workloads.
 """
@@ -62,6 +62,8 @@ class Workload:
         """Messages that were acknowledged."""
         self.polled = 0
         """Messages that the consumer groups got."""
+        self.read_back = 0
+        """Messages that the last reader got."""
         self.went_back = 0
         """Queues of a group that a new consumer found before what had been committed."""
         self.consumers_stand_still = False
@@ -257,6 +259,8 @@ class Workload:
                     self.polled += count
                     await self._commit(consumer, group)
                     await trio.sleep(self.consumer_pause_seconds)
+                else:
+                    self.read_back += count
             elif self._ends is not None and now - last > QUIET_SECONDS_MAX:
                 found = f"is at {consumer.position}, the ends are {self._ends}"
                 self._complain("V3", f"reader {group or 'of all'} {found}")

@@ -47,6 +47,8 @@ class _Stored(msgspec.Struct, frozen=True):
     vacuous: str
     timeline: tuple[Happening, ...]
     replay_options: tuple[str, ...] = ()
+    compared: dict[str, int] = {}
+    struck: dict[str, int] = {}
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
@@ -57,7 +59,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
         outcome.verdict.value, outcome.violations, outcome.trace_hash,
         dict(outcome.counts), [(*key, count) for key, count in outcome.coverage.items()],
         outcome.simulated_seconds, outcome.vacuous, outcome.timeline,
-        outcome.replay_options,
+        outcome.replay_options, dict(outcome.compared), dict(outcome.struck),
     )  # fmt: skip
     encoded = msgspec.json.format(msgspec.json.encode(stored))
     (folder / OUTCOME).write_bytes(encoded + b"\n")
@@ -89,5 +91,5 @@ def read_outcome(folder: Path) -> Outcome:
         world, schedule, verdict, stored.violations,
         stored.trace_hash, stored.counts, coverage, stored.simulated_seconds, stored.vacuous,
         read_parquet(history) if history.exists() else None,
-        stored.timeline, stored.replay_options,
+        stored.timeline, stored.replay_options, stored.compared, stored.struck,
     )  # fmt: skip

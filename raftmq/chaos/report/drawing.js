@@ -141,7 +141,8 @@ function drawNodes() {
   const kept = rows.filter(([node, group]) => group >= 0 || !grouped.has(node));
   const nodes = [...new Set(kept.map(([node]) => node))];
   const gap = 6, top = new Map();
-  let y = 2;
+  // Room for the upper half of a mark.
+  let y = 5;
   for (const node of nodes) {
     for (const [, group] of kept.filter(([one]) => one === node)) { top.set(`${node}/${group}`, y); y += ROW; }
     y += gap;

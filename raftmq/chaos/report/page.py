@@ -19,6 +19,7 @@ from raftmq.chaos.checkers.verdict import ROWS_SHOWN_MAX, minimal_rows, rows_aro
 from raftmq.chaos.history import NONE, History, Integers, RowType
 from raftmq.chaos.report.case import Case, Finding
 from raftmq.chaos.report.drawing import Drawing, of_case
+from raftmq.words import counted
 
 FINDINGS_MAX = 24
 """On one page; all are counted."""
@@ -107,10 +108,6 @@ def _full(name: str) -> str:
     return f"{name} ({INVARIANTS[name].name})" if name in INVARIANTS else name
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
 def _total(case: Case, name: str, count: int) -> int:
     """How often an anomaly occurred: explained are only the first ones."""
     return max([count, *(report.counts.get(name, 0) for report in case.reports)])
@@ -125,11 +122,14 @@ def _extent(case: Case) -> str:
         parts += [
             f"{case.outcome.simulated_seconds:,.0f} s in the {case.outcome.world.value} world"
         ]
-        faults = f"{_counted(len(events), 'fault')} of {_counted(kinds, 'kind')}"
+        faults = f"{counted(len(events), 'fault')} of {counted(kinds, 'kind')}"
+        # A run that was kept by older software does not say which kinds had an effect.
+        if case.outcome.compared:
+            faults += f", {counted(len(case.outcome.struck), 'kind')} with an effect"
         parts += [faults if events else "no faults"]
     if case.history is not None:
         outcomes = case.history.outcomes()
-        parts.append(f"{len(outcomes):,} operations")
+        parts.append(f"{counted(len(outcomes), 'operation')}")
         parts += [
             f"{int((outcomes == kind).sum()):,} {kind.name.lower()}"
             for kind in (RowType.OK, RowType.FAIL, RowType.UNKNOWN)
@@ -177,7 +177,7 @@ def _findings(case: Case, drawing: Drawing) -> str:
         )
     more = len(case.findings) - FINDINGS_MAX
     if more > 0:
-        parts.append(f"<p class='faint'>{more:,} more findings are not shown.</p>")
+        parts.append(f"<p class='faint'>{counted(more, 'more finding')} not shown.</p>")
     return "\n".join(parts)
 
 
@@ -187,7 +187,7 @@ def _finding(case: Case, drawing: Drawing, place: int, finding: Finding) -> str:
     close_up = drawing.close_ups[place]
     if close_up.steps:
         core = sum(step.is_core for step in close_up.steps)
-        text = f"The {core} operation{'s' if core != 1 else ''} that show it (outlined)"
+        text = f"The {counted(core, 'operation')} that show it (outlined)"
         text += ", and what was around them (pale)" if core < len(close_up.steps) else ""
         left_out = f"; {close_up.left_out:,} more are in the table" if close_up.left_out else ""
         parts.append(f"<p class='faint'>{text}{left_out}:</p>")
@@ -247,7 +247,7 @@ def _rows(case: Case, history: History, rows: Integers) -> str:
             )
         )
     more = len(rows) - ROWS_SHOWN_MAX
-    note = f"<p class='faint'>{more:,} more rows are not shown.</p>" if more > 0 else ""
+    note = f"<p class='faint'>{counted(more, 'more row')} not shown.</p>" if more > 0 else ""
     names = ["#row", "#s", "#operation", "#process", "type", "function", "key", "value", "#offset"]
     return _table(names, cells) + note
 
@@ -341,9 +341,13 @@ def _run(case: Case) -> str:
         for event in outcome.schedule.events
     ]  # fmt: skip
     table = _table(["#at s", "fault", "nodes", "#for s", "#level"], events)
-    parts.append(_fold(f"Schedule: {_counted(len(events), 'fault')}", table))
+    parts.append(_fold(f"Schedule: {counted(len(events), 'fault')}", table))
     counts = _table(["what", "#how often"], sorted(outcome.counts.items()))
     parts.append(_fold("Counts", counts))
+    if outcome.compared:
+        made = counted(sum(outcome.compared.values()), "comparison")
+        table = _table(["check", "#comparisons"], sorted(outcome.compared.items()))
+        parts.append(_fold(f"{made} by {counted(len(outcome.compared), 'check')}", table))
     if outcome.coverage:
         cells = [(*situation, count) for situation, count in sorted(outcome.coverage.items())]
         table = _table(["role", "term", "progress", "fault", "#times"], cells)

@@ -17,7 +17,8 @@ again, and it judges every workload under every fault.
 Invariants:
 - Looking changes nothing: no call here has an effect on a node.
 - A stretch ends with any change of who is well, and with each fault that begins or ends.
-- What was judged is counted: `windows judged`. A campaign in which that is 0 shows nothing.
+- Each judgement is counted (`compared`). A run that had windows, and calls in none of them, is
+  vacuous.
 
 Left out: a disk that is slow for long. Its node goes on leading and every call to it is slow;
 nothing finds that out and moves the office.
@@ -26,7 +27,7 @@ Sources: FoundationDB's and VOPR's liveness checks; the shares that service-leve
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from raftmq.broker.group import node_of
@@ -62,7 +63,15 @@ SHARE_MIN = 0.8
 SERVICE_SECONDS_MAX = 20.0
 """From the heal until a call to each queue that is called has succeeded."""
 JUDGED = ("send", "write", "read", "pop")
-"""Calls that are judged, by the history's names."""
+"""Calls that are judged, by the history's names, unless a workload has others."""
+
+
+WINDOWS = "V7 calls while a majority is well"
+"""Name of a comparison: the windows of a run that were judged, by queue and call."""
+HEAL = "V7 calls after the heal"
+"""Name of a comparison: times from heal to service that were judged, by queue and call."""
+TO_SERVICE = "longest from heal to service, ms"
+"""Name of the count; at most `SERVICE_SECONDS_MAX`."""
 
 
 class Window(NamedTuple):
@@ -97,6 +106,8 @@ class Availability:
         self._healed_at = 0.0
         self.windows: list[Window] = []
         """Those that can be judged."""
+        self.compared: Counter[str] = Counter()
+        """Windows and times that were judged, by name."""
 
     def begin(self) -> None:
         """Look from now on."""
@@ -165,10 +176,15 @@ class Availability:
         return running.is_serving and not process.is_frozen
 
     def _has_majorities(self, well: set[int]) -> bool:
-        """True if every group that a well node carries has a majority of every membership that may
-        count among the well ones, and no membership is about to change."""
+        """True if every group has a majority of every membership that may count among the well
+        ones, and no membership is about to change."""
+        nodes, catalog = self._stage.cluster.nodes, self._stage.newest_catalog()
+        carried = {number for node in well for number in nodes[node].groups}
+        # A group of one replica, or of few in a large cluster, may have no well node at all.
+        if catalog is None or not carried.issuperset(catalog.groups):
+            return False
         for node in well:
-            for group in self._stage.cluster.nodes[node].groups.values():
+            for group in nodes[node].groups.values():
                 conf = group.conf_state
                 if conf.voters_outgoing or conf.learners:
                     return False
@@ -176,10 +192,12 @@ class Availability:
                     return False
         return bool(well)
 
-    def judge(self, history: History) -> list[Violation]:
+    def judge(self, history: History, judged: Sequence[str] = JUDGED) -> list[Violation]:
         """What clients did not get done in the windows, and after the heal."""
-        calls = list(_calls(history))
+        calls = list(_calls(history, judged))
         found, began = [], self._stage.watch.began
+        if self.windows:
+            self.compared[WINDOWS] = 0
         for window in self.windows:
             counts: Counter[tuple[str, bool]] = Counter(
                 (of, is_ok) for of, begin, _, is_ok in calls if window.begin <= begin < window.end
@@ -188,7 +206,7 @@ class Availability:
                 ok, failed = counts[of, True], counts[of, False]
                 if ok + failed < CALLS_MIN:
                     continue
-                self._stage.counts["windows judged"] += 1
+                self.compared[WINDOWS] += 1
                 if ok < SHARE_MIN * (ok + failed):
                     text = (
                         f"{of}: {ok} of {ok + failed} calls succeeded in the {WINDOW_SECONDS:g} s "
@@ -208,8 +226,9 @@ class Availability:
                 if is_ok and begin >= self._healed_at:
                     first[of] = min(first.get(of, end), end)
         seconds = [first[of] - self._healed_at for of in sorted(first)]
+        self.compared[HEAL] = len(tried)
         if seconds:
-            self._stage.counts["heal to service, ms"] = int(1000 * max(seconds))
+            self._stage.counts[TO_SERVICE] = int(1000 * max(seconds))
         at_ms = self._stage.watch.now_ms
         return [
             Violation("V7", at_ms, f"{of}: no call succeeded within {late:.1f} s after the heal")
@@ -223,10 +242,10 @@ _Call = tuple[str, float, float, bool]
 """Function and key, when it began and ended, and whether it succeeded."""
 
 
-def _calls(history: History) -> Iterator[_Call]:
+def _calls(history: History, judged: Sequence[str]) -> Iterator[_Call]:
     """The calls that ended: one whose client was killed in the middle tells nothing."""
     begun: dict[int, tuple[str, float]] = {}
-    names = [name in JUDGED for name in history.functions]
+    names = [name in judged for name in history.functions]
     for row in range(len(history)):
         operation, function = int(history.operation[row]), int(history.function[row])
         seconds = float(history.time[row]) / 1e9

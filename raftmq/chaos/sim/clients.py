@@ -17,6 +17,7 @@ from typing import NamedTuple
 import trio
 
 from raftmq.chaos.sim.cluster import PORT, Cluster
+from raftmq.chaos.sim.lost_answers import plant_lost_answers
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.made_up import MadeUpClientWorld
 from raftmq.chaos.world.process import Machine, Process, WallClock
@@ -50,6 +51,7 @@ class Clients:
         self._processes: dict[str, Process] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
         self._machines: dict[str, Machine] = {}
+        self._lost_answers: dict[str, float] = {}
         self._numbers = count()
         self._slowness = 0.0
         self._repeats = self._late_acks = 0
@@ -109,8 +111,10 @@ class Clients:
         """A client's process."""
         return self._processes[name]
 
-    def start(self, name: str, job: Job) -> None:
-        """Start a client; it runs until its job returns."""
+    def start(self, name: str, job: Job, *, lost_answers: float = 0.0) -> None:
+        """Start a client; it runs until its job returns. A share of the answers to its calls is
+        lost or late: see `lost_answers`."""
+        self._lost_answers[name] = lost_answers
         self._machines[name] = Machine(name, self._cluster.agenda, MemoryFiles())
         self._nursery.start_soon(self._live, name, job)
 
@@ -156,7 +160,10 @@ class Clients:
             nonlocal is_done
             world = MadeUpClientWorld(self._cluster.network, process)
             try:
-                async with connect(self.url(), timeout=CALL_SECONDS, world=world) as mq:
+                async with connect(
+                    self.url(), timeout=CALL_SECONDS, wait_refused=None, world=world
+                ) as mq:
+                    self._lose_answers(mq, process.machine.name, session)
                     await job(mq, session)
                 is_done = True
             except Exception as error:
@@ -168,6 +175,13 @@ class Clients:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(process.run, main)
         return is_done
+
+    def _lose_answers(self, mq: Client, host: str, session: Session) -> None:
+        share = self._lost_answers.get(host, 0.0)
+        if share:
+            # A generator of its own: what a client chooses does not depend on it.
+            random = Random(f"lost answers {self._seed} {session.number}")
+            plant_lost_answers(mq, self._cluster, host=host, share=share, random=random)
 
     async def once(self, job: Job) -> None:
         """Do a job as a process of its own, once, on the administrator's machine."""

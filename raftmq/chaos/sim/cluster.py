@@ -54,6 +54,8 @@ class Cluster:
         """Between all machines."""
         self.peers = [Peer(n, f"node{n}", PORT) for n in range(1, size + 1)]
         """The founders."""
+        self.join: dict[int, list[Peer]] = {}
+        """What an operator has written into the settings of a node, in place of the founders."""
         self.machines: dict[int, Machine] = {}
         """Of every node there ever was."""
         self.processes: dict[int, Process] = {}
@@ -97,7 +99,7 @@ class Cluster:
     def settings(self, number: int) -> Settings:
         """A node's settings."""
         own = Peer(number, f"node{number}", PORT)
-        is_founder = own in self.peers
+        is_founder = own in self.peers and number not in self.join
         node = NodeSettings(
             number,
             "test",
@@ -105,7 +107,7 @@ class Cluster:
             own.host,
             own.port,
             peers=self.peers if is_founder else [],
-            join=[] if is_founder else self.peers,
+            join=[] if is_founder else self.join.get(number, self.peers),
         )
         return Settings(node, self.raft, self.log, self.limits).validate()
 
@@ -299,12 +301,12 @@ class Cluster:
 
 
 class _Once:
-    """A task status that may be told several times, as a node may end before it serves."""
+    """A task status that is set once: when the node serves, or when it ends before that."""
 
     def __init__(self, status: trio.TaskStatus[None], on_serving: Callable[[], None]) -> None:
         self._status = status
         self._on_serving = on_serving
-        self._is_told = False
+        self._is_started = False
 
     def started(self, value: None = None) -> None:
         """The node serves."""
@@ -313,6 +315,6 @@ class _Once:
 
     def ended(self) -> None:
         """The node serves, or never will."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_started:
+            self._is_started = True
             self._status.started()

@@ -1,23 +1,35 @@
-"""What plants mutants 211 to 219 and 231 to 239: bugs of links and connections.
+"""What plants mutants 211 to 219 and 231 to 236: bugs of links and connections.
 
 Their table stands in `raftmq.chaos.mutants.connections`, which needs no event loop.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import trio
 
-from raftmq.broker import connection, members, peers, requests
+from raftmq.broker import connection, founding, links, members, node, peers, requests
 from raftmq.broker.acquaintances import SUPERSEDED, Superseded
 from raftmq.broker.clocks import Clocks
 from raftmq.broker.connection import Connection, Load
 from raftmq.broker.links import Links
+from raftmq.broker.node import Node
 from raftmq.broker.peers import PeerLink
+from raftmq.broker.replicas import Replicas
 from raftmq.chaos.mutants.mutant import Patch
 from raftmq.errors import Unavailable
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.messages import ErrorReply, FrameKind, Hello, Probe, ProbeReply
+from raftmq.wire.messages import (
+    ClusterView,
+    ErrorReply,
+    FrameKind,
+    Hello,
+    Metadata,
+    Probe,
+    ProbeReply,
+)
 
 
 class _Fatal(BaseException):
@@ -91,6 +103,8 @@ def trusts_answers(patch: Patch) -> None:
         return unpack(answer, frame.header), frame.body
 
     patch.set(PeerLink, "ask_with_body", ask)
+    # Only guests answer so, and no node asks guests.
+    patch.set(Links, "members", Links.all)
 
 
 def takes_any_address(patch: Patch) -> None:
@@ -131,3 +145,62 @@ def clocks_read_answers(patch: Patch) -> None:
 
     patch.set(Clocks, "_ask", ask)
     patch.set(Links, "members", Links.all)
+
+
+def asks_guests_whether_it_may_take_part(patch: Patch) -> None:
+    """232"""
+    patch.set(node, "wait_admitted", _believing_guests(founding.wait_admitted))
+
+
+def asks_guests_for_its_member_id(patch: Patch) -> None:
+    """233"""
+    patch.set(Replicas, "_open_system", _believing_guests(Replicas._open_system))
+
+
+def _believing_guests(wait: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A step of a node's start, in which guests are asked as members are, and before these."""
+
+    async def step(of: Node | Replicas, *args: Any) -> None:
+        links = (of._node if isinstance(of, Replicas) else of).links
+
+        def guests_first() -> list[PeerLink]:
+            return links.all()[::-1]
+
+        with mock.patch.object(links, "members", guests_first):
+            await wait(of, *args)
+
+    return step
+
+
+def asks_guests_for_tables(patch: Patch) -> None:
+    """234"""
+
+    async def ask(node: Node) -> dict[int, ClusterView]:
+        found = {0: node.view([])}
+        for link in node.links.all():
+            with trio.move_on_after(1), suppress(Unavailable):
+                found[link.peer.id] = await link.ask(FrameKind.METADATA, Metadata([]), ClusterView)
+        return found
+
+    patch.set(links, "ask_all", ask)
+
+
+def asks_guests_whether_it_was_replaced(patch: Patch) -> None:
+    """235"""
+
+    async def confirm(links: Links) -> None:
+        for link in links.all():
+            with trio.move_on_after(1):
+                await links._ask_for_folder(link)
+        links._is_confirming = False
+
+    patch.set(Links, "_confirm", confirm)
+
+
+def asks_its_settings_alone(patch: Patch) -> None:
+    """236"""
+
+    async def introduce(links: Links) -> None:
+        pass
+
+    patch.set(Links, "introduce", introduce)

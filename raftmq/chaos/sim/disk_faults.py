@@ -23,15 +23,28 @@ from collections.abc import Callable
 from functools import partial
 
 from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.logs import Held, held_logs
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world import damage
 from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.log.segment import (
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    file_name,
+    parse_name,
+)
 
 Undo = Callable[[], None]
 
 DAMAGE_SECONDS = 0.2
 """A node is down so long before its disk is damaged."""
+
+AGAIN_SHARE = 1 / 3
+AGAIN_CALLS = 12
+"""`AGAIN_SHARE` of the nodes that lost their disk lose power at one of these first calls on the new
+disk: the nodes have to come back twice, and may have been let in by then."""
 
 
 def _disks(stage: Stage, event: Event) -> list[MemoryFiles]:
@@ -169,7 +182,11 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     if not how(trial, stage.random):
         stage.counts["nothing to damage"] += 1
         return False
-    before, after = held_logs(disk.copy(), node), held_logs(trial, node)
+    path = next((p for p in trial.paths() if _differs(disk, trial, p)), "")
+    before, after = held_logs(disk.copy(), node), held_logs(trial.copy(), node)
+    if isinstance(after, str) and not isinstance(before, str) and _is_spare(trial, path):
+        text = f"node {node}: {path} is damaged, all records are sound, and the log: {after}"
+        stage.violations.append(Violation("L2", stage.watch.now_ms, text))
     verdict = _judge(stage, node, before, after)
     if verdict == "withheld":
         stage.counts["damage withheld"] += 1
@@ -186,6 +203,27 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     else:
         stage.note_damage(node)
     return True
+
+
+def _differs(disk: MemoryFiles, trial: MemoryFiles, path: str) -> bool:
+    one, other = disk.inode(path), trial.inode(path)
+    return one.data != other.data or one.unreadable != other.unreadable
+
+
+def _is_spare(disk: MemoryFiles, path: str) -> bool:
+    """Whether a log must be opened without a file as with it: all but segments, and the snapshots
+    that are the only one from which the unsealed segments can be applied."""
+    folder, _, name = path.rpartition("/")
+    names = set(disk.list(folder)) if folder else set()
+    index = parse_name(name, SNAPSHOT_SUFFIX)
+    if index is None:
+        return parse_name(name, INDEX_SUFFIX) is not None
+    logs = sorted(n for each in names if (n := parse_name(each, SEGMENT_SUFFIX)) is not None)
+    unsealed = [n for n in logs if file_name(n, INDEX_SUFFIX) not in names]
+    snapshots = [n for each in names if (n := parse_name(each, SNAPSHOT_SUFFIX)) is not None]
+    # A log whose first segment began otherwise than with its first record needs its snapshot.
+    is_plain = bool(logs) and min(snapshots) == logs[0] - 1
+    return is_plain and any(n < unsealed[0] - 1 for n in snapshots if n != index)
 
 
 def _judge(
@@ -234,6 +272,9 @@ def wipe(stage: Stage, event: Event) -> None:
         stage.note_damage(node)
         stage.agenda.effects["disks damaged"] += 1
         stage.cluster.wipe(node)
+        if stage.random.random() < AGAIN_SHARE:
+            call = stage.random.randint(1, AGAIN_CALLS)
+            stage.cluster.machines[node].disk.crash_at(call)
         stage.let_up(node)
 
 

@@ -1,4 +1,5 @@
-"""Strangers at a node's port: they say Hello as anybody, hold what they can, and answer anything.
+"""Strangers at a node's port: they say Hello under any name, hold what they can, and answer with
+bytes that no node can read, or with lies (`lies`).
 
 A stranger needs no password, so all of this happens to a node on an open network. What it may cost
 is measured from outside the node's code, by the network: connections that the node holds open,
@@ -10,7 +11,8 @@ bytes that it took of frames without an end, and attempts to connect to where a 
 | `B2` | connections of strangers: half of the machine's descriptors |
 | `B3` | no attempt to connect to a stranger's address a while after the last one left |
 
-That no node ends is checked wherever one breaks or gives up (`stage`).
+That no node ends, and that no stranger's word decides anything, is checked wherever a node breaks
+or gives up (`stage`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,6 +24,7 @@ from raftmq.broker.settings import Limits
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.cluster import PORT
+from raftmq.chaos.sim.lies import SAYS, lie
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.workloads.strangers import (
     FRAME_BYTES,
@@ -36,7 +39,7 @@ from raftmq.chaos.world.network import Stream
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.errors import ProtocolError
 from raftmq.wire.codec import pack
-from raftmq.wire.frame import FrameParser, encode_frame
+from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
     PROTOCOL,
     REPLY,
@@ -62,8 +65,10 @@ LOOK_SECONDS = 0.25
 GUEST = 1000
 """Strangers who stay are nodes from this number on."""
 STAY_SECONDS = 30.0
-"""Half of the strangers stay after their attacks, as guests who answer: so much longer, or until
+"""Half of the strangers stay after their attacks, as guests of all nodes: so much longer, or until
 the heal. Nodes ask some questions less than three times a minute."""
+LIE_SHARE = 0.7
+"""Answers that can be read."""
 GONE_SECONDS = 5.0
 """After so long without strangers, no node may look for one."""
 
@@ -128,21 +133,23 @@ class _Stranger:
             await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
 
     async def _stay(self) -> None:
-        """Be a guest and nothing else, until the heal at the latest."""
-        until = trio.current_time() + STAY_SECONDS
+        """Be a guest of all nodes and nothing else, until the heal at the latest."""
+        until, stage = trio.current_time() + STAY_SECONDS, self._stage
         for stream in self._streams:
             await stream.aclose()
         hello = Hello(PROTOCOL, "test", GUEST + self._number, "", "stranger", self._host, PORT)
         greeting = b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello)))
-        while trio.current_time() < until and not self._stage.is_healing:
-            if not self._streams[-1:] or not self._streams[-1].is_open:
-                with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(1):
-                    await self._open(greeting)
+        visits: dict[str, Stream] = {}
+        while trio.current_time() < until and not stage.is_healing:
+            for host in map(stage.host, stage.members()):
+                if host not in visits or not visits[host].is_open:
+                    with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(0.1):
+                        visits[host] = await self._open(greeting, to=host)
             await trio.sleep(LOOK_SECONDS)
 
-    async def _open(self, *parts: bytes) -> Stream:
+    async def _open(self, *parts: bytes, to: str = "") -> Stream:
         network = self._stage.cluster.network
-        stream = await network.connect(self._process, self._target, PORT)
+        stream = await network.connect(self._process, to or self._target, PORT)
         assert isinstance(stream, Stream)
         self._streams.append(stream)
         self._stage.agenda.effects["strangers that came"] += 1
@@ -205,35 +212,45 @@ class _Stranger:
             nursery.start_soon(self._answer, await listener.accept())
 
     async def _answer(self, stream: trio.abc.Stream) -> None:
-        """Say Welcome, then answer each question with what nobody can read."""
-        random = self._random
+        """Answer each frame."""
         parser = FrameParser(64 * MIB)
-        welcome = Welcome(PROTOCOL, "test", 77, "x", "stranger", MIB, MIB)
-        go_away = encode_frame(FrameKind.ERROR, 0, pack(ErrorReply("superseded", "go away")))
         with suppress(OSError, trio.BrokenResourceError, ProtocolError):
-            parts = encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))
-            if random.random() < 0.3:
-                parts += go_away
-            await stream.send_all(b"".join(parts))
             while data := await stream.receive_some():
                 parser.feed(bytes(data))
                 for frame in parser.frames():
-                    header = random.choice((b"", b"\xff", b"\x81\x01", random.randbytes(9)))
-                    kind = random.choice((frame.kind | REPLY, FrameKind.ERROR, 99))
-                    parts = encode_frame(kind, frame.correlation, header)
-                    await stream.send_all(b"".join(parts))
+                    await stream.send_all(b"".join(self._reply(frame)))
+
+    def _reply(self, frame: Frame) -> list[bytes]:
+        """Welcome to a Hello, and a lie to a question, or what no node can read."""
+        random = self._random
+        if frame.kind == FrameKind.HELLO:
+            folder = random.choice(("", "x", SAYS))
+            welcome = Welcome(PROTOCOL, "test", 77, folder, "stranger", MIB, MIB)
+            parts = encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))
+            if random.random() < 0.3:
+                go_away = pack(ErrorReply("superseded", "go away"))
+                parts += encode_frame(FrameKind.ERROR, 0, go_away)
+            return parts
+        told = lie(random, frame, host=self._host) if random.random() < LIE_SHARE else None
+        if told is not None:
+            header, body = told
+            return encode_frame(frame.kind | REPLY, frame.correlation, header, [body])
+        header = random.choice((b"", b"\xff", b"\x81\x01", random.randbytes(9)))
+        kind = random.choice((frame.kind | REPLY, FrameKind.ERROR, 99))
+        return encode_frame(kind, frame.correlation, header)
 
     async def _look(self) -> None:
         """Measure what the node holds, from outside."""
         stage, seen = self._stage, set[str]()
         while True:
-            endless = [stream for stream in self._endless if stream.is_open]
+            # A process that lost power holds nothing, though its connections look open.
+            held = [each for each in self._streams if each.is_open and not each.is_orphan]
+            endless = [stream for stream in held if stream in self._endless]
             taken = sum(stream.taken_bytes for stream in endless)
             bound = LIMITS.requests_bytes_max + FRAME_BYTES + READ_BYTES * len(endless)
-            count = sum(stream.is_open for stream in self._streams)
             for name, is_broken, text in (
                 ("B1", taken > bound, f"{taken} bytes of unfinished frames; the limit is {bound}"),
-                ("B2", count > DESCRIPTORS // 2, f"{count} connections of one stranger"),
+                ("B2", len(held) > DESCRIPTORS // 2, f"{len(held)} connections of one stranger"),
             ):
                 if is_broken and name not in seen:
                     seen.add(name)
@@ -242,5 +259,9 @@ class _Stranger:
             await trio.sleep(LOOK_SECONDS)
 
     def _look_for_attempts(self) -> None:
-        """From now on, nobody may look for this stranger."""
+        """From now on, no node may look for this stranger."""
+        if any(process.is_frozen for process in self._stage.cluster.processes.values()):
+            # That node hears later that the stranger has gone.
+            self._stage.agenda.call_after(GONE_SECONDS, self._look_for_attempts)
+            return
         self._stage.cluster.network.must_not_be_sought.add(self._host)

@@ -3,6 +3,7 @@
 | client | does |
 |---|---|
 | producer-1 .. n | sends with and without keys, one by one, many at once, without waiting |
+| looker | looks for keys, if disks rot |
 | consumer-a, consumer-b | read all queues as two groups, commit now and then, start again where |
 | | they had committed |
 
@@ -19,13 +20,14 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import trio
 
 from raftmq.batch import queue_of
 from raftmq.chaos.history import Recorder
+from raftmq.chaos.sim.availability import JUDGED
 from raftmq.chaos.sim.clients import Clients, Job, Session
 from raftmq.client import Client, Consumer, PendingSend, Producer, Receipt
 from raftmq.errors import OutcomeUnknown, RaftmqError, Rejected, Unavailable
@@ -41,6 +43,10 @@ SEND_SECONDS = (0.3, 2.0, 6.0)
 """Timeouts of sends."""
 COMMIT_SECONDS = 1.0
 """Between two commits of a consumer, on average."""
+LOOK_SECONDS = 1.0
+"""Between two looks for a key, on average."""
+FOUND_MAX = 5
+"""Messages of a key that are asked for."""
 PADDINGS = (0, 0, 50, 400, 2000)
 """Bytes beside the value in a body."""
 KEYS = 20
@@ -64,6 +70,9 @@ def value_of(body: bytes) -> int:
 
 class LogWorkload:
     """The clients' side of a run."""
+
+    served: Sequence[str] = JUDGED
+    """Calls that must succeed while a majority is well."""
 
     def __init__(self, clients: Clients, recorder: Recorder) -> None:
         self._clients = clients
@@ -93,6 +102,20 @@ class LogWorkload:
             self._clients.start(f"producer-{number + 1}", self._produce)
         for group in GROUPS:
             self._clients.start(f"consumer-{group}", self._consumer_of(group))
+
+    async def look(self, mq: Client, session: Session) -> None:
+        """Look for keys, in parts of the indexes that are read for nothing else."""
+        while self.is_sending:
+            # A key without a message is looked for in every index, and none costs more than a few.
+            key = f"k{session.random.randrange(2 * KEYS)}"
+            try:
+                found = await mq.find(TOPIC, key=key, limit=FOUND_MAX, timeout=SEND_SECONDS[-1])
+            except RaftmqError:
+                self.counts["looks refused"] += 1
+            else:
+                self.counts["looks"] += 1
+                assert all(message.key == key for message in found), f"others than of key {key}"
+            await trio.sleep(session.random.expovariate(1 / LOOK_SECONDS))
 
     async def find_ends(self) -> None:
         """Ask how far the queues go, as far as anybody can tell."""
@@ -325,10 +348,10 @@ class _Reading:
         ]
         try:
             await self._consumer.commit(offsets, timeout=2.0)
-        except (Unavailable, OutcomeUnknown):
-            # Several leaders are asked one after the other: some may have done it.
+        except (Unavailable, OutcomeUnknown) as error:
+            is_open = isinstance(error, OutcomeUnknown)
             for operation in operations:
-                self._recorder.unknown(operation)
+                (self._recorder.unknown if is_open else self._recorder.fail)(operation)
             return
         self._committed |= offsets
         for operation in operations:

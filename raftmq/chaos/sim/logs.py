@@ -6,7 +6,7 @@ import google_crc32c
 
 from raftmq.chaos.checkers.evidence import NO_ENTRY, Entry
 from raftmq.chaos.sim.cluster import DATA
-from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.chaos.world.disk import MemoryFiles, PageLost
 from raftmq.errors import CorruptRecord, RaftmqError
 from raftmq.log.segment import Identity
 from raftmq.log.store import LogSettings, LogStore
@@ -45,7 +45,7 @@ def held_logs(disk: MemoryFiles, node: int) -> dict[int, Held] | str:
         return {}
     try:
         return {int(name): _held(disk, node, int(name)) for name in names if name.isdigit()}
-    except (RaftmqError, OSError, ValueError) as fault:
+    except (RaftmqError, OSError, ValueError, PageLost) as fault:
         return f"{type(fault).__name__}: {fault}"
 
 
@@ -62,7 +62,7 @@ def _held(disk: MemoryFiles, node: int, group: int) -> Held:
             entries.append(Entry(record.index, record.term, record.crc, record.chain))
             digest = google_crc32c.extend(digest, record.encoded)
         low = records[-1].index + 1
-    has_rotten_snapshot = False
+    has_rotten_snapshot = recovered.snapshot_fault is not None
     for meta in recovered.snapshots:
         try:
             digest = google_crc32c.extend(digest, store.open_snapshot(meta.index).state())

@@ -1,16 +1,12 @@
 """Plays a schedule: each event begins at its time, ends after its time, and at the heal all end.
 
-A fault counts as struck when it is over and its effect was seen (`effects`), not when it was due.
-
 `HANDLERS` has an entry for every fault of the catalogue that can be made here; a test holds that.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from raftmq.chaos.faults.schedule import Event, Schedule
-from raftmq.chaos.outcome import Coverage
 from raftmq.chaos.sim import client_faults as clients
 from raftmq.chaos.sim import disk_faults as disks
 from raftmq.chaos.sim import hostile, replay, strangers
@@ -21,6 +17,7 @@ from raftmq.chaos.sim import return_faults as returns
 from raftmq.chaos.sim.availability import Availability
 from raftmq.chaos.sim.effects import EFFECTS
 from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.strikes import Strikes
 from raftmq.chaos.world import damage
 
 Undo = Callable[[], None]
@@ -130,16 +127,6 @@ HANDLERS: Mapping[str, Handler] = {
 }
 
 
-class _Begun(NamedTuple):
-    """A fault that was made, and may have had no effect yet."""
-
-    fault: str
-    before: int
-    """How often its effect had been seen before it."""
-    situations: list[Coverage]
-    """In which it found those it was to strike."""
-
-
 class Nemesis:
     """Whoever breaks things."""
 
@@ -148,7 +135,13 @@ class Nemesis:
         self._schedule = schedule
         self._availability = availability
         self._undos: dict[int, Undo] = {}
-        self._begun: dict[int, _Begun] = {}
+        self._strikes = Strikes(
+            EFFECTS,
+            stage.agenda.effects,
+            struck=stage.struck,
+            coverage=stage.watch.coverage,
+            counts=stage.counts,
+        )
 
     def begin(self) -> None:
         """Put all events into the agenda."""
@@ -163,8 +156,7 @@ class Nemesis:
         stage.watch.note(0, str(event))
         nodes = stage.nodes_of(event) or [stage.leader()]
         situations = [each for node in nodes for each in stage.watch.situations(node, event.fault)]
-        before = stage.agenda.effects[EFFECTS[event.fault]]
-        self._begun[number] = _Begun(event.fault, before, situations)
+        self._strikes.begin(number, event.fault, situations)
         self._availability.fault_begins(number, event)
         undo = HANDLERS[event.fault](stage, event)
         if undo is not None:
@@ -180,16 +172,7 @@ class Nemesis:
             self._stage.watch.note(0, f"{event.fault} ends")
             undo()
             self._availability.fault_ends(number)
-            self._count(number)
-
-    def _count(self, number: int) -> None:
-        """A fault is over: did it do anything?"""
-        begun, stage = self._begun.pop(number), self._stage
-        if stage.agenda.effects[EFFECTS[begun.fault]] > begun.before:
-            stage.struck[begun.fault] += 1
-            stage.watch.coverage.update(begun.situations)
-        else:
-            stage.counts[f"without effect: {begun.fault}"] += 1
+            self._strikes.end(number)
 
     def heal(self) -> None:
         """End everything; who is dead is started again."""
@@ -198,8 +181,7 @@ class Nemesis:
         stage.watch.note(0, "heal")
         for number in sorted(self._undos):
             self._undos.pop(number)()
-        for number in sorted(self._begun):
-            self._count(number)
+        self._strikes.end_all()
         for link in stage.cluster.network.links():
             link.heal()
         for machine in stage.cluster.machines.values():

@@ -14,7 +14,7 @@ from itertools import pairwise
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.link import Link
-from raftmq.chaos.world.network import Pipe
+from raftmq.chaos.world.pipe import Pipe
 
 Undo = Callable[[], None]
 Edge = tuple[str, str]

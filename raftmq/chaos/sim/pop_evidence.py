@@ -1,14 +1,10 @@
 """The committed logs of all data groups, read along by the ledger after the run.
 
-Every record is taken down when the first node applies it. After the run they are applied once more,
-from the first one, by a machine of our own: what it hands out and answers is judged by `PopLog`;
-what it looks like in the end, every node's machine must look like too, whatever snapshots and
-restarts it came through. `look` takes that down while the nodes run, as nothing is left of them
-afterwards.
+The twin of each machine (`twins`) hands out and answers again: `PopLog` judges that.
 
-Where retention goes by size (`retains_little`) it drops what groups have not read. What a leader
-then tells groups must be what the log has given up, and what is told to clients as lost must be
-what the second machine counts.
+Where retention goes by size (`retains_little`) it drops what groups have not read. Groups must be
+told of that before, and of no more, and the counts of lost messages that clients get must be those
+of the second machine.
 
 Invariants:
 - Looking changes nothing.
@@ -16,76 +12,44 @@ Invariants:
 """
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-import google_crc32c
-
-from raftmq.broker.group import Group
 from raftmq.broker.hosting import FOUNDING_INDEX
 from raftmq.chaos.checkers.pop_calls import QueueTraffic, pop_traffic
 from raftmq.chaos.history import History
 from raftmq.chaos.ledger import PopBreach, PopLog
 from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.stage import Stage
-from raftmq.consensus import Message
+from raftmq.chaos.sim.twins import STATES, Twins
 from raftmq.log.record import Record
 from raftmq.pop.catalog import Catalog
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Appended, Result
 
 RECORDS = "records read along"
-STATES = "R21 states, byte for byte"
-BORDERS = "R21 states at the borders between segments"
 DELIVERIES = "Q8 deliveries looked up in the log"
 GIVEN_UP = "Q25 messages that retention gave up"
 LOST = "Q25 counts of what is lost"
 
 
-class PopEvidence:
+class PopEvidence(Twins):
     """An observer of all nodes of a cluster."""
 
     def __init__(self, cluster: Cluster, *, retains_little: bool = False) -> None:
         """`retains_little`: retention must have dropped something, or nothing was shown."""
-        self._cluster = cluster
-        self._records: dict[int, dict[int, Record]] = defaultdict(dict)
-        # By group and border: the node, and the checksum of its machine's state there. A node that
-        # is started again passes some borders again, restored from a snapshot before them.
-        self._borders: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        self._states: dict[int, dict[int, tuple[int, bytes]]] = defaultdict(dict)
+        super().__init__(cluster, lambda group: isinstance(group.machine, PartitionMachine))
         self._catalog: Catalog | None = None
-        self.compared: Counter[str] = Counter({RECORDS: 0, STATES: 0, DELIVERIES: 0})
-        """What was compared with what the second machine made of the log, by kind."""
+        self.compared.update({RECORDS: 0, STATES: 0, DELIVERIES: 0})
         self.lost = 0
         """Messages that retention took from groups, as clients were told in the end."""
         if retains_little:
             self.compared[GIVEN_UP] = self.compared[LOST] = 0
-        cluster.observers.append(self)
-
-    def sent(self, node: int, group: Group, message: Message) -> None:
-        """See `Observer`."""
-
-    def applied(self, node: int, group: Group, records: Sequence[Record]) -> None:
-        """See `Observer`."""
-        if isinstance(group.machine, PartitionMachine):
-            known = self._records[group.number]
-            for record in records:
-                known.setdefault(record.index, record)
-
-    def at_border(self, node: int, group: Group, record: Record) -> None:
-        """See `Observer`."""
-        if isinstance(group.machine, PartitionMachine):
-            crc = google_crc32c.value(group.machine.snapshot())
-            self._borders[group.number, record.index].append((node, crc))
 
     def look(self, stage: Stage) -> None:
         """Take down the state of each node's machines, and the catalog, while the nodes run."""
         self._catalog = stage.newest_catalog()
-        for node, running in sorted(self._cluster.nodes.items()):
-            for number, group in running.groups.items():
-                if isinstance(group.machine, PartitionMachine):
-                    state = group.machine.applied, group.machine.snapshot()
-                    self._states[number][node] = state
+        self.take_states()
 
     def judge(self, history: History, *, is_drained: bool) -> list[PopBreach]:
         """What the machines did wrong; if the run is drained, nothing is due any more."""
@@ -103,7 +67,7 @@ class PopEvidence:
                 late = ledger.withheld.overdue()
                 breaches += [PopBreach(name, machine.applied, fact) for name, fact in late]
             if not breaches:
-                breaches += self._compare(number, machine)
+                breaches += self.in_the_end_differ(number, machine)
             ledgers.append(ledger)
         breaches += list(self._strange(history, ledgers))[:3]
         if is_drained and not breaches:
@@ -120,29 +84,16 @@ class PopEvidence:
             record = records[index]
             results = machine.apply(record)
             ledger.follow(record, results, machine.serving.take_handed(), machine)
-            for given_up, fact in kept.follow(results, index, machine):
+            for given_up, fact in kept.follow(record, results, machine):
                 self.compared[GIVEN_UP] += given_up
                 if fact:
                     ledger.note("Q25", fact)
             # The index of the log is not made here: what it would be made of must not pile up.
             machine.serving.take_traced()
-            for node, crc in self._borders.get((number, index), ()):
-                self.compared[BORDERS] += 1
-                if crc != google_crc32c.value(machine.snapshot()):
-                    ledger.note("R21", f"the state of node {node} is not what its log gives")
+            for fact in self.at_border_differ(number, index, machine):
+                ledger.note("R21", fact)
         for attached in machine.serving.attached.values():
             attached.group.audit()
-
-    def _compare(self, number: int, machine: PartitionMachine) -> Iterator[PopBreach]:
-        """Nodes that have applied everything have the same state, byte for byte."""
-        expected = machine.snapshot()
-        for node, (applied, state) in sorted(self._states[number].items()):
-            if applied != machine.applied:
-                continue
-            self.compared[STATES] += 1
-            if state != expected:
-                fact = f"group {number}: the state of node {node} is not what its log gives"
-                yield PopBreach("R21", machine.applied, fact)
 
     def _miscounted(self, history: History, ledgers: list[PopLog]) -> Iterator[PopBreach]:
         """What clients are told of what retention took, and what the log says."""
@@ -180,35 +131,52 @@ class PopEvidence:
 
 
 class KeptQueues:
-    """Where the messages of each queue stand in a log, and what retention has left of them."""
+    """Places of each queue's messages in a log, and the offsets before which groups gave up.
+
+    A leader tells before it trims, and another one may trim less than what was told. A group that
+    was opened since the log was trimmed last may have come between the two.
+    """
 
     def __init__(self) -> None:
         # By queue: the ends of its batches, and their places in the log.
         self._ends: dict[int, list[int]] = defaultdict(list)
         self._indexes: dict[int, list[int]] = defaultdict(list)
-        self._earliest: dict[int, int] = {}
+        # By queue: where it begins as groups were told, and in which term.
+        self._told: dict[int, tuple[int, int]] = {}
+        self._log_start = 1
+        # Attachments when the log was trimmed last.
+        self._older: set[int] = set()
 
     def follow(
-        self, results: Sequence[Result], index: int, machine: PartitionMachine
+        self, record: Record, results: Sequence[Result], machine: PartitionMachine
     ) -> Iterator[tuple[int, str]]:
         """A record was applied: how many messages groups were told to give up with it, and what is
         wrong with that; empty: nothing."""
         for result in results:
             if isinstance(result, Appended) and not result.duplicate:
                 self._ends[result.queue].append(result.base_offset + result.count)
-                self._indexes[result.queue].append(index)
+                self._indexes[result.queue].append(record.index)
         for queue, earliest in machine.serving.earliest.items():
-            before = self._earliest.get(queue, 0)
+            before, _ = self._told.get(queue, (0, 0))
             if earliest > before:
-                self._earliest[queue] = earliest
-                yield earliest - before, self._why_wrong(queue, earliest, machine.log_start)
+                self._told[queue] = earliest, record.term
+                is_border = earliest in self._ends[queue]
+                what = f"groups are told that queue {queue} begins at offset {earliest}"
+                yield earliest - before, "" if is_border else f"{what}, and no batch does"
+        if machine.log_start > self._log_start:
+            self._log_start = machine.log_start
+            for fact in self._why_wrong(record, machine):
+                yield 0, fact
+            self._older = set(machine.serving.attached)
 
-    def _why_wrong(self, queue: int, earliest: int, log_start: int) -> str:
-        """Whether all before an offset was dropped, and the offset is where a batch begins."""
-        place = bisect_left(self._ends[queue], earliest)
-        what = f"groups are told that queue {queue} begins at offset {earliest}"
-        if place == len(self._ends[queue]) or self._ends[queue][place] != earliest:
-            return f"{what}, and no batch does"
-        if self._indexes[queue][place] >= log_start:
-            return f"{what}, and the log keeps all from {log_start} on, which is more"
-        return ""
+    def _why_wrong(self, record: Record, machine: PartitionMachine) -> Iterator[str]:
+        """What groups should have been told before the log was trimmed."""
+        attached = machine.serving.attached
+        older = [attached[number].group for number in self._older if number in attached]
+        for queue in sorted({queue for group in older for queue in group.backlogs}):
+            dropped = bisect_left(self._indexes[queue], self._log_start)
+            first = self._ends[queue][dropped - 1] if dropped else 0
+            told, term = self._told.get(queue, (0, 0))
+            what = f"queue {queue} begins at offset {first} with record {self._log_start}"
+            if told < first or (told > first and term == record.term):
+                yield f"{what}, before which the log was trimmed, and groups were told of {told}"

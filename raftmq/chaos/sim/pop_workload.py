@@ -27,6 +27,10 @@ CALM_LATE_MS = 10_000
 held it for a part of the longest lease, more than once."""
 
 
+LOST_ANSWERS = 0.2
+"""Share of the answers to cancellations, redrives and purges, and to their questions."""
+
+
 class PopWorkload(LogWorkload):
     """The clients' side of a run."""
 
@@ -71,12 +75,12 @@ class PopWorkload(LogWorkload):
         """Start all clients."""
         for number in range(PRODUCERS):
             self._clients.start(f"producer-{number + 1}", self._produce)
-        self._clients.start("producer-later", self._produce_later)
+        self._clients.start("producer-later", self._produce_later, lost_answers=LOST_ANSWERS)
         self._clients.start("decider", self._decide)
         for group, kind in KINDS.items():
             for number in range(kind.consumers):
                 self._clients.start(f"consumer-{group}{number + 1}", self._popper_of(group))
-        self._clients.start("operator", self._operate)
+        self._clients.start("operator", self._operate, lost_answers=LOST_ANSWERS)
 
     async def find_ends(self) -> None:
         """From now on everything is acked, and somebody looks what is left."""

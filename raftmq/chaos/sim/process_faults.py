@@ -217,39 +217,28 @@ def step_clock(stage: Stage, event: Event) -> None:
 
 def drift(stage: Stage, event: Event) -> Undo:
     """A clock runs fast or slow."""
-    clocks = [stage.cluster.machines[node].clock for node in stage.nodes_of(event)]
-    for clock in clocks:
-        clock.drift = event.level
-
-    def undo() -> None:
-        for clock in clocks:
-            clock.drift = 0.0
-
-    return undo
+    return _with_clocks(stage, event, "drift")
 
 
 def strobe_clock(stage: Stage, event: Event) -> Undo:
     """A clock jumps back and forth."""
-    clocks = [stage.cluster.machines[node].clock for node in stage.nodes_of(event)]
-    for clock in clocks:
-        clock.strobe_ms = event.level
-
-    def undo() -> None:
-        for clock in clocks:
-            clock.strobe_ms = 0.0
-
-    return undo
+    return _with_clocks(stage, event, "strobe_ms")
 
 
 def periodic_clock(stage: Stage, event: Event) -> Undo:
     """A clock swings around the right time."""
+    return _with_clocks(stage, event, "swing_ms")
+
+
+def _with_clocks(stage: Stage, event: Event, field: str) -> Undo:
+    """Set one field of the clocks to the event's level, and to 0 at the end."""
     clocks = [stage.cluster.machines[node].clock for node in stage.nodes_of(event)]
     for clock in clocks:
-        clock.swing_ms = event.level
+        setattr(clock, field, event.level)
 
     def undo() -> None:
         for clock in clocks:
-            clock.swing_ms = 0.0
+            setattr(clock, field, 0.0)
 
     return undo
 

@@ -1,10 +1,12 @@
 """Clients of registers in the made-up world; see `raftmq.chaos.workloads.registers`."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import trio
 
 from raftmq.chaos.history import Recorder
+from raftmq.chaos.sim.availability import JUDGED
 from raftmq.chaos.sim.clients import Clients, Session
 from raftmq.chaos.workloads.registers import CLIENTS, THINK_SECONDS, Registers
 from raftmq.client import Client
@@ -12,6 +14,9 @@ from raftmq.client import Client
 
 class RegisterWorkload:
     """The clients' side of a run."""
+
+    served: Sequence[str] = JUDGED
+    """Calls that must succeed while a majority is well."""
 
     def __init__(self, clients: Clients, recorder: Recorder) -> None:
         self._clients = clients

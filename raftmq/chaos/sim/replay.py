@@ -2,14 +2,12 @@
 
 TCP neither repeats nor loses a part of a stream. But a request whose connection broke is sent again
 on another one, by clients and by peers; what arrives twice so is made here by playing the beginning
-of a recorded connection on a new one. And a peer may leave out any message to another, as Raft
-allows it; so frames of one kind are taken out of the stream between two nodes.
+of a recorded connection on a new one. Requests that were refused are left out: their client was
+told that nothing happened, and may have given up. And a peer may leave out any message to another,
+as Raft allows it; so frames of one kind are taken out of the stream between two nodes.
 
 All connections are tapped when they are opened, from before the cluster is founded: links between
 nodes stand for the whole run if nothing breaks them.
-
-Left out: commits of offsets without an owner epoch are not sent again. One that arrives twice sets
-a later one back, and no more is promised of them (`docs/guarantees.md`). Those of owners are.
 """
 
 import struct
@@ -24,7 +22,6 @@ from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.network import Connection, Network
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.consensus import MessageKind
-from raftmq.wire.assigning import CommitOffsets
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import FIXED_BYTES
 from raftmq.wire.messages import FrameKind
@@ -48,6 +45,7 @@ if TYPE_CHECKING:
     from raftmq.chaos.sim.stage import Stage
 
 _LENGTH = struct.Struct("<I")
+_CORRELATION = struct.Struct("<Q")
 
 
 def frames_of(data: bytes) -> Iterator[bytes]:
@@ -66,12 +64,13 @@ def play_again(
 ) -> None:
     """Send what some connection sent earlier once more, on a connection of its own."""
     known = [c for c in stage.taps.recorded if wanted(*c.ends) and c.out.record]
-    if not known:
-        return
-    connection = stage.random.choice(known)
-    frames = list(frames_of(bytes(connection.out.record)))
-    frames = [frame for frame in frames if _may_come_again(frame)]
-    if len(frames) < 2:
+    while known:
+        connection = stage.random.choice(known)
+        frames = _repeatable(connection)
+        if len(frames) > 1:
+            break
+        known.remove(connection)
+    else:
         return
     start = stage.random.randrange(1, len(frames))
     chosen = [frames[0], *frames[start : start + FRAMES_MAX]]
@@ -81,12 +80,23 @@ def play_again(
     stage.spawn(_play, stage, connection.ends[0], stage.random.choice(targets), chosen)
 
 
-def _may_come_again(frame: bytes) -> bool:
-    """Whether a frame that is repeated must change nothing."""
-    if frame[9] != FrameKind.COMMIT:
-        return True
-    commit = unpack(CommitOffsets, _header(frame))
-    return all(one.epoch for one in commit.offsets)
+def _repeatable(connection: Connection) -> list[bytes]:
+    """What a connection began with: the greeting, and the requests that were not refused."""
+    refused = set(_refused(bytes(connection.back.record)))
+    frames = enumerate(frames_of(bytes(connection.out.record)))
+    return [frame for n, frame in frames if not n or _correlation(frame) not in refused]
+
+
+def _refused(answers: bytes) -> Iterator[int]:
+    """Which requests were refused on a connection."""
+    for frame in frames_of(answers):
+        if frame[9] == FrameKind.ERROR and _correlation(frame):
+            yield _correlation(frame)
+
+
+def _correlation(frame: bytes) -> int:
+    (correlation,) = _CORRELATION.unpack_from(frame, 16)
+    return int(correlation)
 
 
 def _header(frame: bytes) -> bytes:

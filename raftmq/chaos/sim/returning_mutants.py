@@ -1,18 +1,21 @@
-"""What plants mutants 180 to 183: bugs of members that return.
+"""What plants mutants 180 to 184 and 323: bugs of members that return.
 
 Their table stands in `raftmq.chaos.mutants.returning`, which needs no event loop.
 """
 
+from typing import Any
+
 import msgspec
 
 from raftmq.broker import views
+from raftmq.broker.founding import _Question
 from raftmq.broker.group import Group
 from raftmq.broker.node import Node
 from raftmq.broker.replicas import Replicas
 from raftmq.broker.retiring import Retiring, has_left
 from raftmq.chaos.mutants.mutant import Patch
 from raftmq.pop.replicas import member_id, node_of
-from raftmq.wire.messages import ClusterView, GroupView
+from raftmq.wire.messages import ClusterView, GroupView, ProbeReply
 
 
 def _delete_without_asking(patch: Patch) -> None:
@@ -33,6 +36,7 @@ def _open_under_the_first_id(patch: Patch, *, founds: bool) -> None:
         may_be_blank: bool = False,
     ) -> bool:
         node = replicas._node
+        replicas._remains.discard(number)
         is_first = founds or number not in replicas._identity.replicas
         is_founder = node.id in founders and not node.generation and is_first
         member = member_id(node.id, node.generation)
@@ -79,3 +83,28 @@ def forgets_outgoing_voters(patch: Patch) -> None:
         return msgspec.structs.replace(view, voters_outgoing=[], members=kept)
 
     patch.set(views, "_group_view", without)
+
+
+def counts_who_knows_the_folder_as_who_does_not(patch: Patch) -> None:
+    """184"""
+    take = _Question.take
+
+    def take_unheard(question: _Question, peer: int, reply: ProbeReply) -> int | None:
+        generation = reply.generation if reply.is_latest else 0
+        return take(question, peer, msgspec.structs.replace(reply, generation=generation))
+
+    patch.set(_Question, "take", take_unheard)
+
+
+def remembers_what_was_left_for_ever(patch: Patch) -> None:
+    """323"""
+    open_one = Replicas._open
+
+    def opening(replicas: Replicas, number: int, *rest: Any, **more: Any) -> bool:
+        had_no_log = number in replicas._remains
+        is_open = open_one(replicas, number, *rest, **more)
+        if had_no_log:
+            replicas._remains.add(number)
+        return is_open
+
+    patch.set(Replicas, "_open", opening)

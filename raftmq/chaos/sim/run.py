@@ -17,6 +17,7 @@ What is judged, and by whom:
 | that it comes to rest in time | `drain` |
 | that its time goes on | `TimeStandsStill` of the made-up clock |
 | that retention by age drops nothing that is young, whatever one clock shows | `Watch.trimmed` |
+| that leaders let time pass in a silence | `silence` |
 | that calls succeed while a majority is well, and soon after the heal | `availability` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
 
@@ -46,6 +47,7 @@ from raftmq.chaos.faults.catalogue import World
 from raftmq.chaos.faults.schedule import Schedule
 from raftmq.chaos.history import History, Recorder
 from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.chaos.sim.admin_workload import AdminWorkload
 from raftmq.chaos.sim.availability import Availability
 from raftmq.chaos.sim.clients import CALL_SECONDS, Clients
 from raftmq.chaos.sim.cluster import Cluster
@@ -62,8 +64,11 @@ from raftmq.chaos.sim.pop_evidence import PopEvidence
 from raftmq.chaos.sim.pop_workload import CALM_CLOCK_MS, CALM_LATE_MS, PopWorkload
 from raftmq.chaos.sim.register_workload import RegisterWorkload
 from raftmq.chaos.sim.replay import Taps
+from raftmq.chaos.sim.silence import keep_silence
 from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.twins import Twins
 from raftmq.chaos.sim.watch import Watch
+from raftmq.chaos.tally import noted
 from raftmq.chaos.workloads.deadlines import Deadlines
 from raftmq.chaos.workloads.popping import judge_pop
 from raftmq.chaos.workloads.withholding import judge_withheld
@@ -71,7 +76,7 @@ from raftmq.chaos.world.agenda import Agenda, TimeStandsStill
 from raftmq.chaos.world.agenda import run as run_world
 from raftmq.chaos.world.process import Process
 
-WorkloadName = Literal["log", "queue", "register", "pop", "members", "flows"]
+WorkloadName = Literal["log", "queue", "register", "pop", "members", "flows", "admin"]
 WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
     "log": LogWorkload,
     "queue": LogWorkload,
@@ -79,6 +84,7 @@ WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
     "pop": PopWorkload,
     "members": MembersWorkload,
     "flows": FlowsWorkload,
+    "admin": AdminWorkload,
 }
 """What clients can do in a run; `queue` does as `log` does and is judged as one bag of messages."""
 POPPING: frozenset[WorkloadName] = frozenset({"pop", "flows"})
@@ -98,11 +104,16 @@ RETENTION_MS = 3_600_000
 RETENTION_EVERY = 10
 """Of so many runs with `--workload pop` one keeps so little that messages are dropped unread."""
 LITTLE = {"segment_bytes": 16_384, "retention_bytes": 32_768, "dead_bytes": 16_384}
+CACHE_BYTES = 8192
+"""With `--workload admin`: what a group that has just been made must read is on disk."""
 RESERVE_BYTES = 1 << 20
 """Of each disk: some tens of seconds of what clients send."""
 
 SPREAD_MS_MAX = 3000
 """Clocks that differ by more say nothing of leases that run for a second to four."""
+
+ROT = frozenset({"bit-flip", "bad-sector", "unreadable-sector", "misdirected-write"})
+"""Faults that may strike what is read for a key alone: then a client looks for keys."""
 
 ACKED_MIN = 20
 """A run with fewer successful operations is vacuous."""
@@ -129,8 +140,8 @@ def run(
         with play.deadlines.watched():
             run_world(play.main, seed=schedule.seed, agenda=agenda)
     except TimeStandsStill as finding:
-        return play.stood_still(finding)
-    return play.outcome()
+        return noted(play.stood_still(finding))
+    return noted(play.outcome())
 
 
 class _Run:
@@ -171,7 +182,12 @@ class _Run:
             is_little = self._workload_name == "pop" and schedule.seed % RETENTION_EVERY == 9
             if is_little:
                 cluster.log = msgspec.structs.replace(cluster.log, **LITTLE)
-            if self._workload_name in POPPING:
+            if self._workload_name == "admin":
+                cluster.log = msgspec.structs.replace(cluster.log, cache_bytes=CACHE_BYTES)
+            # The twins of machines that pop are those of `PopEvidence`.
+            is_popping = self._workload_name in POPPING
+            self._twins = Twins(cluster, lambda group: not (is_popping and group.number))
+            if is_popping:
                 self._popped = PopEvidence(cluster, retains_little=is_little)
             if any(event.fault == "strangers" for event in schedule.events):
                 cluster.limits, cluster.descriptors_max = LIMITS, DESCRIPTORS
@@ -187,6 +203,8 @@ class _Run:
             watch.begin()
             stage.begin()
             self._workload.start()
+            if faults & ROT and isinstance(self._workload, LogWorkload):
+                clients.start("looker", self._workload.look)
             self._availability = Availability(stage)
             nemesis = Nemesis(stage, schedule, self._availability)
             nemesis.begin()
@@ -194,11 +212,15 @@ class _Run:
             await trio.sleep(schedule.heal_ms / 1000)
             self._before_heal = self._workload.progress
             nemesis.heal()
+            if self._workload_name == "pop":
+                await keep_silence(stage, seed=schedule.seed)
+                self._availability.heal()
             await drain(stage, self._workload, is_liveness=self._is_liveness)
             self._availability.end()
             watch.end()
             self._elapsed = watch.now_ms / 1000
             stage.end()
+            self._twins.take_states()
             if self._popped is not None:
                 self._popped.look(stage)
             nursery.cancel_scope.cancel()
@@ -220,13 +242,15 @@ class _Run:
         """Judge."""
         stage, watch = self._stage, self._watch
         history = self._recorder.history()
-        violations = [*stage.violations, *self._availability.judge(history)]
+        violations = [*stage.violations, *self._availability.judge(history, self._workload.served)]
         violations += [
             Violation("Q1", at_ms, f"group {group}: retention dropped records of this run")
             for group, at_ms in sorted(watch.trimmed.items())
         ]
         violations += [Violation("R4", watch.now_ms, text) for text in stage.handed.lacking]
         violations += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
+        missing = list(watch.missing.values())[:3]
+        violations += [Violation("missing-file", watch.now_ms, text) for text in missing]
         at_ms = int(self._elapsed * 1000)
         for host, count in stage.cluster.network.sought.items():
             text = f"{count} attempts to connect to {host}, which is gone"
@@ -242,10 +266,13 @@ class _Run:
             violations += [Violation(one.number, at_ms, str(one)) for one in found]
             compared.update(self._popped.compared)
             stage.counts["lost to retention"] = self._popped.lost
+        violations += [Violation(x.number, at_ms, str(x)) for x in self._twins.differences()]
+        compared.update(self._twins.compared)
         violations += [Violation("answered-late", at_ms, text) for text in self.deadlines.late]
         if self._judged_by_clocks:
             compared["leases by the clock"] = self._judged_by_clocks
         compared["answers by their deadlines"] = self.deadlines.compared.total()
+        compared.update(self._availability.compared)
         # What this far was not compared must be, in each run; of what servers did, some runs show
         # nothing (no sync failed), and only a campaign must.
         vacuous = self._why_vacuous(compared)
@@ -290,6 +317,8 @@ class _Run:
         clock_ms_max = self._clock_ms_max()
         if isinstance(self._workload, FlowsWorkload):
             return self._workload.judge(history, clock_ms_max=clock_ms_max)
+        if isinstance(self._workload, AdminWorkload):
+            return self._workload.judge(history)
         if isinstance(self._workload, PopWorkload):
             reports += judge_pop(
                 history,
@@ -353,9 +382,10 @@ class _Run:
 
 
 def _stops_of_caller() -> int:
-    """How often the process that calls has stood still."""
+    """How often the process that calls has gone on after it stood still. A call may begin in the
+    moment in which the process stops."""
     process = Process.current()
-    return process.freezes if process is not None else 0
+    return process.thaws if process is not None else 0
 
 
 def _violations(report: Report, at_ms: int, where: str = "") -> list[Violation]:

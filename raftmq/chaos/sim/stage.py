@@ -31,12 +31,15 @@ import trio
 
 from raftmq.broker.group import node_of
 from raftmq.broker.hosting import GONE
+from raftmq.broker.links import ADVICE
+from raftmq.broker.settings import Peer
 from raftmq.chaos.checkers import Derived, Recovery
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.clients import Clients
-from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.cluster import PORT, Cluster
 from raftmq.chaos.sim.handed import Handed
+from raftmq.chaos.sim.lies import SAYS
 from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.replay import Taps
 from raftmq.chaos.sim.watch import Watch
@@ -151,7 +154,26 @@ class Stage:
             if self.agenda.now >= self._looked_at + MENDED_SECONDS:
                 self._looked_at = self.agenda.now
                 self.note_mended()
+                self._follow_advice()
             self.agenda.call_after(REFRESH_SECONDS, self.begin)
+
+    def _follow_advice(self) -> None:
+        """After the heal, do as an operator does whose node says that its settings are of old.
+
+        As long as a node in the settings serves, its table is enough.
+        """
+        if not self.is_healing:
+            return
+        running = sorted(self.cluster.nodes.items())
+        today = [number for number, node in running if node.is_serving]
+        for number, node in running:
+            own = node.settings.node
+            is_lost = not {peer.id for peer in (*own.peers, *own.join)}.intersection(today)
+            if ADVICE in node.waits_for and is_lost and today:
+                self.cluster.join[number] = [Peer(one, self.host(one), PORT) for one in today]
+                self.counts["settings of old"] += 1
+                self.kill(number, crash=False)
+                self.restart_soon(number)
 
     def end(self) -> None:
         """The run is over."""
@@ -209,7 +231,12 @@ class Stage:
         catalog = self.newest_catalog()
         if catalog is None or len(catalog.nodes) < 2 or catalog.applied < self._applied:
             return
-        self._applied, known = catalog.applied, set(catalog.nodes)
+        for listed in catalog.nodes.values():
+            # Without a machine it is none that a fault brought: a stranger asked for it.
+            if listed.id not in self.cluster.machines:
+                text = f"the catalog names node {listed.id} at {listed.host!r}, {listed.port}"
+                self._note_belief(text)
+        self._applied, known = catalog.applied, catalog.nodes.keys() & self.cluster.machines.keys()
         for node in sorted(self.known - known):
             self.retired.add(node)
             self.watch.note(node, "has left the cluster")
@@ -326,6 +353,8 @@ class Stage:
         elif what.startswith("gives up"):
             self.counts["nodes that gave up"] += 1
             self._failures[node] += self.is_healing
+            if SAYS in what:
+                self._note_belief(f"node {node} {what}")
             if self.is_spoilt(node):
                 self._note_spoilt(node)
         self.restart_soon(node)
@@ -363,6 +392,10 @@ class Stage:
         self._promised[node] = dict(self.watch.commits)
         for group in self.watch.moments if forgets else ():
             self.watch.rename(node, group)
+
+    def _note_belief(self, text: str) -> None:
+        if all(text != noted.text for noted in self.violations):
+            self.violations.append(Violation("stranger-believed", self.watch.now_ms, text))
 
     def _note_spoilt(self, node: int) -> None:
         if node not in self.damaged and node in self.known:

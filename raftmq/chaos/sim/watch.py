@@ -83,6 +83,8 @@ class Watch:
         self._used_up: set[tuple[int, int]] = set()
         self.reused: list[str] = []
         """Members that were seen again after their logs were gone, in words."""
+        self.missing: dict[str, str] = {}
+        """Files that a replica counts on and its disk does not have, by node and path, in words."""
         self._returns: Counter[tuple[int, int, int]] = Counter()
 
     @property
@@ -128,6 +130,19 @@ class Watch:
                 "was deleted or lost"
             )
 
+    def _check_files(self, number: int, group: Group) -> None:
+        """What is deleted under an open log is served until the process ends, and lost then."""
+        store, files = group.store, self._cluster.files[number]
+        paths = [store.path_of_snapshot(meta.index) for meta in store.snapshots]
+        paths += map(store.path_of, store.sealed)
+        # What a fault took is the disk's doing.
+        for path in [path for path in paths if path not in files.taken]:
+            try:
+                files.inode(path)
+            except FileNotFoundError:
+                text = f"{self.now_ms} ms: node {number} runs without {path}"
+                self.missing.setdefault(f"{number} {path}", text)
+
     def _changed(self, node: int, what: str) -> None:
         self.note(node, what)
         self.look()
@@ -145,6 +160,7 @@ class Watch:
 
     def _look_at(self, number: int, group: Group) -> None:
         self._check_id(number, group)
+        self._check_files(number, group)
         raft, machine = group.raft, group.machine
         kind = _ROLES.get(raft.role, "follower")
         office = kind, raft.term

@@ -1,7 +1,8 @@
 """What clients do that is the same in every world with clients: only who starts them differs.
 
 Start reading at `registers`; `popping` is about consumer groups that pop, and `audit` about what
-they have left to do. Of the made-up world's `flows`: `claims`, `hand_offs`, `resets`, `topics`.
+they have left to do. Of the made-up world: `claims`, `hand_offs`, `resets`, `topics` (`flows`), and
+`administrators` and `group_lives` (`admin`).
 
 Left out: sending messages, and reading logs. In the made-up world its clients try every way to send
 (`raftmq.chaos.sim.log_workload`), in the real one they send as much as they can

@@ -1,10 +1,11 @@
-"""Consumers that claim: each takes one of few keys, keeps it, and gives it up, or forgets it.
+"""Claimants: each claims one of few keys, keeps it for a moment, and gives it up or forgets it.
 
-Most claims run for longer than any clock is wrong, some for a second or two. A claim that was given
-up is given up once more later, when another consumer may have it: that must change nothing. A key
-that is refused again and again, as a consumer that died has it, is replaced by another one.
+Most claims run for longer than any clock is wrong, some for about a second. A claimant may give up
+a claim a second time, when another claimant may have the key: the second time must change nothing.
+A key whose claimant died is refused for as long as the claim runs; after `REFUSALS_MAX` refusals in
+a row a new key takes its place.
 
-How it is written down: `raftmq.chaos.checkers.claims`.
+The form of the history: `raftmq.chaos.checkers.claims`.
 
 Sources: the deduplication tables of Notify's consumers; Jepsen's lock workloads.
 """
@@ -20,33 +21,33 @@ from raftmq.client import Client, HeldClaim, PopConsumer
 from raftmq.errors import OutcomeUnknown, Unavailable
 
 GROUP = "k"
-"""The consumer group whose claims they are; it pops nothing."""
+"""The consumer group of all claims; its consumers pop nothing."""
 KEYS = 3
-"""Different keys at a time."""
+"""Keys that can be claimed at one time."""
 SHORT_SECONDS = (0.8, 1.6)
-"""How long claims run that may end by themselves."""
+"""Duration of a short claim, which may run out before it is given up."""
 KEEP_SECONDS = 0.15
-"""How long a claim is kept, on average."""
+"""Mean time between the grant of a claim and giving it up."""
 THINK_SECONDS = 0.2
-"""Between two claims of a consumer, on average."""
+"""Mean pause between two claims of a claimant."""
 FORGOTTEN_SHARE = 0.1
-"""So many claims nobody gives up."""
+"""Share of claims that their claimant never gives up."""
 AGAIN_SHARE = 0.5
-"""So many that were given up are given up once more."""
+"""Share of given-up claims that are given up a second time."""
 REFUSALS_MAX = 8
-"""A key that is refused so often in a row is replaced."""
+"""A key is replaced after this many refusals in a row."""
 CALL_SECONDS = 2.0
 """Timeout of a call."""
 
 
 class Claims:
-    """What all claimants of a run share."""
+    """State that all claimants of a run share."""
 
     def __init__(self, recorder: Recorder, *, topic: str, counts: Counter[str]) -> None:
         self._recorder = recorder
         self._topic = topic
         self._counts = counts
-        # Which key stands in each place, and how often it was refused since it was granted.
+        # For each place: the number of its present key, and refusals since the last grant.
         self._versions = [0] * KEYS
         self._refusals = [0] * KEYS
         self.is_draining = False
@@ -61,7 +62,7 @@ class Claims:
             random: for all that it chooses.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         given_up: list[tuple[HeldClaim, str, int]] = []
         async with mq.consumer(self._topic, group=GROUP, mode="pop", prefetch=0) as consumer:

@@ -2,7 +2,8 @@
 acknowledges them.
 
 Some roll back, some leave the transaction open, some take longer than their leases run, some commit
-twice. What came of it a reader finds in the end. How it is written down:
+twice. Some calls are cancelled in the middle. After a commit in doubt some consumers give the
+inputs back instead of asking again. A reader finds the outputs in the end. The form of the history:
 `raftmq.chaos.checkers.hand_off`.
 
 Invariants:
@@ -15,6 +16,7 @@ Sources: read-process-write loops of Kafka's transactions, and the bugs that Jep
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 import trio
@@ -22,6 +24,7 @@ import trio
 from raftmq.chaos.checkers.hand_off import HAND_OFF, MADE
 from raftmq.chaos.checkers.pop_calls import Got
 from raftmq.chaos.history import Recorder
+from raftmq.chaos.workloads.cancelling import Cancelled, Impatience
 from raftmq.chaos.workloads.popping import got_of, pop_written
 from raftmq.client import Client, PopConsumer, PoppedMessages, Producer
 from raftmq.client.popped import PoppedMessage
@@ -31,7 +34,7 @@ from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavail
 GROUP = "h"
 """The consumer group that takes the inputs."""
 OUTPUTS = "out"
-"""The topic of what is made."""
+"""The topic of the outputs."""
 INVISIBLE_SECONDS = (1.0, 3.0)
 """How long inputs are a consumer's alone."""
 SCHEDULE_SECONDS = (0.2,)
@@ -40,13 +43,15 @@ ATTEMPTS_MAX = 1000
 CALL_SECONDS = 2.0
 """Timeout of each call of a transaction."""
 COMMITS_MAX = 2
-"""A commit without an answer is said again, to find out."""
+"""A commit without an answer is sent again, to learn its outcome."""
+GONE_BACK_SHARE = 0.3
+"""Of the consumers whose commit is in doubt."""
 ROLLED_BACK = frozenset({Reason.FENCED, Reason.TRANSACTION_ENDED})
-"""Answers to a commit that say that nothing of it is ever seen."""
+"""Answers to a commit by which its outputs never become visible."""
 
 
 class HandOffs:
-    """What all clients of a run share."""
+    """State that all clients of a run share."""
 
     def __init__(
         self,
@@ -83,29 +88,36 @@ class HandOffs:
             random: for all that it chooses.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         invisible = random.choice(INVISIBLE_SECONDS)
+        impatience = Impatience(Random(random.getrandbits(64)), self._counts)
         async with (
             mq.consumer(self._topic, group=GROUP, mode="pop", invisible=invisible) as consumer,
             mq.producer(OUTPUTS) as producer,
         ):
             while not self.is_read:
-                messages = await self._pop(consumer, process, random)
+                impatience.is_over = self.is_draining
+                try:
+                    messages = await self._pop(consumer, process, random, impatience)
+                except Cancelled:
+                    continue
                 if messages is None:
                     continue
                 for part in messages.by_partition_group():
-                    await self._hand_off(mq, producer, part, process, random, invisible)
+                    await self._hand_off(mq, producer, part, process, random, invisible, impatience)
 
     async def _pop(
-        self, consumer: PopConsumer, process: int, random: Random
+        self, consumer: PopConsumer, process: int, random: Random, impatience: Impatience
     ) -> PoppedMessages | None:
         def got(message: PoppedMessage) -> Got:
             queue = f"{self._topic}/{message.queue}"
             return got_of(message, queue, self._number_of(message.body))
 
         count = random.choice([1, 5, 20])
-        messages = await pop_written(consumer, count, self._recorder, process, GROUP, got)
+        messages = await pop_written(
+            consumer, count, self._recorder, process, GROUP, got, impatience
+        )
         self._counts["inputs"] += len(messages or ())
         return messages
 
@@ -117,6 +129,7 @@ class HandOffs:
         process: int,
         random: Random,
         invisible: float,
+        impatience: Impatience,
     ) -> None:
         name = self._recorder.unique_value()
         named: list[tuple[str | None, tuple[int, int]]] = [
@@ -124,8 +137,12 @@ class HandOffs:
         ]
         transaction = producer.transaction(acks=part, note=str(name), timeout=CALL_SECONDS)
         operation = self._recorder.invoke_many(process, HAND_OFF, named)
-        if not await self._send(transaction, part, name, random):
-            # It can only be rolled back: by the call below, or by itself when the leases end.
+        if not await self._send(transaction, part, name, random, impatience):
+            # It can only be rolled back: by the call below, or by itself when the leases end. Some
+            # applications note the failure and go on: their commit has to be refused.
+            if name % 2 and await self._is_committed(transaction):
+                self._recorder.ok(operation)
+                return
             await self._roll_back(transaction)
             self._recorder.fail(operation)
             return
@@ -134,16 +151,26 @@ class HandOffs:
             await self._roll_back(transaction)
             self._recorder.fail(operation)
         elif luck < 0.16:
-            # Left open: nobody will ever commit it.
+            # Left open: no client will ever commit it.
             self._counts["hand-offs left"] += 1
             self._recorder.fail(operation)
         else:
             if luck < 0.22:
                 await trio.sleep(random.uniform(0.5, 1.3) * invisible)
-            await self._commit(mq, transaction, operation, again=random.random() < 0.1)
+            if await self._commit(mq, transaction, operation, random, impatience):
+                return
+            # The commit may have acknowledged the inputs, which are then refused as fenced.
+            self._counts["hand-offs gone back"] += 1
+            with suppress(Unavailable, OutcomeUnknown):
+                await part.give_back(timeout=CALL_SECONDS)
 
     async def _send(
-        self, transaction: Transaction, part: PoppedMessages, name: int, random: Random
+        self,
+        transaction: Transaction,
+        part: PoppedMessages,
+        name: int,
+        random: Random,
+        impatience: Impatience,
     ) -> bool:
         """Whether all outputs are stored."""
         bodies: dict[int, list[bytes]] = {}
@@ -151,14 +178,14 @@ class HandOffs:
             bodies.setdefault(each.queue, []).append(b"%d %d" % (self._number_of(each.body), name))
         try:
             for queue, some in bodies.items():
-                await transaction.send_many(some, queue=queue)
+                await impatience.call(partial(transaction.send_many, some, queue=queue))
                 await trio.sleep(random.expovariate(1 / 0.02))
         except Rejected as error:
             if error.reason not in ROLLED_BACK:
                 raise
             self._counts["hand-offs fenced"] += 1
             return False
-        except (Unavailable, OutcomeUnknown):
+        except (Unavailable, OutcomeUnknown, Cancelled):
             self._counts["hand-offs in doubt"] += 1
             return False
         return True
@@ -174,12 +201,27 @@ class HandOffs:
         else:
             self._counts["hand-offs rolled back"] += 1
 
+    async def _is_committed(self, transaction: Transaction) -> bool:
+        """Whether a commit without all outputs is taken."""
+        try:
+            await transaction.commit()
+        except RaftmqError:
+            return False
+        return True
+
     async def _commit(
-        self, mq: Client, transaction: Transaction, operation: int, *, again: bool
-    ) -> None:
+        self,
+        mq: Client,
+        transaction: Transaction,
+        operation: int,
+        random: Random,
+        impatience: Impatience,
+    ) -> bool:
+        """Whether it is over; False: it is in doubt, and the consumer goes back."""
+        again = random.random() < 0.1
         for tried in range(COMMITS_MAX):
             try:
-                await transaction.commit()
+                await impatience.call(transaction.commit)
             except Rejected as error:
                 if error.reason not in ROLLED_BACK:
                     raise
@@ -189,8 +231,10 @@ class HandOffs:
                 # Of this call nothing happened; of the one before it may have.
                 end = self._recorder.unknown if tried else self._recorder.fail
                 end(operation)
-            except OutcomeUnknown:
+            except (OutcomeUnknown, Cancelled):
                 self._counts["hand-offs in doubt"] += 1
+                if not self.is_draining and random.random() < GONE_BACK_SHARE:
+                    break
                 continue
             else:
                 self._counts["handed off"] += 1
@@ -198,14 +242,15 @@ class HandOffs:
                 if again and transaction.id is not None:
                     with suppress(Unavailable, OutcomeUnknown):
                         await mq.end_transaction(transaction.id, commit=True, timeout=CALL_SECONDS)
-            return
+            return True
         self._recorder.unknown(operation)
+        return False
 
     async def read_all(self, mq: Client, process: int) -> None:
         """When no input is left: read all outputs.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         ends = await mq.admin.find_offsets(OUTPUTS, "latest")
         rows: list[tuple[str | None, tuple[int, int], int | None]] = []

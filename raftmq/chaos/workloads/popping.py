@@ -8,8 +8,9 @@
 | f | popping, what has the tag `red` | 2 |
 
 Waits and leases are short, so that messages come again and become dead letters while faults last.
-When all is sent, `is_draining` makes everybody ack all that comes, and an *auditor* asks what is
-left until nothing is: that list ends the history.
+Some calls are cancelled in the middle; the consumer says the same again, or something else, or is
+left for another one. When all is sent, `is_draining` makes everybody ack all that comes, and an
+*auditor* asks what is left until nothing is: that list ends the history.
 
 A message with a key has the value (number, key) in the history, others a number: see `pop_calls`.
 
@@ -20,7 +21,8 @@ Sources: Jepsen's queue workloads; RocketMQ's POP issues, for what consumers do 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Literal, NamedTuple, Protocol
 
@@ -41,6 +43,7 @@ from raftmq.chaos.checkers.pop_calls import (
 from raftmq.chaos.checkers.pop_messages import Ordering
 from raftmq.chaos.history import History, Recorder, Value
 from raftmq.chaos.workloads.audit import find_left, offset_of
+from raftmq.chaos.workloads.cancelling import Cancelled, Impatience
 from raftmq.client import Client, DeadLetter
 from raftmq.client.popped import PoppedMessage, PoppedMessages, Settlement
 from raftmq.client.popping import PopConsumer
@@ -81,6 +84,8 @@ SCHEDULE_SECONDS = (0.3, 1.0)
 ATTEMPTS_MAX = 3
 INVISIBLE_SECONDS = (1.0, 2.0, 4.0)
 """How long messages are a consumer's alone."""
+LEFT_SHARE = 0.2
+"""Of the consumers of which a call is cancelled."""
 SETTLE_SECONDS = 2.0
 """Timeout of settling."""
 OPERATE_SECONDS = 4.0
@@ -166,13 +171,15 @@ class Popping:
         Raises:
             Unavailable, OutcomeUnknown: nobody could be reached.
         """
-        prefetch = random.choice([0, 5, None])
-        invisible = random.choice(INVISIBLE_SECONDS)
         mode = KINDS[group].mode
-        async with mq.consumer(
-            self.topic, group=group, mode=mode, prefetch=prefetch, invisible=invisible
-        ) as consumer:
-            await _Consuming(self, group, consumer, process, random).run()
+        impatience = Impatience(Random(random.getrandbits(64)), self.counts)
+        while group not in self.drained:
+            prefetch = random.choice([0, 5, None])
+            invisible = random.choice(INVISIBLE_SECONDS)
+            async with mq.consumer(
+                self.topic, group=group, mode=mode, prefetch=prefetch, invisible=invisible
+            ) as consumer:
+                await _Consuming(self, group, consumer, process, random, impatience).run()
 
     async def audit(self, mq: Client, process: int) -> None:
         """Look what is left, again and again; the last look is written down.
@@ -241,7 +248,13 @@ class _Consuming:
     """One process of a consumer group."""
 
     def __init__(
-        self, shared: Popping, group: str, consumer: PopConsumer, process: int, random: Random
+        self,
+        shared: Popping,
+        group: str,
+        consumer: PopConsumer,
+        process: int,
+        random: Random,
+        impatience: Impatience,
     ) -> None:
         self._shared = shared
         self._recorder = shared.recorder
@@ -250,12 +263,16 @@ class _Consuming:
         self._consumer = consumer
         self._process = process
         self._random = random
+        self._impatience = impatience
+        # True: it was cancelled, and another consumer takes its place.
+        self._is_left = False
         # A batch that was not settled when it should have been.
         self._kept: PoppedMessages | None = None
 
     async def run(self) -> None:
-        """Pop and settle until nothing is left."""
-        while self._group not in self._shared.drained:
+        """Pop and settle until nothing is left, or this consumer is left for another one."""
+        while self._group not in self._shared.drained and not self._is_left:
+            self._impatience.is_over = self._shared.is_draining
             messages = await self._pop()
             if messages is None:
                 continue
@@ -268,9 +285,19 @@ class _Consuming:
 
     async def _pop(self) -> PoppedMessages | None:
         count = self._random.choice([1, 5, 30])
-        messages = await pop_written(
-            self._consumer, count, self._recorder, self._process, self._group, self._got
-        )
+        try:
+            messages = await pop_written(
+                self._consumer,
+                count,
+                self._recorder,
+                self._process,
+                self._group,
+                self._got,
+                self._impatience,
+            )
+        except Cancelled:
+            self._is_left = self._random.random() < LEFT_SHARE
+            return None
         self._counts["delivered"] += len(messages or ())
         self._counts["again"] += sum(each.attempt > 1 for each in messages or ())
         return messages
@@ -303,7 +330,15 @@ class _Consuming:
         named = [self._named(each) for each in messages]
         operation = begin_settling(self._recorder, self._process, "ack", self._group, named)
         try:
-            settlement = await self._consumer.ack(messages, timeout=SETTLE_SECONDS)
+            settlement = await self._impatience.call(
+                partial(self._consumer.ack, messages, timeout=SETTLE_SECONDS)
+            )
+        except Cancelled:
+            self._recorder.unknown(operation)
+            self._is_left = self._random.random() < LEFT_SHARE
+            if self._random.random() < 0.5:
+                await self._ack_all(messages)
+            return
         except (Unavailable, OutcomeUnknown):
             # Of messages of several leaders some may be settled.
             self._counts["unknown"] += 1
@@ -312,12 +347,18 @@ class _Consuming:
         self._end(operation, named, messages, settlement)
 
     async def _settle_one(self, message: PoppedMessage) -> None:
+        # A nack that is under way is joined by another one, whatever the delay of that is.
+        delay = self._random.choice([None, 0.0, 0.5])
+        while await self._is_cancelled(message, delay) and self._random.random() < 0.5:
+            pass
+
+    async def _is_cancelled(self, message: PoppedMessage, delay: float | None) -> bool:
+        """Settle a message in some way; True: the call was cancelled."""
         random = self._random
         functions = ["ack", "nack", "give_back", "reject", "forget"]
         function = random.choices(functions, [70, 18, 5, 4, 3])[0]
         if function == "forget":
-            return
-        delay = random.choice([None, 0.0, 0.5])
+            return False
         argument: Value = -1
         if function == "nack" and delay is not None:
             argument = round(delay * 1000)
@@ -328,20 +369,13 @@ class _Consuming:
             self._recorder, self._process, function, self._group, named, argument
         )
         try:
-            match function:
-                case "ack":
-                    await message.ack(timeout=SETTLE_SECONDS)
-                case "nack":
-                    await message.nack(delay, timeout=SETTLE_SECONDS)
-                case "give_back":
-                    await message.give_back(timeout=SETTLE_SECONDS)
-                case _:
-                    await message.reject("poison", timeout=SETTLE_SECONDS)
-        except RaftmqError as error:
+            await self._impatience.call(_settling(message, function, delay))
+        except (RaftmqError, Cancelled) as error:
             self._failed(operation, named, error)
-        else:
-            self._counts[f"{function} done"] += 1
-            end_settling(self._recorder, operation, self._group, [(named[0], 1)])
+            return isinstance(error, Cancelled)
+        self._counts[f"{function} done"] += 1
+        end_settling(self._recorder, operation, self._group, [(named[0], 1)])
+        return False
 
     async def _extend(self, message: PoppedMessage) -> None:
         seconds = self._random.choice([1.0, 3.0])
@@ -350,8 +384,8 @@ class _Consuming:
             self._recorder, self._process, "extend", self._group, named, milliseconds
         )
         try:
-            await message.extend(seconds, timeout=SETTLE_SECONDS)
-        except RaftmqError as error:
+            await self._impatience.call(partial(message.extend, seconds, timeout=SETTLE_SECONDS))
+        except (RaftmqError, Cancelled) as error:
             self._failed(operation, named, error)
         else:
             self._counts["extended"] += 1
@@ -373,8 +407,10 @@ class _Consuming:
         self._counts["ack done"] += len(named) - len(fenced)
         end_settling(self._recorder, operation, self._group, results)
 
-    def _failed(self, operation: int, named: list[Named], error: RaftmqError) -> None:
+    def _failed(self, operation: int, named: list[Named], error: RaftmqError | Cancelled) -> None:
         match error:
+            case Cancelled():
+                self._recorder.unknown(operation)
             case Rejected(reason=Reason.FENCED):
                 self._counts["fenced"] += 1
                 end_settling(self._recorder, operation, self._group, [(named[0], FENCED)])
@@ -400,6 +436,20 @@ class _Consuming:
         return Named(self._shared.queue_name(message.queue), message.offset, message.token)
 
 
+def _settling(
+    message: PoppedMessage, function: str, delay: float | None
+) -> Callable[[], Awaitable[None]]:
+    match function:
+        case "ack":
+            return partial(message.ack, timeout=SETTLE_SECONDS)
+        case "nack":
+            return partial(message.nack, delay, timeout=SETTLE_SECONDS)
+        case "give_back":
+            return partial(message.give_back, timeout=SETTLE_SECONDS)
+        case _:
+            return partial(message.reject, "poison", timeout=SETTLE_SECONDS)
+
+
 async def pop_written(
     consumer: PopConsumer,
     count: int,
@@ -407,11 +457,20 @@ async def pop_written(
     process: int,
     group: str,
     got: Callable[[PoppedMessage], Got],
+    impatience: Impatience,
 ) -> PoppedMessages | None:
-    """Pop up to `count` messages, and write it down; None: nothing came."""
+    """Pop up to `count` messages, and write it down; None: nothing came.
+
+    Raises:
+        Cancelled: see `Impatience.call`.
+    """
     operation = begin_pop(recorder, process, group)
     try:
-        messages = await consumer.pop(count, wait=0.5)
+        messages = await impatience.call(partial(consumer.pop, count, wait=0.5))
+    except Cancelled:
+        # What it took comes with the next pop, or goes back when the consumer is left.
+        recorder.unknown(operation)
+        raise
     except Unavailable:
         recorder.fail(operation)
         return None

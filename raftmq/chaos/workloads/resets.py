@@ -2,12 +2,12 @@
 
 | client | does |
 |---|---|
-| a popper of `r` | acknowledges all that it is handed, some of it late, after a reset |
+| a popper of `r` | acknowledges each message, some of them late, after a reset |
 | a popper of a clone | the same, once the clone is made |
 | an instance of `b` | reads all, commits, ends or dies, and goes on where it was |
 | a mover | moves `r` and the instances to earlier places, and clones `r` once |
 
-How it is written down: `raftmq.chaos.checkers.resets` and `raftmq.chaos.checkers.instances`.
+The form of the history: `raftmq.chaos.checkers.resets` and `raftmq.chaos.checkers.instances`.
 
 Invariants:
 - A place is never beyond what the group has come to, so that no message is passed over.
@@ -17,6 +17,7 @@ Invariants:
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 import trio
@@ -31,6 +32,7 @@ from raftmq.chaos.checkers.pop_calls import (
 )
 from raftmq.chaos.checkers.resets import RESET
 from raftmq.chaos.history import Recorder
+from raftmq.chaos.workloads.cancelling import Cancelled, Impatience
 from raftmq.chaos.workloads.popping import got_of, pop_written
 from raftmq.client import Client, Consumer, PopConsumer, PoppedMessages
 from raftmq.client.popped import PoppedMessage
@@ -42,23 +44,23 @@ BROADCAST = "b"
 """The broadcast group."""
 INSTANCES = ("one", "two")
 MOVE_SECONDS = 1.2
-"""Between two resets, on average."""
+"""Mean time between two resets."""
 CALL_SECONDS = 3.0
 INVISIBLE_SECONDS = 5.0
 """Leases outlast the pause before late acknowledgements: nothing but a reset fences them."""
 SCHEDULE_SECONDS = (0.2,)
 ATTEMPTS_MAX = 1000
 LATE_SHARE = 0.25
-"""So many hand-outs are acknowledged late."""
+"""Share of hand-outs that are acknowledged late."""
 SESSION_SECONDS = 3.0
 LIFE_SECONDS = 4.0
-"""An instance ends after so long, on average, and its next process comes."""
+"""Mean life of an instance's process; then the next one begins."""
 DIES_SHARE = 0.5
-"""So many end without leaving."""
+"""Share of processes that end without leaving."""
 
 
 class Resets:
-    """What all clients of a run share."""
+    """State that all clients of a run share."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Resets:
         self.drained: set[str] = set()
         """Instances that have read everything."""
         self.is_draining = False
-        """True: nothing is acknowledged late any more."""
+        """True: all messages are acknowledged at once."""
         self.is_over = False
         """True: poppers end."""
 
@@ -113,13 +115,14 @@ class Resets:
         """Be a popper, until all is over; see `Claims.contend` for the arguments.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         if is_clone:
             await self._is_cloned.wait()
         group = self.clone if is_clone else POPPED
         if self.is_over:
             return
+        impatience = Impatience(Random(random.getrandbits(64)), self._counts)
         async with mq.consumer(
             self._topic,
             group=group,
@@ -129,9 +132,10 @@ class Resets:
         ) as consumer:
             kept: PoppedMessages | None = None
             while not self.is_over:
-                messages = await self._pop(consumer, group, process, random)
+                impatience.is_over = self.is_draining
+                messages = await self._pop(consumer, group, process, random, impatience)
                 if kept is not None:
-                    await self._ack(consumer, group, process, kept)
+                    await self._ack(consumer, group, process, kept, impatience)
                     kept = None
                 if messages is None:
                     continue
@@ -139,17 +143,27 @@ class Resets:
                     kept = messages
                     await trio.sleep(random.expovariate(1 / 0.4))
                 else:
-                    await self._ack(consumer, group, process, messages)
+                    await self._ack(consumer, group, process, messages, impatience)
 
     async def _pop(
-        self, consumer: PopConsumer, group: str, process: int, random: Random
+        self,
+        consumer: PopConsumer,
+        group: str,
+        process: int,
+        random: Random,
+        impatience: Impatience,
     ) -> PoppedMessages | None:
         def got(message: PoppedMessage) -> Got:
             queue = f"{self._topic}/{message.queue}"
             return got_of(message, queue, self._number_of(message.body))
 
         count = random.choice([1, 5, 30])
-        messages = await pop_written(consumer, count, self._recorder, process, group, got)
+        try:
+            messages = await pop_written(
+                consumer, count, self._recorder, process, group, got, impatience
+            )
+        except Cancelled:
+            return None
         self._counts["delivered"] += len(messages or ())
         if group == POPPED:
             self._note_reached(group, [(each.queue, each.offset) for each in messages or ()])
@@ -161,13 +175,20 @@ class Resets:
             reached[queue] = max(reached[queue], offset + 1)
 
     async def _ack(
-        self, consumer: PopConsumer, group: str, process: int, messages: PoppedMessages
+        self,
+        consumer: PopConsumer,
+        group: str,
+        process: int,
+        messages: PoppedMessages,
+        impatience: Impatience,
     ) -> None:
         named = [Named(f"{self._topic}/{m.queue}", m.offset, m.token) for m in messages]
         operation = begin_settling(self._recorder, process, "ack", group, named)
         try:
-            settlement = await consumer.ack(messages, timeout=CALL_SECONDS)
-        except (Unavailable, OutcomeUnknown):
+            settlement = await impatience.call(
+                partial(consumer.ack, messages, timeout=CALL_SECONDS)
+            )
+        except (Unavailable, OutcomeUnknown, Cancelled):
             self._recorder.unknown(operation)
             return
         gone = set(settlement.fenced)
@@ -184,12 +205,13 @@ class Resets:
         """Be one life of an instance; see `Claims.contend` for the other arguments.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         life = random.expovariate(1 / LIFE_SECONDS)
         dies = life if random.random() < DIES_SHARE else float("inf")
         until = trio.current_time() + life
         self._counts["lives"] += 1
+        impatience = Impatience(Random(random.getrandbits(64)), self._counts)
         with trio.move_on_after(dies):
             async with mq.consumer(
                 self._topic,
@@ -202,9 +224,10 @@ class Resets:
             ) as consumer:
                 name = instance_name(instance)
                 while trio.current_time() < until or self.ends is not None:
-                    await self._poll(consumer, name, process, random)
+                    impatience.is_over = self.is_draining
+                    await self._poll(consumer, name, process, random, impatience)
                     if random.random() < 0.5:
-                        await self._commit(consumer, name, process)
+                        await self._commit(consumer, name, process, impatience)
                     if self._has_read_all(consumer):
                         self.drained.add(instance)
                         return
@@ -215,10 +238,17 @@ class Resets:
             position.get(queue, 0) >= end for queue, end in self.ends.items()
         )
 
-    async def _poll(self, consumer: Consumer, name: str, process: int, random: Random) -> None:
+    async def _poll(
+        self, consumer: Consumer, name: str, process: int, random: Random, impatience: Impatience
+    ) -> None:
         operation = self._recorder.invoke(process, "poll", value=name)
         try:
-            messages = await consumer.fetch(random.randint(1, 60), wait=0.4)
+            count = random.randint(1, 60)
+            messages = await impatience.call(partial(consumer.fetch, count, wait=0.4))
+        except Cancelled:
+            # What it took comes with the next poll.
+            self._recorder.unknown(operation)
+            return
         except Unavailable:
             self._recorder.fail(operation)
             return
@@ -233,17 +263,19 @@ class Resets:
         self._note_reached(name, list(places))
         await trio.sleep(random.expovariate(1 / 0.1))
 
-    async def _commit(self, consumer: Consumer, name: str, process: int) -> None:
+    async def _commit(
+        self, consumer: Consumer, name: str, process: int, impatience: Impatience
+    ) -> None:
         before = consumer.position
         operation = self._recorder.invoke(process, COMMIT_OFFSET)
         try:
-            await consumer.commit(timeout=CALL_SECONDS)
+            await impatience.call(partial(consumer.commit, timeout=CALL_SECONDS))
         except Rejected as error:
             if error.reason is not Reason.FENCED:
                 raise
             # Of some queues the commit may count.
             self._recorder.unknown(operation)
-        except (Unavailable, OutcomeUnknown):
+        except (Unavailable, OutcomeUnknown, Cancelled):
             self._recorder.unknown(operation)
         else:
             # A queue may have been lost meanwhile, and come back at an earlier place.
@@ -262,7 +294,7 @@ class Resets:
         """Be the mover; at least one reset of the group that pops succeeds.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         while is_wanted() or not self._was_reset:
             await trio.sleep(random.expovariate(1 / MOVE_SECONDS))
@@ -284,7 +316,7 @@ class Resets:
                 name, self._topic, to=place, queues=moved, timeout=CALL_SECONDS
             )
         except Rejected as error:
-            # Nobody has opened a consumer of the group yet.
+            # No consumer of the group was opened yet.
             if error.reason is not Reason.UNKNOWN_GROUP:
                 raise
             self._recorder.fail(operation)
@@ -321,5 +353,5 @@ class Resets:
 
 
 def instance_name(instance: str) -> str:
-    """What an instance is called where a group is named."""
+    """Name of an instance where a group is named."""
     return f"{BROADCAST}@{instance}"

@@ -1,6 +1,6 @@
-"""What strangers say at a node's port, in both worlds that have ports.
+"""Frames that strangers send to a node's port, in both worlds that have ports.
 
-Start reading at `raftmq.chaos.sim.hostile`, which says what it may cost a node.
+Start reading at `raftmq.chaos.sim.hostile`, which has the bounds on their cost.
 """
 
 from functools import cache

@@ -3,10 +3,11 @@
 | topic | clients |
 |---|---|
 | `g` | a producer, consumers that pop, an administrator that adds queues |
-| `x` | a client that makes it, sends, takes, deletes it, and tries the old producer once more |
+| `x` | a client that makes it, sends, takes, deletes it, tries the old producer again, and |
+| | looks whether it stays away |
 
-What becomes of the messages of `g` is written down and judged as `raftmq.chaos.workloads.popping`
-has it; for `x` see `raftmq.chaos.checkers.topic_lives`.
+Calls on messages of `g` are recorded and judged as those of `raftmq.chaos.workloads.popping`; for
+`x` see `raftmq.chaos.checkers.topic_lives`.
 
 Invariants:
 - A message for a queue that was added is sent after the answer which said so.
@@ -18,7 +19,7 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.checkers.topic_lives import CREATE, DELETE, PUT, PUT_LATE, TAKE
+from raftmq.chaos.checkers.topic_lives import CREATE, DELETE, LOOK, PUT, PUT_LATE, TAKE
 from raftmq.chaos.history import Recorder
 from raftmq.chaos.workloads.popping import tag_of, written
 from raftmq.client import Client, PopConsumer, Producer
@@ -41,7 +42,7 @@ REST_SECONDS = 0.5
 GROUP = "v"
 """The group that takes the messages of the topic that comes and goes."""
 GONE = frozenset({Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_GROUP})
-"""What a client of a topic that was deleted is told."""
+"""Reasons of refusals to a client of a topic that was deleted."""
 
 
 class Growing:
@@ -65,7 +66,7 @@ class Growing:
         """Be the administrator; a cancelled one leaves a queue added or not.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         while is_wanted() and self._queues < QUEUES_MAX:
             await trio.sleep(random.expovariate(1 / GROW_SECONDS))
@@ -79,7 +80,7 @@ class Growing:
         """Be the producer.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         async with mq.producer(GROWING) as producer:
             while is_wanted():
@@ -94,7 +95,7 @@ class Growing:
         """Let a client see soon what it would see after half a minute: the queues that were added.
 
         Raises:
-            Unavailable: nobody could be reached.
+            Unavailable: no node could be reached.
         """
         while is_wanted():
             await self._look(mq)
@@ -146,7 +147,7 @@ class Passing:
         """Make and delete the topic again and again, with at least one whole life.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         await self._delete_old(mq)
         while is_wanted() or not self.lives:
@@ -163,6 +164,7 @@ class Passing:
                 raise
 
     async def _live(self, mq: Client, process: int, random: Random, life: int) -> None:
+        await self._look(mq, process, life)
         created = self._recorder.invoke(process, CREATE, PASSING, life)
         await mq.admin.create_topic(PASSING, queues=PASSING_QUEUES, timeout=CALL_SECONDS)
         self._recorder.ok(created)
@@ -183,6 +185,15 @@ class Passing:
             if error.reason not in GONE:
                 raise
             self._counts["lives cut short"] += 1
+
+    async def _look(self, mq: Client, process: int, life: int) -> None:
+        """Is there a topic of that name before this life has made it?"""
+        operation = self._recorder.invoke(process, LOOK, PASSING, life)
+        found = await mq.admin.list_topics(timeout=CALL_SECONDS)
+        if any(topic.name == PASSING for topic in found):
+            self._recorder.ok(operation)
+        else:
+            self._recorder.fail(operation)
 
     async def _put(
         self,

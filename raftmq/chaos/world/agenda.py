@@ -28,6 +28,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import count
 from math import inf
@@ -204,8 +205,12 @@ def run(
     switch, sorts = "_ALLOW_DETERMINISTIC_SCHEDULING", vars(scheduler)
     before, sorts[switch] = sorts[switch], True
     found: list[TimeStandsStill] = []
+    roots: list[trio.lowlevel.Task] = []
 
     async def watched() -> T:
+        root = trio.lowlevel.current_root_task()
+        assert root is not None, "a task of a run has a root"
+        roots.append(root)
         with trio.CancelScope() as scope:
 
             def end(finding: TimeStandsStill) -> None:
@@ -220,12 +225,31 @@ def run(
         return trio.run(watched, clock=clock)
     except trio.TrioInternalError:
         if not found:
+            _end_tasks(roots)
             raise
     finally:
         sorts[switch] = before
     # Some tasks cannot be unwound: those of processes that stand still, or that refuse to end.
     _forget_tasks()
     raise found[0]
+
+
+def _end_tasks(tasks: list[trio.lowlevel.Task]) -> None:
+    """Unwind the tasks of a run whose scheduler broke, as by the alarm of a test that takes too
+    long. The error holds these tasks; the collector would unwind them in the middle of a later run.
+    """
+    nurseries: list[Any] = []
+    for task in tasks:
+        for nursery in task.child_nurseries:
+            nurseries.append(nursery)
+            tasks.extend(nursery.child_tasks)
+    for task in reversed(tasks):
+        # The scheduler is gone, so an unwound task may raise anything.
+        with suppress(BaseException):
+            task.coro.close()
+    for nursery in nurseries:
+        # A nursery complains in the collector of tasks that no scheduler took out.
+        nursery._children.clear()
 
 
 def _forget_tasks() -> None:

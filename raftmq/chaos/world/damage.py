@@ -9,6 +9,7 @@ Sources: "Redundancy Does Not Imply Fault Tolerance" (FAST '17) and Protocol-Awa
 """
 
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from random import Random
 
 from raftmq.chaos.world.disk import SECTOR_BYTES, Inode, MemoryFiles
@@ -26,10 +27,14 @@ def _files(disk: MemoryFiles, *endings: str) -> list[str]:
 
 
 def _choose(disk: MemoryFiles, random: Random, *endings: str) -> Inode | None:
-    """A file, by its size, so that every byte is as likely as any other."""
+    """A file: half the time by its size, so that every byte is as likely as any other; else by its
+    kind, as snapshots and indexes are small beside the segments."""
     paths = _files(disk, *endings)
     if not paths:
         return None
+    if random.random() < 0.5:
+        kind = random.choice(sorted({PurePosixPath(path).suffix for path in paths}))
+        return disk.inode(random.choice([path for path in paths if path.endswith(kind)]))
     sizes = [len(disk.inode(path).data) for path in paths]
     return disk.inode(random.choices(paths, sizes)[0])
 
@@ -66,8 +71,7 @@ def zero_sector(disk: MemoryFiles, random: Random) -> bool:
 
 def spoil_sectors(disk: MemoryFiles, random: Random) -> bool:
     """Some sectors in a row cannot be read any more."""
-    # Index files are mapped: a process that touches such a page is ended by the system.
-    inode = _choose(disk, random, ".log", ".snapshot")
+    inode = _choose(disk, random)
     if inode is None:
         return False
     start = random.randrange(0, len(inode.data), SECTOR_BYTES)

@@ -45,8 +45,18 @@ from typing import NoReturn
 
 from raftmq.chaos.world.inode import SECTOR_BYTES, Folder, Inode
 from raftmq.log.faults import FolderLocked
+from raftmq.log.files import Pages
 
-__all__ = ["POINTS", "SECTOR_BYTES", "Inode", "MemoryFile", "MemoryFiles", "Mount", "PowerLoss"]
+__all__ = [
+    "POINTS",
+    "SECTOR_BYTES",
+    "Inode",
+    "MemoryFile",
+    "MemoryFiles",
+    "Mount",
+    "PageLost",
+    "PowerLoss",
+]
 
 POINTS = tuple(
     f"{operation} {kind}"
@@ -65,6 +75,26 @@ POINTS = tuple(
 
 class PowerLoss(BaseException):
     """The machine stops inside a call; not an `Exception`, so that nothing below handles it."""
+
+
+class PageLost(AssertionError):
+    """A process touched a mapped page that the disk lost: the system would end it."""
+
+
+class MappedFile:
+    """A mapped file: to touch a bad sector ends the process, as SIGBUS does."""
+
+    def __init__(self, inode: Inode) -> None:
+        self._data, self._inode = memoryview(bytes(inode.data)), inode
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, key: slice, /) -> memoryview:
+        start, stop, _ = key.indices(len(self._data))
+        if not self._inode.is_readable(start, stop):
+            raise PageLost("SIGBUS: a mapped page cannot be read")
+        return self._data[key]
 
 
 class MemoryFile:
@@ -130,10 +160,11 @@ class MemoryFile:
         self._check()
         return len(self._inode.data)
 
-    def map(self) -> memoryview:
-        """A copy of the file as it is now."""
+    def map(self) -> Pages:
+        """A copy of the file as it is now; of bad sectors, nothing may touch it."""
         self._check()
-        return memoryview(bytes(self._inode.data))
+        mapped = MappedFile(self._inode)
+        return mapped if self._inode.unreadable else mapped[:]
 
     def close(self) -> None:
         """Use it no more."""
@@ -170,6 +201,8 @@ class MemoryFiles:
         self.epoch = 0
         """Power losses and ends of processes so far."""
         self.locked: set[str] = set()
+        self.taken: set[str] = set()
+        """Files that were removed past the process whose they are."""
         self.calls = 0
         """Changing calls so far."""
         self.is_lying = False
@@ -299,7 +332,8 @@ class MemoryFiles:
         self._folders[folder].names[name] = self._folders[folder].durable[name] = Inode.of(data)
 
     def remove(self, path: str) -> None:
-        """Remove a file, durably, past all faults."""
+        """Remove a file, durably, past all faults; whose it is does not know."""
+        self.taken.add(path)
         folder, name = os.path.split(path)
         self._folders[folder].names.pop(name, None)
         self._folders[folder].durable.pop(name, None)

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raftmq.chaos.world.network import Pipe
+    from raftmq.chaos.world.pipe import Pipe
 
 BASE_SECONDS = 0.0002
 """What a piece takes at least."""

@@ -34,7 +34,7 @@ Sources: the partitions of Jepsen and VOPR; RFC 6298 (retransmission), RFC 5482 
 """
 
 import struct
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -46,96 +46,20 @@ from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.link import (
     BASE_SECONDS,
     RESEND_SECONDS,
-    USER_TIMEOUT_SECONDS,
     Link,
     resolve,
     retransmission,
 )
 from raftmq.chaos.world.listener import Address, Listener
+from raftmq.chaos.world.pipe import WINDOW_BYTES, Pipe
 from raftmq.chaos.world.process import Process
 
-WINDOW_BYTES = 256 * 1024
-"""What the buffers of both ends hold together."""
 SYN_SECONDS = 1.0
 """Opening a connection is tried again after this long, then after twice as long, and so on."""
 RECORD_BYTES_MAX = 1 << 20
 """How much of a connection is kept for playing it again."""
 
 _TRACE = struct.Struct("<dII")
-
-
-class Pipe:
-    """One direction of a connection."""
-
-    __slots__ = (
-        "arrives", "connection", "has_given_up", "held", "inbox", "is_ended", "is_shut", "link",
-        "reader", "record", "reverse", "room", "sent", "serial", "size", "swallowed", "tap",
-        "timeout", "unheard_since", "window",
-    )  # fmt: skip
-
-    def __init__(self, connection: "Connection", link: Link, reverse: Link, serial: int) -> None:
-        self.connection = connection
-        """Whose."""
-        self.link = link
-        """How it travels."""
-        self.reverse = reverse
-        """How its acknowledgements travel."""
-        self.serial = serial
-        """Number of the pipe, for the trace."""
-        self.inbox: deque[bytes] = deque()
-        """Arrived and not taken."""
-        self.held: deque[bytes | None] = deque()
-        """Sent while the link was blocked; None: the end."""
-        self.size = 0
-        """Bytes sent and not taken."""
-        self.sent = 0
-        """Bytes sent in all."""
-        self.window = WINDOW_BYTES
-        """The most that `size` may be."""
-        self.is_ended = False
-        """The end has arrived."""
-        self.is_shut = False
-        """Its reader takes nothing more."""
-        self.arrives = 0.0
-        """When the last piece so far arrives."""
-        self.reader: trio.lowlevel.Task | None = None
-        """Who waits for bytes."""
-        self.room = trio.Event()
-        """Set when there is room again."""
-        self.swallowed = False
-        """Bytes have vanished: it can only break."""
-        self.unheard_since: float | None = None
-        """When the first piece was sent that no acknowledgement can have come for."""
-        self.timeout = USER_TIMEOUT_SECONDS
-        """The sending end gives up when nothing was acknowledged for this long."""
-        self.has_given_up = False
-        """The sending end has: it neither sends nor takes anything."""
-        self.record = bytearray()
-        """The first bytes that were sent, if the network records."""
-        self.tap: Callable[[bytes], bytes] | None = None
-        """Sees all bytes that are sent and says which of them are to travel."""
-
-    @property
-    def back(self) -> "Pipe":
-        """The other direction of its connection."""
-        connection = self.connection
-        return connection.back if self is connection.out else connection.out
-
-    @property
-    def is_heard(self) -> bool:
-        """What is sent arrives, and so does its acknowledgement."""
-        link, reverse = self.link, self.reverse
-        return not (
-            link.blocks or link.swallows or reverse.blocks or reverse.swallows
-            or self.connection.is_silent
-        )  # fmt: skip
-
-    def wake(self) -> None:
-        """Somebody may be waiting for bytes, or for room."""
-        reader, self.reader = self.reader, None
-        if reader is not None:
-            trio.lowlevel.reschedule(reader)
-        self.room.set()
 
 
 class Connection:
@@ -190,6 +114,13 @@ class Stream(trio.abc.Stream):
     def is_open(self) -> bool:
         """Neither end closed it, and it did not break."""
         return not (self._is_closed or self._is_broken or self._back.is_ended)
+
+    @property
+    def is_orphan(self) -> bool:
+        """The process at the other end has ended, though this one may not know yet."""
+        connection = self._connection
+        other = connection.far if self._process is connection.near else connection.near
+        return other is not None and other.is_dead
 
     @property
     def taken_bytes(self) -> int:

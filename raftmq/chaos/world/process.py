@@ -111,8 +111,8 @@ class Process:
         """For all its choices."""
         self.is_dead = False
         """True once it was killed or has ended."""
-        self.freezes = 0
-        """How often it was told to stand still so far."""
+        self.thaws = 0
+        """How often it went on so far, after it stood still."""
         self.on_crash: Callable[[], None] = self.die
         """Called when a crash point was reached inside of it."""
         self.context: Context = copy_context()
@@ -137,7 +137,6 @@ class Process:
     def freeze(self) -> None:
         """Stand still, until as many calls of `thaw`."""
         self._stops += 1
-        self.freezes += 1
         self.agenda.effects["processes that stood still"] += 1
 
     def thaw(self) -> None:
@@ -153,6 +152,7 @@ class Process:
         self.thaw()
 
     def _go_on(self) -> None:
+        self.thaws += 1
         postponed, self._postponed = self._postponed, []
         ready, self.set_aside = self.set_aside, []
         for task in ready:

@@ -12,13 +12,13 @@ from raftmq.cli.exits import ExitCode, Failure
 from raftmq.cli.output import (
     Meter,
     bytes_text,
-    counted,
     note,
     output_option,
     print_json,
     print_table,
 )
 from raftmq.cli.values import DURATION
+from raftmq.words import counted
 
 from .running import Starter, explaining, with_spark
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.cli.output import Meter, counted, note, output_option, print_json, print_table
+from raftmq.cli.output import Meter, note, output_option, print_json, print_table
 from raftmq.cli.pipeline.running import Starter, with_spark
 from raftmq.cli.session import url_option
 from raftmq.cli.values import DURATION
+from raftmq.words import counted
 
 if TYPE_CHECKING:
     from raftmq.pipeline.cdc.source import Source

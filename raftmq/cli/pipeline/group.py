@@ -18,7 +18,7 @@ class _Jobs(LazyGroup):
         "live": ("pipeline.live:live", "Windows of time as they happen: page, files, topic."),
         "prepare": ("pipeline.prepare:prepare", "Have Spark start in two thirds of the time."),
         "reconcile": ("pipeline.reconcile:reconcile", "Do two sides agree, key by key? Oversold?"),
-        "replay": ("pipeline.replay:replay", "Messages of an archive, into a topic once more."),
+        "replay": ("pipeline.replay:replay", "Send messages of an archive into a topic again."),
         "report": ("pipeline.report:report", "Minutes of topics and groups: in, out, lag; alerts."),
         "trace": ("pipeline.trace:trace", "What became of all messages; the slowest, quantiles."),
     }

@@ -8,7 +8,6 @@ import click
 
 from raftmq.cli.output import (
     Meter,
-    counted,
     duration_text,
     note,
     output_option,
@@ -17,6 +16,7 @@ from raftmq.cli.output import (
 )
 from raftmq.cli.pipeline.running import Starter, with_spark
 from raftmq.cli.values import DURATION
+from raftmq.words import counted
 
 if TYPE_CHECKING:
     from raftmq.pipeline.live import Board, Done, Planned, Source
@@ -56,7 +56,9 @@ _FIELDS = ("window", "lateness", "ahead", "event", "json", "where", "by", "sum",
 @click.option("--by", multiple=True, metavar="EXPR", help="Group by this; may be repeated.")
 @click.option("--sum", multiple=True, metavar="EXPR", help="A sum: 'json.cents as cents'.")
 @click.option("--distinct", multiple=True, metavar="EXPR", help="How many different values, about.")
-@click.option("--top", type=int, metavar="N", help="Keep so many groups a window.  [default: all]")
+@click.option(
+    "--top", type=int, metavar="N", help="Keep this many groups a window.  [default: all]"
+)
 @click.option("--order", metavar="NAME", help="The measure to rank groups by.  [default: count]")
 @click.option(
     "--out",

@@ -1,4 +1,4 @@
-"""`raftmq pipeline replay`: messages of an archive, into a topic once more.
+"""`raftmq pipeline replay`: send messages of an archive into a topic again.
 
 `raftmq topic replay` does the same from what the cluster still keeps, without Spark.
 """
@@ -11,12 +11,12 @@ import click
 
 from raftmq.cli.output import (
     Meter,
-    counted,
     note,
     output_option,
     print_json,
     print_table,
 )
+from raftmq.words import counted
 
 from .running import Starter, with_spark
 
@@ -129,7 +129,7 @@ def replay(
 
     Keys, tags and bodies are the original ones; each queue keeps its order. Killed and started
     again with the same options, it adds what is missing and nothing twice. Once it is done, the
-    same command sends nothing: another --id sends all once more.
+    same command sends nothing: another --id sends all again.
 
     \b
     raftmq pipeline replay lake --topic orders --into orders-again --since 2026-11-20T10:00
@@ -163,7 +163,7 @@ def _show(planned: "Planned", output: str) -> None:
             "the archive holds nothing of that: `raftmq pipeline archive ls DIR` shows what it has"
         )
     elif planned.is_done:
-        note(f"replay {plan.id} is done: {which}; another --id sends them once more")
+        note(f"replay {plan.id} is done: {which}; another --id sends them again")
     else:
         note(f"replay {plan.id}: {which}; nothing was sent: leave out --dry-run to do it")
 

@@ -12,7 +12,6 @@ from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import LazyGroup
 from raftmq.cli.output import (
     Meter,
-    counted,
     duration_text,
     note,
     output_option,
@@ -22,6 +21,7 @@ from raftmq.cli.output import (
     time_text,
 )
 from raftmq.cli.values import DURATION
+from raftmq.words import counted
 
 from .running import Starter, with_spark
 
@@ -72,7 +72,7 @@ def _folder_option(flag: str) -> Callable[[F], F]:
 
 
 _since_option = click.option(
-    "--since", type=DURATION, metavar="DURATION", help="Only minutes of the last so long: 1h."
+    "--since", type=DURATION, metavar="DURATION", help="Only minutes of this last stretch: 1h."
 )
 
 
@@ -308,7 +308,7 @@ def _cell(name: str, value: Any) -> str:
     "--png",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The charts as a picture; needs matplotlib.",
+    help="The charts as a picture; needs raftmq[plots].",
 )
 @_since_option
 @click.option("--topic", help="Only of this topic.")
@@ -322,7 +322,6 @@ def page(
     alerts = [row for row in _rows(folder, "alert", since) if topic in (None, row["topic"])]
     if not rows:
         raise Failure("there are no such minutes", fix="give --since more, or leave it out")
-    from raftmq.pipeline.errors import PipelineError
     from raftmq.pipeline.report import page as drawing
     from raftmq.pipeline.report import picture
 
@@ -333,8 +332,6 @@ def page(
         if png is not None:
             picture.draw(rows, alerts, png)
             note(f"drew {png}")
-    except PipelineError as error:
-        raise Failure(error.message, fix=error.fix) from error
     except OSError as error:
         raise Failure(f"the file cannot be written: {error}", fix="name another") from error
 

@@ -12,7 +12,6 @@ import click
 from raftmq.cli.exits import Failure
 from raftmq.cli.output import (
     Meter,
-    counted,
     duration_text,
     note,
     output_option,
@@ -20,6 +19,7 @@ from raftmq.cli.output import (
     print_table,
 )
 from raftmq.cli.values import DURATION
+from raftmq.words import counted
 
 from .running import Starter, explaining, with_spark
 
@@ -50,7 +50,7 @@ def trace() -> None:
     "--every",
     type=DURATION,
     metavar="DURATION",
-    help="Again and again, so long after the last time.  [default: once]",
+    help="Again and again, this long after the last time.  [default: once]",
 )
 @click.option(
     "--skip-lost",

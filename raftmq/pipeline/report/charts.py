@@ -104,14 +104,14 @@ def axis_of(rows: Iterable[Row]) -> Axis:
 
 
 def sheets_of(rows: Sequence[Row], alerts: Sequence[Row], axis: Axis) -> tuple[list[Sheet], int]:
-    """A sheet a topic by name, of the busiest ones; and how many topics are left out."""
+    """A sheet for each topic, the busiest first; and how many topics are left out."""
     by_topic: dict[str, list[Row]] = {}
     for row in rows:
         by_topic.setdefault(row["topic"], []).append(row)
-    busiest = sorted(
-        by_topic, key=lambda topic: -sum(row["stored"] or 0 for row in by_topic[topic])
-    )
-    chosen = sorted(busiest[:TOPICS_MAX])
+    stored = {
+        topic: sum(row["stored"] or 0 for row in of_topic) for topic, of_topic in by_topic.items()
+    }
+    chosen = sorted(by_topic, key=lambda topic: (-stored[topic], topic))[:TOPICS_MAX]
     marks = {
         topic: tuple(_mark(alert, axis) for alert in alerts if alert["topic"] == topic)
         for topic in chosen

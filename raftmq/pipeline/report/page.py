@@ -9,6 +9,8 @@ from html import escape
 from importlib import resources
 from math import ceil, floor, log10
 
+from raftmq.words import counted
+
 from .alerting import iso
 from .charts import Axis, Line, Mark, Panel, Sheet, axis_of, sheets_of
 from .facts import MINUTE_MS
@@ -31,6 +33,7 @@ def page(rows: Sequence[Row], alerts: Sequence[Row]) -> str:
     each = "" if axis.minutes == 1 else f"; a point stands for {axis.minutes} minutes"
     parts = [
         f"<h1>Messages, minute by minute</h1>\n<p>{_span(axis.first, end)}{each}.</p>",
+        _totals(rows),
         _legend_of_marks(),
         _alerts(alerts),
         *(_sheet(sheet, axis) for sheet in sheets),
@@ -39,6 +42,15 @@ def page(rows: Sequence[Row], alerts: Sequence[Row]) -> str:
         parts.append(f"<p>{left_out} topics with fewer messages are not drawn: name one.</p>")
     frame = resources.files(__package__).joinpath("page.html").read_text("utf-8")
     return frame.replace("{{body}}", "\n".join(parts))
+
+
+def _totals(rows: Sequence[Row]) -> str:
+    """All topics and groups together: counts of all minutes, and the lag of the last one."""
+    last = max(row["minute"] for row in rows)
+    names = {"stored": "in", "acked": "acked", "retries": "retries", "dead": "dead letters"}
+    counts = [f"{sum(row[name] or 0 for row in rows):,} {told}" for name, told in names.items()]
+    lag = sum(row["lag"] or 0 for row in rows if row["minute"] == last)
+    return f'<p class="totals">{", ".join(counts)}; a lag of {lag:,} at the end.</p>'
 
 
 def _span(first: int, end: int) -> str:
@@ -74,7 +86,8 @@ def _alerts(alerts: Sequence[Row]) -> str:
     count = sum(state == "open" for state in still.values())
     opening = " open" if count else ""
     return (
-        f"<details{opening}><summary>{len(alerts)} changes of alerts, {count} open now</summary>\n"
+        f"<details{opening}><summary>{counted(len(alerts), 'change')} of alerts, "
+        f"{count} open now</summary>\n"
         "<table><tr><th>minute<th>alert<th>rule<th>topic<th>group<th>value<th>peak</tr>\n"
         + "\n".join(lines)
         + "</table></details>"

@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from raftmq.pipeline.errors import PipelineError
 
 from .charts import Axis, Panel, Sheet, axis_of, sheets_of
 from .tables import Row
@@ -21,11 +18,9 @@ def draw(rows: Sequence[Row], alerts: Sequence[Row], path: Path) -> None:
     """Draw these minutes, of which there must be one, and alerts.
 
     Raises:
-        PipelineError: matplotlib is not installed.
+        ModuleNotFoundError: the extra `plots` is not installed.
         OSError: the file cannot be written.
     """
-    if find_spec("matplotlib") is None:
-        raise PipelineError("matplotlib is not installed", "pip install matplotlib")
     from matplotlib.figure import Figure
 
     axis = axis_of(rows)

@@ -203,6 +203,7 @@ def _write_later(
         skipped, count = sum(stored.values()), sum(part.num_rows for part in later)
         taken = 0
         if later:
+            _refuse_if_grown(mq, options.topic, work, session, producer.queues, skipped)
             rows = with_times(in_digest_order(later), int(time() * 1000))
             unkeyed = work.unkeyed(producer.queues)
             try:
@@ -217,6 +218,26 @@ def _write_later(
     if count - taken < skipped:
         raise other_rows(skipped - count + taken)
     return skipped
+
+
+def _refuse_if_grown(
+    mq: "BlockingClient", topic: str, work: Work, session: str, queues: int, stored: int
+) -> None:
+    """Rows are skipped by their count in each queue, so all attempts that store some must have the
+    same queues.
+
+    The claim of each number of queues has part 2 once an attempt began there with nothing stored.
+    """
+    name = f"{session}/queues/{queues}"
+    # An attempt that stored nothing leaves nothing to skip, whatever queues it had.
+    begun = mq.claim_part(topic, name, label=work.label, part=1 if stored else 2, parts=0)
+    if begun < 2:
+        message = (
+            f"topic {topic!r} got queues since an earlier attempt stored {stored} rows with a "
+            "delay: its rows cannot be told from those that are missing; nothing was stored"
+        )
+        fix = "compare the topic with the batch's rows once they fell due; start a new query"
+        raise PipelineError(message, fix)
 
 
 def _claim(

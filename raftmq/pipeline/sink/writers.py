@@ -87,7 +87,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _run(options: Options, work: Work, batches: "Iterator[pa.RecordBatch]") -> Done:
-    with blocking.connect(options.url, timeout=options.timeout) as mq:
+    with blocking.connect(options.url, timeout=options.timeout, wait_refused=None) as mq:
         return Done(work.partition, write(mq, work, options, batches))
 
 

@@ -36,7 +36,11 @@ def client(url: str, timeout: float) -> "BlockingClient":
     if known is None:
         stack = ExitStack()
         with explained():
-            known = stack.enter_context(blocking.connect(url, timeout=timeout)), stack
+            # A job that runs outlives a cluster that is started again.
+            known = (
+                stack.enter_context(blocking.connect(url, timeout=timeout, wait_refused=None)),
+                stack,
+            )
         _clients[os.getpid(), url] = known
     return known[0]
 

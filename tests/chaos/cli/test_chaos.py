@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.chaos import INVARIANTS, Recorder, write_parquet
+from raftmq.chaos import INVARIANTS, Recorder, campaign, write_parquet
 from raftmq.chaos.campaign import WORKLOADS, Plan
 from raftmq.chaos.checkers import ANOMALIES
 from raftmq.chaos.faults import FAMILIES, FAULTS, Schedule, World, of_world
 from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.sim import run as sim_run
+from raftmq.chaos.sim.availability import TO_SERVICE
 from raftmq.cli import chaos_run
 from raftmq.cli.exits import ExitCode
 from tests.chaos.cli.made_up_world import play
@@ -48,6 +49,20 @@ def test_run_of_good_seeds_ends_with_0_and_prints_only_a_summary(raftmq: Command
     assert "4 seeds: 4 valid" in ended.stderr
 
 
+def test_longest_of_a_campaign_is_that_of_one_run_and_is_printed(
+    raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(schedule: Schedule) -> Outcome:
+        counts = {TO_SERVICE: 1000 * schedule.seed, "acked": 10}
+        return replace(play(schedule), counts=counts)
+
+    monkeypatch.setattr(campaign, "_player", lambda plan, mutant: timed)
+    ended = raftmq(*PAUSES, "--seeds", "1..3", "-o", "json")
+    assert json.loads(ended.stdout)["counts"] == {"acked": 30, TO_SERVICE: 3000}
+    ended = raftmq(*PAUSES, "--seeds", "1..3")
+    assert "longest from heal to service 3.00 s" in ended.stderr
+
+
 @pytest.mark.usefixtures("made_up_world")
 def test_broken_promise_ends_with_5_names_it_and_prints_a_line_that_replays_it(
     raftmq: CommandLine,
@@ -75,12 +90,26 @@ def test_run_as_json_counts_verdicts_faults_and_coverage(raftmq: CommandLine) ->
     assert found["counts"]["acked"] == 50
 
 
+def test_page_of_a_test_that_failed_stays_as_the_test_wrote_it(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept" / "test_it"
+    folder.mkdir(parents=True)
+    write_parquet(history(lost=1), folder / "history.parquet")
+    (folder / "node-1.log").write_text("a log")
+    (folder / "report.html").write_text("with faults")
+    for path in (folder, folder.parent):
+        ended = raftmq.ok("chaos", "report", str(path))
+        assert ended.stdout == f"as the test wrote it  {folder / 'report.html'}\n"
+    raftmq.ok("chaos", "report", str(folder), "--to", str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").read_text() == "with faults"
+
+
 @pytest.mark.usefixtures("made_up_world")
 def test_vacuous_run_does_not_end_with_0(raftmq: CommandLine) -> None:
-    # In one second nothing is drawn after the first half of a second has passed.
     ended = raftmq("chaos", "run", "--seed", "1", "--time", "500ms", "--jobs", "1")
     assert ended.code == ExitCode.FAILED
-    assert "vacuous: there was no fault" in ended.stdout
+    assert "vacuous: no fault of the schedule had an effect" in ended.stdout
 
 
 @pytest.mark.usefixtures("made_up_world")
@@ -94,6 +123,17 @@ def test_artifacts_hold_the_run_its_history_and_its_page(
     assert json.loads((tmp_path / "campaign.json").read_text())["verdicts"] == {"invalid": 1}
     again = raftmq("chaos", "replay", str(folder))
     assert again.code == ExitCode.VIOLATION
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_single_run_is_kept_though_it_is_good_and_those_of_a_campaign_are_not(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    ended = raftmq.ok(*PAUSES, "--seed", "1", "--artifacts", str(tmp_path / "one"))
+    assert f"kept in {tmp_path / 'one' / 'sim-log-seed-1'}" in ended.stderr
+    assert "VALID" in (tmp_path / "one" / "sim-log-seed-1" / "report.html").read_text()
+    raftmq.ok(*PAUSES, "--seeds", "1..2", "--artifacts", str(tmp_path / "two"))
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["campaign.json"]
 
 
 @pytest.mark.usefixtures("made_up_world")

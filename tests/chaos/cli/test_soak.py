@@ -85,11 +85,11 @@ def test_runs_that_break_alike_are_one_find_and_a_cause_is_kept(
         row.add(Result(Plan(World.CORE), seed, broken, 0.5))
     (found,) = row.found
     assert (found.runs, found.seed) == (2, FIRST_SEED)
-    found.cause = "a vote that was forgotten"
+    found.cause = "a vote that was forgotten."
     book.write(path)
     _, book, text = soak(raftmq, tmp_path)
     assert [one.first_seed for one in book.soaks] == [FIRST_SEED, FIRST_SEED + 2]
-    assert "Cause: a vote that was forgotten." in text
+    assert "Cause: a vote that was forgotten.\n" in text
 
 
 def test_seed_draws_every_kind_every_size_and_many_lengths() -> None:
@@ -129,7 +129,7 @@ def test_run_that_raises_an_error_is_a_find_and_ends_no_other_run(
     def play(schedule: Schedule) -> Outcome:
         if schedule.seed == 2:
             raise ValueError("seed 2 broke the world")
-        return Outcome(World.SIM, schedule, Verdict.VALID)
+        return Outcome(World.SIM, schedule, Verdict.VALID, struck={"kill": 1})
 
     monkeypatch.setattr(campaign, "_player", lambda plan, mutant: play)
     tasks = [(Plan(seconds=6.0, nodes=4), seed) for seed in (1, 2, 3)]

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from raftmq.chaos import Verdict
+from raftmq.chaos import INVARIANTS, Verdict
+from raftmq.chaos.campaign import Plan
 from raftmq.chaos.core import STEADY, Run, Settings, draw_schedule, draw_settings, run
 from raftmq.chaos.core.effects import EFFECTS
 from raftmq.chaos.core.nemesis import HANDLERS
@@ -124,6 +125,30 @@ def test_without_faults_nobody_is_elected_twice() -> None:
     assert outcome.verdict is Verdict.VALID
     assert outcome.counts["elections"] == 1
     assert outcome.counts.get("crashes", 0) == 0
+
+
+def test_checks_say_how_often_they_compared() -> None:
+    outcome = run(every_few_seconds("kill"), FOUR)
+    numbers = {name.split()[0]: count for name, count in outcome.compared.items()}
+    assert set(numbers) == {name for name in INVARIANTS if name[0] in "RL"}
+    assert numbers["R13"] > 50
+    assert numbers["L8"] >= outcome.counts["acked"] > 50
+    assert numbers["R1"] == outcome.counts["elections"]
+
+
+def test_run_without_a_comparison_that_is_due_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.chaos.core.last_checks.check", lambda cluster, nodes: None)
+    outcome = run(CALM, STEADY)
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert outcome.vacuous == "nothing was compared by: L7, L8"
+
+
+def test_faults_without_effect_leave_a_run_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = dict.fromkeys(HANDLERS, lambda stage: None)
+    monkeypatch.setattr("raftmq.chaos.core.nemesis.HANDLERS", nothing)
+    outcome = Plan(World.CORE).play(every_few_seconds("kill"))
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert outcome.vacuous == "no fault of the schedule had an effect"
 
 
 def test_run_too_short_to_mean_anything_is_vacuous() -> None:

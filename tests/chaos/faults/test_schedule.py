@@ -1,21 +1,30 @@
 """Schedules: drawn from a seed, written and read, made small."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import (
     FAMILIES,
     FAULTS,
+    VISITS,
     Aim,
     Event,
     Schedule,
     World,
     draw,
+    draw_mixed,
+    draw_patient,
     expanded,
     of_world,
     shrink,
+    with_strike,
+    with_visits,
 )
+from raftmq.chaos.faults.schedule import EVENTS_MIN, SURE
 
 
 @given(st.integers(0, 10_000), st.sampled_from(World), st.sampled_from([1, 3, 5]))
@@ -34,6 +43,26 @@ def test_seed_gives_the_same_schedule_within_its_bounds(
         assert (event.lasts_ms > 0) == fault.lasts
         assert set(event.nodes) <= set(range(1, nodes + 1))
         assert len(set(event.nodes)) == len(event.nodes)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([3.0, 6.0, 60.0]))
+def test_every_fifth_seed_is_visited_and_keeps_its_own_events(seed: int, seconds: float) -> None:
+    kinds = of_world(World.SIM)
+    drawn = draw(5 * seed, kinds, nodes=3, seconds=seconds)
+    visited = with_visits(drawn, kinds, nodes=3)
+    assert list(visited.events) == sorted(visited.events)
+    added = [event for event in visited.events if event not in drawn.events]
+    assert sorted(event.fault for event in added) == sorted(VISITS)
+    assert all(event.at_ms + event.lasts_ms <= drawn.heal_ms for event in added)
+    assert visited.without(added) == drawn
+    assert with_visits(drawn._replace(seed=5 * seed + 1), kinds, nodes=3).events == drawn.events
+
+
+def test_visits_that_a_world_cannot_make_are_left_out() -> None:
+    empty = Schedule(5, 60.0, ())
+    visits = with_visits(empty, of_world(World.REAL), nodes=3)
+    assert {event.fault for event in visits.events} == set(VISITS) - {"outage"}
+    assert not with_visits(empty, of_world(World.SIM), nodes=1).events[0].nodes[1:]
 
 
 @given(st.integers(0, 10_000))
@@ -111,3 +140,42 @@ def test_shrinking_stops_after_its_trials_with_what_it_has() -> None:
 
     assert len(shrink(schedule, fails, trials_max=2).events) < len(schedule.events)
     assert len(trials) == 2
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("world", World)
+def test_run_of_few_events_has_one_that_always_strikes(world: World, nodes: int) -> None:
+    plan = Plan(world, seconds=6.0, nodes=nodes)
+    for seed in range(100):
+        events = plan.schedule(seed).events
+        assert len(events) >= EVENTS_MIN or {event.fault for event in events} & set(SURE)
+
+
+def test_members_return_only_where_another_fault_may_have_removed_them() -> None:
+    returns = tuple(Event(at, "return", (1,)) for at in range(1000, 40_000, 2000))
+    schedule = with_strike(Schedule(451, 60, returns), of_world(World.CORE), nodes=3)
+    (added,) = set(schedule.events) - set(returns)
+    assert added.fault in SURE
+    assert added.at_ms == schedule.heal_ms // 2
+
+
+@pytest.mark.parametrize("faults", [("drop-kind",), ("drop-kind", "kill")])
+def test_nothing_is_added_where_faults_are_named(faults: tuple[str, ...]) -> None:
+    kinds = [FAULTS[name] for name in faults]
+    drawn = draw_mixed(811, kinds, nodes=3, seconds=6)
+    assert Plan(World.SIM, faults, seconds=6).schedule(811) == drawn
+
+
+def test_patient_schedule_stays_as_it_is() -> None:
+    kinds = of_world(World.SIM)
+    for seed in range(100):
+        drawn = draw_patient(seed, kinds, nodes=3, seconds=60)
+        assert with_strike(drawn, kinds, nodes=3) == drawn
+
+
+@pytest.mark.parametrize("how", [draw, draw_patient])
+@pytest.mark.parametrize("seed", range(30))
+def test_short_run_has_a_fault(how: Callable[..., Schedule], seed: int) -> None:
+    drawn = how(seed, of_world(World.CORE), nodes=3, seconds=3)
+    assert drawn.events
+    assert all(event.at_ms < drawn.heal_ms for event in drawn.events)

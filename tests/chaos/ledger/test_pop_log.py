@@ -19,19 +19,21 @@ from raftmq.pop.serving import Serving, _Settling
 from raftmq.pop.spans import Span
 
 SEEDS = 15
+MODES = {"plain": PLAIN, "ordered": ORDERED}
+RECORDS = 300
 
 
 def log(seed: int, modes: tuple[tuple[Mode, Policy], ...] = PLAIN) -> RandomLog:
     return RandomLog(random.Random(f"log {seed}"), modes)
 
 
-@pytest.mark.parametrize("modes", [PLAIN, ORDERED], ids=["plain", "ordered"])
+@pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
 def test_machine_agrees_with_the_ledger(modes: tuple[tuple[Mode, Policy], ...]) -> None:
     words: set[str] = set()
     withheld: set[str] = set()
     for seed in range(SEEDS):
         one = log(seed, modes)
-        ledger = one.play(300)
+        ledger = one.play(RECORDS)
         assert not ledger.breaches, (seed, ledger.breaches[0])
         assert ledger.records > 250
         for group in ledger.groups.values():

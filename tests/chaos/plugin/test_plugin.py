@@ -288,7 +288,14 @@ def test_fault_that_cannot_be_made_fails_and_names_those_that_can(
     pytester.makepyfile(WITH_FAULTS)
     done = pytester.runpytest("--chaos-faults", "kill", "--chaos-seed", "1")
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*cannot make kill; known: dark, drop*"])
+    done.stdout.fnmatch_lines(["faults of the marker*cannot make kill", "known: dark, drop*"])
+    assert "Error" not in done.stdout.str(), "a traceback tells nothing of a wrong name"
+
+
+def test_fault_that_is_misspelt_is_told_the_nearest_name(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(WITH_FAULTS)
+    done = pytester.runpytest("--chaos-faults", "drap", "--chaos-seed", "1")
+    done.stdout.fnmatch_lines(["*cannot make drap; did you mean drop?"])
 
 
 def test_block_that_is_left_early_is_healed_and_an_error_of_a_fault_fails_the_test(

@@ -1,18 +1,24 @@
 """Short runs on real processes: many kinds of faults at once, and nothing is lost."""
 
 import os
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 import raftmq
 from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World
+from raftmq.chaos.history import Recorder
 from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.real import play, run
 from raftmq.chaos.real.disks import why_no_overlay
 from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.workload import Workload
 from raftmq.chaos.report.timeline import DEAD, UP, spans
 from raftmq.testing import cluster
 
@@ -71,8 +77,8 @@ def test_faults_of_network_processes_clocks_and_clients_lose_nothing(tmp_path: P
             (2.7, "client-resend", (), 0, 0),
             (3.0, "mute", (2,), 1, 0),
             (3.5, "pause", (3,), 1, 0),
-            (4.0, "cut-in-frame", (1, 2), 0, 0),
-            (4.2, "flap", (1, 2), 1, 100),
+            (4.0, "cut-in-frame", (2, 3), 0, 0),
+            (4.2, "flap", (2, 3), 1, 100),
             (5.5, "kill-majority", (1, 3), 0, 0),
         ),
         folder=tmp_path,
@@ -81,7 +87,7 @@ def test_faults_of_network_processes_clocks_and_clients_lose_nothing(tmp_path: P
     )
     check(outcome, faults=15)
     assert outcome.counts["elections"] > 4
-    assert outcome.counts["ms to progress without one node"] > 0
+    assert outcome.counts["longest to progress without one node, ms"] > 0
     assert processes_in(tmp_path) == []
     shown = spans(outcome.timeline, int(outcome.simulated_seconds * 1000))
     for node in (1, 3):
@@ -90,6 +96,13 @@ def test_faults_of_network_processes_clocks_and_clients_lose_nothing(tmp_path: P
         later = [life for life in lives[lives.index(DEAD) :] if life != DEAD]
         assert later[0] == UP, f"node {node} was killed and came back"
         assert lives[-1] in ("leader", "follower")
+
+
+def test_no_node_of_a_cluster_stays_dead_that_has_no_majority_without_it(tmp_path: Path) -> None:
+    faults = schedule(3, (0.5, "kill", (1,), 0, 0))
+    outcome = run(faults, folder=tmp_path, nodes=2, is_liveness=True, is_overlay_wanted=False)
+    check(outcome, faults=1)
+    assert "ms to progress without one node" not in outcome.counts
 
 
 @pytest.mark.skipif(bool(why_no_overlay()), reason=why_no_overlay())
@@ -161,6 +174,53 @@ def test_run_that_could_show_nothing_is_vacuous(
     assert bool(found) == bool(why)
     parts.compared["R21"] = 0
     assert play._vacuous(stage, schedule(1)), "states that were compared with nothing"
+
+
+@pytest.mark.parametrize(("polls", "count"), [(5, "polled"), (5, "read_back"), (0, "polled")])
+def test_draining_lasts_as_long_as_readers_are_handed_messages(polls: int, count: str) -> None:
+    """One message a minute is slow; none for 90 s is the end."""
+    complaints: list[str] = []
+    work = SimpleNamespace(polled=7, read_back=0, is_read=False)
+
+    async def set_ends() -> None:
+        pass
+
+    async def read_all() -> None:
+        for _ in range(polls):
+            await trio.sleep(60)
+            setattr(work, count, getattr(work, count) + 1)
+        if not polls:
+            await trio.sleep_forever()
+        work.is_read = True
+
+    async def drain() -> float:
+        async with trio.open_nursery() as readers:
+            is_whole = await play._drain(stage, readers)
+        assert is_whole is bool(polls)
+        return trio.current_time() - began
+
+    work.set_ends, work.read_all = set_ends, read_all
+    parts = SimpleNamespace(workload=work, complain=lambda name, text: complaints.append(name))
+    stage: Stage = parts  # type: ignore[assignment]
+    clock = MockClock(autojump_threshold=0)
+    began = clock.current_time()
+    assert trio.run(drain, clock=clock) == (300 if polls else 90)
+    assert complaints == ([] if polls else ["V3"])
+
+
+def test_messages_of_the_last_reader_are_counted_apart_from_those_of_groups() -> None:
+    workload = Workload(str, Recorder(), seed=1, complain=lambda name, text: None)
+    workload._ends = {0: 2}
+    messages = [SimpleNamespace(queue=0, offset=n, body=b"%d" % n) for n in range(2)]
+    consumer: Any = SimpleNamespace(position={0: 0})
+
+    async def fetch(count: int, *, wait: float) -> list[SimpleNamespace]:
+        consumer.position[0] = len(messages)
+        return messages
+
+    consumer.fetch = fetch
+    trio.run(partial(workload._poll_until_end, 1, consumer, group=""))
+    assert (workload.polled, workload.read_back) == (0, 2)
 
 
 def test_workload_that_is_not_known_is_refused() -> None:

@@ -13,7 +13,7 @@ from raftmq.chaos.real.rules import CLIENTS, Kind, Rules, both
 from raftmq.testing import free_ports
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
-from raftmq.wire.messages import PROTOCOL, FrameKind, Hello
+from raftmq.wire.messages import PROTOCOL, REPLY, FrameKind, Hello
 
 pytestmark = pytest.mark.anyio
 
@@ -188,6 +188,44 @@ async def test_duplicated_frame_arrives_on_another_connection_after_a_greeting()
             while made.kinds(1).count(FrameKind.PRODUCE) < 2:
                 await trio.sleep(0.01)
         assert made.kinds(1).count(FrameKind.HELLO) == 2
+
+
+REQUESTS = (FrameKind.COMMIT, FrameKind.SETTLE, FrameKind.POP, FrameKind.CANCEL, FrameKind.END)
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_any_request_of_a_client_arrives_again_at_once_and_late(kind: FrameKind) -> None:
+    async with net() as made:
+        caller = await call(made, 1)
+        await caller.hear()
+        rule = made.rules.add(Kind.DUPLICATE, None, 1.0)
+        await caller.say(kind, b"once")
+        await caller.hear()
+        with trio.fail_after(SLOW):
+            while made.kinds(1).count(kind) < 2:
+                await trio.sleep(0.01)
+        made.rules.remove(rule)
+        assert made.proxy.repeat_old((CLIENTS, 1), 30) == 1
+        with trio.fail_after(SLOW):
+            while made.kinds(1).count(kind) < 3:
+                await trio.sleep(0.01)
+
+
+async def test_change_of_nodes_arrives_once_and_answers_are_no_requests() -> None:
+    async with net() as made:
+        caller = await call(made, 2, source=1)
+        await caller.hear()
+        made.rules.add(Kind.DUPLICATE, None, 1.0)
+        await caller.say(FrameKind.MEMBER)
+        await caller.say(FrameKind.SETTLE | REPLY)
+        await caller.say(FrameKind.STATUS)
+        for _ in range(3):
+            await caller.hear()
+        with trio.fail_after(SLOW):
+            while made.kinds(2).count(FrameKind.STATUS) < 2:
+                await trio.sleep(0.01)
+        assert made.kinds(2).count(FrameKind.MEMBER) == 1
+        assert made.kinds(2).count(FrameKind.SETTLE | REPLY) == 1
 
 
 async def test_delayed_frames_come_later_and_in_order() -> None:

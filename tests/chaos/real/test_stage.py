@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
-from raftmq.chaos.real.stage import Skipped, Stage
+from raftmq.chaos.real.stage import PATIENCE_SECONDS, Skipped, Stage
 
 pytestmark = pytest.mark.anyio
 
@@ -41,6 +42,41 @@ async def test_disk_is_damaged_once_all_others_are_level() -> None:
     stage = staged(statuses)
     await stage.wait_intact_elsewhere(2, is_latent=True)
     assert stage.broken == {2: True}
+
+
+def test_fault_that_needs_a_leader_waits_for_the_election() -> None:
+    asked = 0
+
+    async def statuses() -> dict[int, dict[str, Any]]:
+        nonlocal asked
+        asked += 1
+        return {node: level(node) for node in (1, 2, 3) if node != 1 or asked > 5}
+
+    async def main() -> None:
+        assert await staged(statuses).leader() == 1
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_damage_waits_for_others_to_be_well_and_not_for_ever() -> None:
+    well = False
+
+    async def statuses() -> dict[int, dict[str, Any]]:
+        return {node: level(node) for node in (1, 3)} if well else {}
+
+    async def main() -> None:
+        nonlocal well
+        stage = staged(statuses)
+        with pytest.raises(Skipped, match="not well"):
+            await stage.need_health(2)
+        assert PATIENCE_SECONDS <= trio.current_time() - stage.began < 2 * PATIENCE_SECONDS
+        well = True
+        await stage.need_health(2)
+        stage.broken[1] = False
+        with pytest.raises(Skipped, match="damaged already"):
+            await stage.need_health(2)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 async def test_disk_of_a_node_that_was_replaced_meanwhile_is_left_alone() -> None:

@@ -104,6 +104,8 @@ def outcome(*, lost: int = 2) -> Outcome:
         "",
         seen,
         tuple(_timeline()),
+        compared={"total-queue": 412},
+        struck={"isolate-leader": 1},
     )
 
 

@@ -130,9 +130,19 @@ def test_folder_of_a_run_gives_back_the_same_run(tmp_path: Path) -> None:
     assert report.read_text() == page(of_outcome(run))
     back = read_outcome(tmp_path / "seed-1234")
     assert page(of_outcome(back)) == report.read_text()
-    for name in ("world", "schedule", "verdict", "violations", "counts", "coverage", "timeline"):
+    for name in (
+        *("world", "schedule", "verdict", "violations", "counts", "coverage", "timeline"),
+        *("compared", "struck"),
+    ):
         assert getattr(back, name) == getattr(run, name), name
     assert (tmp_path / "seed-1234/replay.txt").read_text() == run.replay_line() + "\n"
+
+
+def test_page_says_how_many_kinds_of_faults_had_an_effect_and_what_was_compared() -> None:
+    text = page(of_outcome(outcome()))
+    assert ", 1 kind with an effect" in text
+    assert "412 comparisons by 1 check" in text
+    assert "with an effect" not in page(of_outcome(replace(outcome(), compared={})))
 
 
 def test_folder_without_an_outcome_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -1,20 +1,41 @@
 """Service while a majority is well: what is judged, and that a lack of it is found out."""
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
 from raftmq.broker import duties
 from raftmq.broker.group import Group
-from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw_patient, of_world
+from raftmq.broker.settings import Settings
+from raftmq.chaos.campaign import Plan, Totals, campaign
+from raftmq.chaos.faults import (
+    FAULTS,
+    PATIENT_EVERY,
+    Event,
+    Schedule,
+    World,
+    draw_patient,
+    of_world,
+)
+from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.availability import (
     CONFINED,
     HARMLESS,
+    HEAL,
+    SERVICE_SECONDS_MAX,
     SETTLE_SECONDS,
+    TO_SERVICE,
     WINDOW_SECONDS,
+    WINDOWS,
+    Availability,
+    Window,
 )
+from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.nemesis import Nemesis
 from raftmq.chaos.sim.run import run
 
@@ -29,8 +50,36 @@ def test_faults_that_excuse_nothing_are_in_the_catalogue_and_can_be_made() -> No
 def test_service_goes_on_while_one_disk_is_low_and_is_there_soon_after_the_heal() -> None:
     outcome = run(Schedule(3, 60, (LOW,)))
     assert outcome.is_good, str(outcome)
-    assert outcome.counts["windows judged"] > 20
-    assert outcome.counts["heal to service, ms"] < 5000
+    assert outcome.compared[WINDOWS] > 20
+    assert outcome.compared[HEAL] > 3
+    assert 0 < outcome.counts[TO_SERVICE] < 5000
+
+
+SEEDS = range(3, 40, PATIENT_EVERY)
+SECONDS = 60.0
+PLAN = Plan(World.SIM, tuple(sorted(CONFINED)), seconds=SECONDS)
+"""Patient schedules of the faults that excuse no lack of service."""
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_calls_succeed_in_each_window_of_each_run_and_soon_after_the_heal() -> None:
+    totals = Totals()
+    for result in campaign(PLAN, SEEDS, jobs=len(os.sched_getaffinity(0))):
+        assert result.outcome.is_good, str(result.outcome)
+        assert result.outcome.compared[WINDOWS] > 0, result.seed
+        totals.add(result)
+    assert totals.seeds == len(SEEDS)
+    assert 0 < totals.counts[TO_SERVICE] < 1000 * SERVICE_SECONDS_MAX
+    # No fault of these refuses a sync.
+    assert set(totals.vacuous_checks) <= {"L5 a failed sync is final"}
+
+
+def test_run_with_windows_and_no_calls_in_them_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.chaos.sim.availability.CALLS_MIN", 10**6)
+    outcome = run(Schedule(3, 60, (LOW,)))
+    assert not outcome.is_good
+    assert WINDOWS in outcome.vacuous
 
 
 def test_leader_that_hands_over_in_vain_again_and_again_is_found_out(
@@ -56,9 +105,15 @@ def test_patient_schedule_leaves_time_to_judge() -> None:
 
 def test_lasting_fault_that_finds_nothing_to_strike_excuses_nothing() -> None:
     now = SimpleNamespace(effects=Counter(), call_after=None)
-    watch = SimpleNamespace(note=lambda *_: None, situations=lambda *_: [])
+    watch = SimpleNamespace(note=lambda *_: None, situations=lambda *_: [], coverage=Counter())
     stage = SimpleNamespace(
-        agenda=now, watch=watch, is_healing=False, nodes_of=lambda _: [], leader=lambda: 0
+        agenda=now,
+        watch=watch,
+        struck=Counter(),
+        counts=Counter(),
+        is_healing=False,
+        nodes_of=lambda _: [],
+        leader=lambda: 0,
     )
     lasting: set[int] = set()
     availability = SimpleNamespace(
@@ -68,3 +123,30 @@ def test_lasting_fault_that_finds_nothing_to_strike_excuses_nothing() -> None:
     # Clients are to be cut off from whoever leads, and nobody does.
     nemesis._begin(0, Event(0, "cut-clients", (), lasts_ms=60_000))
     assert lasting == set()
+
+
+def test_group_whose_only_replica_stands_still_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Cluster.settings
+
+    def with_one_replica(self: Cluster, number: int) -> Settings:
+        found = settings(self, number)
+        node = msgspec.structs.replace(found.node, replicas=1)
+        return msgspec.structs.replace(found, node=node)
+
+    monkeypatch.setattr(Cluster, "settings", with_one_replica)
+    windows: list[Window] = []
+    judge = Availability.judge
+
+    def judged(self: Availability, *args: Any) -> list[Violation]:
+        windows.extend(self.windows)
+        return judge(self, *args)
+
+    monkeypatch.setattr(Availability, "judge", judged)
+    pause = Event(1000, "pause", (2,), lasts_ms=35_000)
+    run(Schedule(1, 40, (pause,)), workload="register")
+    assert all(2 in window.well for window in windows)
+    # Without the fault each node is well all the time.
+    run(Schedule(1, 40, ()), workload="register")
+    assert [window.well for window in windows] == [(1, 2, 3)] * len(windows) != []

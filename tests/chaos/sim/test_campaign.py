@@ -6,7 +6,8 @@ plays others. Every tenth seed is played once more in another process, which has
 
 import pytest
 
-from raftmq.chaos.faults import World, draw_mixed, of_world
+from raftmq.chaos.campaign import Plan
+from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.sim.run import WorkloadName, run
 from tests.chaos.sim.processes import trace_hash_in_another_process
 
@@ -16,13 +17,20 @@ AGAIN_EVERY = 10
 WORKLOADS: tuple[WorkloadName, ...] = ("log", "log", "queue", "register")
 
 
+def nodes_of(seed: int) -> int:
+    return 5 if seed % 5 == 3 else 3
+
+
+def schedule_of(seed: int) -> Schedule:
+    return Plan(World.SIM, seconds=SECONDS, nodes=nodes_of(seed)).schedule(seed)
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_minute_of_faults_breaks_no_promise(seed: int) -> None:
     workload, is_liveness = WORKLOADS[seed % len(WORKLOADS)], seed % 8 == 1
-    nodes = 5 if seed % 5 == 3 else 3
-    schedule = draw_mixed(seed, of_world(World.SIM), nodes=nodes, seconds=SECONDS)
+    schedule, nodes = schedule_of(seed), nodes_of(seed)
     outcome = run(schedule, workload=workload, is_liveness=is_liveness, nodes=nodes)
     assert outcome.is_good, str(outcome)
     if seed % AGAIN_EVERY == 0:

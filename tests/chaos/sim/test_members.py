@@ -3,7 +3,7 @@
 import pytest
 
 from raftmq.chaos.checkers import Verdict
-from raftmq.chaos.faults import Event, Schedule, World, draw, of_world
+from raftmq.chaos.faults import Event, Schedule, World, draw, of_world, with_visits
 from raftmq.chaos.sim import members_workload
 from raftmq.chaos.sim.run import run
 from raftmq.pop.offsets import Offsets
@@ -22,12 +22,16 @@ SEEDS = range(901, 921)
 SECONDS = 20.0
 
 
+def schedule_of(seed: int) -> Schedule:
+    kinds = of_world(World.SIM)
+    return with_visits(draw(seed, kinds, nodes=3, seconds=SECONDS), kinds, nodes=3)
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_faults_lose_nothing_and_no_offset_goes_back(seed: int) -> None:
-    schedule = draw(seed, of_world(World.SIM), nodes=3, seconds=SECONDS)
-    outcome = run(schedule, workload="members")
+    outcome = run(schedule_of(seed), workload="members")
     assert outcome.is_good, str(outcome)
     # Two at least: queues were shared out. In 20 s with faults few come and go.
     assert outcome.counts["members"] >= 2

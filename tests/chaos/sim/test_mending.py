@@ -1,9 +1,16 @@
 """A damaged disk is its node's own business: after the heal it is whole, and nobody replaced it."""
 
 import pytest
+import trio
 
+from raftmq.broker.duties import PAUSE_SECONDS
+from raftmq.broker.settings import Log
 from raftmq.chaos.faults import Event, Schedule
+from raftmq.chaos.sim.drain import scrub_looks
 from raftmq.chaos.sim.run import run
+from tests.broker.cluster import Cluster
+from tests.broker.scenario import in_cluster
+from tests.broker.test_repair import stored
 
 KINDS = (
     "bit-flip",
@@ -37,3 +44,18 @@ def test_seed_that_had_rot_in_records_before_they_were_applied_is_whole_after_th
     outcome = run(Schedule(seed, 44, strokes))
     assert outcome.is_good, str(outcome)
     assert outcome.counts.get("damage done", 0) >= 2, outcome.counts
+
+
+def test_round_of_the_scrub_takes_the_time_that_the_drain_allows_for_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await stored(cluster)
+        cluster.kill(2)
+        await cluster.start(2)
+        node, began = cluster.nodes[2], trio.current_time()
+        await cluster.wait_until(lambda: node.status()["scrub"]["rounds"] >= 1, 300)
+        seconds = trio.current_time() - began
+        allowed = scrub_looks(cluster.files[2], log.scrub_bytes_per_second) * PAUSE_SECONDS
+        assert allowed / 2 < seconds < allowed + 2 * PAUSE_SECONDS
+
+    log = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=0)
+    in_cluster(scenario, log=log)

@@ -50,9 +50,13 @@ def test_processes_end_where_they_are_asked_for_what_only_this_workload_asks(
     monkeypatch.setattr(process_faults, "NODE_POINTS_SHARE", 1.0)
     monkeypatch.setattr(process_faults, "OWN_POINTS_SHARE", 1.0)
     strikes = tuple(Event(at, "crash-point", (at // 500 % 3 + 1,)) for at in range(800, 9000, 500))
-    outcome = run(Schedule(4, 12, strikes), workload=workload)
-    assert outcome.is_good, str(outcome)
     own = set(OWN_POINTS[workload])
+    for seed in range(5, 9):
+        outcome = run(Schedule(seed, 12, strikes), workload=workload)
+        assert outcome.is_good, str(outcome)
+        # Not each run has a message that is cancelled, for one.
+        if own <= set(ends):
+            break
     assert own <= set(ends)
     assert sum(ends[name] for name in own) >= 3
     assert sum(ends[name] > 0 for name in own) >= min(len(own), 3)

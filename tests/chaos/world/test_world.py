@@ -22,7 +22,7 @@ from raftmq.chaos.world import (
     run,
 )
 from raftmq.chaos.world.damage import cut_tail, drop_file, flip_bit, lose_write, travel, zero_sector
-from raftmq.chaos.world.network import WINDOW_BYTES, Pipe
+from raftmq.chaos.world.pipe import WINDOW_BYTES, Pipe
 from raftmq.chaos.world.process import allow_freezing
 
 
@@ -442,3 +442,33 @@ def test_run_in_which_time_stands_still_ends_with_the_stack(is_of_task: bool) ->
 def _again(agenda: Agenda) -> None:
     agenda.look()
     agenda.call_after(0, partial(_again, agenda))
+
+
+class Alarm(BaseException):
+    """As the alarm of a test that takes too long, which no task can catch."""
+
+
+def test_run_whose_scheduler_breaks_leaves_no_task_to_later_runs() -> None:
+    agenda = Agenda()
+    ended: list[str] = []
+
+    async def wait(name: str) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(name)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, "child")
+            await wait("parent")
+
+    def ring() -> None:
+        raise Alarm
+
+    agenda.call_after(1, ring)
+    with pytest.raises(trio.TrioInternalError) as caught:
+        run(main, seed=1, agenda=agenda)
+    assert isinstance(caught.value.__cause__, Alarm)
+    # The error is still held here, and with it the run.
+    assert ended == ["child", "parent"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
+from raftmq.cli.app import run as command_line
 from raftmq.cli.exits import Failure
 from raftmq.cli.pipeline.report import report
 from raftmq.pipeline.report import charts, page, tables
@@ -90,11 +92,39 @@ def test_page_is_whole_and_shows_gaps_and_alerts(folder: Path) -> None:
     assert "http" not in text.replace("http-equiv", "")
 
 
+def test_busiest_topic_is_drawn_first_and_totals_stand_above_all() -> None:
+    rows = [row(n, topic="alerts", stored=1) for n in range(2)]
+    rows += [row(n, stored=600) for n in range(2)]
+    rows += [row(n, "g", acked=500, retries=3, dead=1, lag=700 - n) for n in range(2)]
+    text = page.page(rows, [])
+    assert re.findall("<h2>(.*?)</h2>", text) == ["orders", "alerts"]
+    (totals,) = re.findall('<p class="totals">(.*?)</p>', text)
+    assert totals == "1,202 in, 1,000 acked, 6 retries, 2 dead letters; a lag of 699 at the end."
+    assert text.index("totals") < text.index("<h2>")
+
+
+def test_chart_that_is_alone_is_as_wide_as_the_others() -> None:
+    # With `auto-fit` the empty columns collapse, and one chart grows to twice its scale.
+    assert "auto-fill, minmax" in page.page([row(0, stored=1)], [])
+
+
 def test_png_is_drawn(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="uv sync --group bench installs matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is in the extra `plots`")
     path = tmp_path / "report.png"
     run("page", "--in", str(folder), "--png", str(path))
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_picture_without_matplotlib_names_the_extra(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = ["pipeline", "report", "page", "--in", str(folder), "--png", str(tmp_path / "p.png")]
+    assert command_line(line) == 1
+    assert "pip install 'raftmq[plots]'" in capsys.readouterr().err
 
 
 def run(*arguments: str) -> str:

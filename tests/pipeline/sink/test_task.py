@@ -11,6 +11,7 @@ import raftmq
 from raftmq.blocking import BlockingClient
 from raftmq.pipeline.errors import PipelineError
 from raftmq.pipeline.sink import task
+from raftmq.pipeline.sink.stored import in_digest_order
 from raftmq.pipeline.sink.task import Written, check_partitions
 
 from .attempts import Died, attempt, dying, rows_of, stored
@@ -212,6 +213,56 @@ def test_rows_for_later_that_are_not_there_again_are_an_error(mq: BlockingClient
     attempt(mq, [rows_of(range(4), delay=[3600.0] * 4)])
     with pytest.raises(PipelineError, match="stored 3 rows that this one does not have"):
         attempt(mq, [rows_of([1], key=["k1"], delay=[3600.0])])
+
+
+def test_rows_for_later_are_not_guessed_at_when_the_topic_has_grown(
+    mq: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of(range(40), delay=[2.0] * 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "in_digest_order", lambda later: in_digest_order(later).slice(0, 20))
+        attempt(mq, [rows])
+    mq.admin.alter_topic("orders", queues=4)
+    with pytest.raises(PipelineError, match="got queues since an earlier attempt stored 20 rows"):
+        attempt(mq, [rows])
+    assert len(stored_later(mq, 20)) == 20
+    attempt(mq, [rows], label=2)
+    assert len(stored_later(mq, 60)) == 60
+
+
+def test_topic_may_grow_after_an_attempt_that_stored_nothing_for_later(
+    mq: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise Died
+
+    rows = rows_of(range(40), delay=[0.1] * 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "with_times", die)
+        with pytest.raises(Died):
+            attempt(mq, [rows])
+    mq.admin.alter_topic("orders", queues=4)
+    attempt(mq, [rows])
+    assert len(stored_later(mq, 40)) == 40
+
+
+def test_attempts_after_the_first_one_that_stored_rows_for_later_go_on(
+    mq: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise Died
+
+    rows = rows_of(range(40), delay=[2.0] * 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "with_times", die)
+        with pytest.raises(Died):
+            attempt(mq, [rows])
+    mq.admin.alter_topic("orders", queues=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "in_digest_order", lambda later: in_digest_order(later).slice(0, 20))
+        attempt(mq, [rows])
+    attempt(mq, [rows])
+    assert len(stored_later(mq, 40)) == 40
 
 
 def stored_later(mq: BlockingClient, count: int) -> list[bytes]:

@@ -1,0 +1,94 @@
+"""Mutants that are hunted with whole brokers, each with the seed that killed it first."""
+
+from types import ModuleType
+
+import pytest
+
+from raftmq.chaos.mutants import (
+    MUTANTS,
+    administration,
+    clients,
+    duties,
+    flows,
+    hunt,
+    readings,
+    rotting,
+)
+
+SEEDS: dict[ModuleType, dict[str, int]] = {
+    clients: {
+        "part-is-the-whole": 3,
+        "renumbered-settlement": 0,
+        "late-commit": 0,
+        "shorter-timeout-late": 2,
+        "timeout-for-each": 0,
+        "commit-again": 17,
+        "cancelled-number-again": 0,
+        "cancelled-commit-holds": 0,
+        "half-refused": 0,
+        "leader-hidden": 32,
+    },
+    flows: {
+        "claim-given-up-by-any": 1,
+        "late-hand-off": 0,
+        "commits-what-is-read-ahead": 0,
+        "reset-of-one-leader": 0,
+        "reset-again": 0,
+        "change-again": 0,
+    },
+    duties: {
+        "one-clock": 0,
+        "fastest-clock": 0,
+        "sessions-by-own-clock": 3,
+        "ages-by-own-clock": 4,
+        "waits-for-the-clock": 3,
+        "gives-up-one-more": 9,
+        "tells-after": 9,
+    },
+    administration: {
+        "request-again": 5,
+        "offsets-outlive-group": 0,
+    },
+    rotting: {
+        "snapshot-is-all": 1,
+        "index-by-map": 13,
+    },
+    readings: {
+        "tick-once": 0,
+        "begun-in-vain": 1,
+        "latest-later": 0,
+        "claim-before-deletion": 22,
+    },
+}
+CHEAP = {
+    "part-is-the-whole",
+    "late-commit",
+    "shorter-timeout-late",
+    "timeout-for-each",
+    "commit-again",
+    "half-refused",
+}
+"""Mutants that fall to a single short run, or to consumers that pull, in a few CPU-seconds: they
+are hunted outside of campaigns, too."""
+
+CASES = [
+    pytest.param(name, seed, marks=() if name in CHEAP else pytest.mark.campaign, id=name)
+    for seeds in SEEDS.values()
+    for name, seed in seeds.items()
+]
+
+
+@pytest.mark.parametrize("module", SEEDS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_each_mutant_has_a_seed(module: ModuleType) -> None:
+    assert set(SEEDS[module]) == {mutant.name for mutant in module.MUTANTS}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "seed"), CASES)
+def test_mutant_is_killed_by_an_expected_promise(name: str, seed: int) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    killed = hunt(mutant, first=seed, seeds_max=1)
+    if not killed.is_killed:
+        # The simulation has changed since.
+        killed = hunt(mutant)
+    assert killed.is_as_expected, f"{killed.killer or 'no check'}: {killed.text}"

@@ -1,0 +1,49 @@
+"""Consumer groups that have just been made: what their first filter may let by."""
+
+from collections import Counter
+from contextlib import nullcontext
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from raftmq.chaos.workloads.newcomers import ASKED, QUEUES, Newcomers
+from raftmq.chaos.workloads.popping import RED
+
+ALLOWED = ASKED * QUEUES
+
+
+def read_filtered(tags: list[str], wanted: dict[tuple[int, int], str]) -> None:
+    """Have a newcomer with a filter handed nothing first, then messages of these tags."""
+    messages = [SimpleNamespace(queue=0, offset=n, tag=tag) for n, tag in enumerate(tags)]
+    answers = [[], messages]
+
+    async def done(*_: Any, **__: Any) -> None:
+        pass
+
+    async def pop(count: int, *, wait: float) -> list[SimpleNamespace]:
+        return answers.pop(0)
+
+    consumer: Any = SimpleNamespace(pop=pop, ack=done)
+    client: Any = SimpleNamespace(admin=SimpleNamespace(subscribe=done))
+
+    async def read() -> None:
+        newcomers = Newcomers(counts=Counter())
+        await newcomers._read_filtered(client, consumer, "newcomer-1", Random(1), wanted)
+
+    trio.run(read, clock=MockClock(autojump_threshold=0))
+
+
+def test_messages_that_match_and_whose_sends_are_in_doubt_are_let_by() -> None:
+    read_filtered([RED] * (ALLOWED + 5), {(0, 0): RED})
+
+
+@pytest.mark.parametrize(("count", "is_wrong"), [(ALLOWED, False), (ALLOWED + 1, True)])
+def test_messages_that_do_not_match_are_let_by_if_they_were_asked_for_before(
+    count: int, is_wrong: bool
+) -> None:
+    with pytest.raises(AssertionError, match="does not let by") if is_wrong else nullcontext():
+        read_filtered(["blue"] * count + [RED], {(0, count): RED})

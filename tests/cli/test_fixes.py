@@ -1,0 +1,42 @@
+"""The `fix:` line of an error helps with that error; commands against a cluster in memory."""
+
+import pytest
+
+import raftmq as package
+from tests.cli.command_line import CommandLine
+from tests.cli.test_consume import in_memory
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(package), "connect", in_memory)
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "fix"),
+    [
+        ("dlq show orders -g nope", "no consumer group 'nope' that pops", "raftmq group list"),
+        ("msg get 1-99", "no topic with queue 1", "raftmq msg find TOPIC --key KEY"),
+        ("msg get nope", "'nope' is no message id", "raftmq msg find TOPIC --key KEY"),
+        ("trace 1-99", "no topic with queue 1", "raftmq msg find TOPIC --key KEY"),
+        ("group clone nope new orders", "'nope' has no place on 'orders'", "raftmq group list"),
+        (
+            "consume orders -g cache --instance one",
+            "'cache' was never created: --instance",
+            "raftmq group create cache --mode broadcast",
+        ),
+    ],
+)
+def test_error_says_what_would_be_right(
+    raftmq: CommandLine, command: str, error: str, fix: str
+) -> None:
+    ended = raftmq(*command.split())
+    assert ended.code == 1
+    said, _, remedy = ended.stderr.partition("fix:")
+    assert error in said
+    assert fix in remedy
+
+
+def test_reset_of_a_group_without_a_place_says_so(raftmq: CommandLine) -> None:
+    ended = raftmq.ok("group", "reset", "TYPO", "orders", "--to", "earliest")
+    assert "TYPO had no place on orders before" in ended.stderr
