@@ -153,7 +153,7 @@ MUTANTS = (
         number=322,
         name="tells-after",
         what="Groups are told what retention takes once a replica has dropped it (raftmq before "
-        "`c3840ba`).",
+        "`35506e5`).",
         killers=("Q25", "key-inversion", "key-overtake"),
         plant=_tells_after,
         workload="pop",

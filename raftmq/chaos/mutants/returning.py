@@ -67,7 +67,7 @@ MUTANTS = (
             "one seed in 200 draws a node that joins, one that is wiped and a killed leader",
             nodes=3),
     _mutant(323, "left-for-ever", "A folder that had no log at the start is cleared though it has "
-            "one since (raftmq before `6c29c32`).", "remembers_what_was_left_for_ever",
+            "one since (raftmq before `35506e5`).", "remembers_what_was_left_for_ever",
             ("missing-file", "V3", "member-id"), ("lose-group", "move-group"),
             "one seed in forty draws the loss of a log; its group has to move away after that"),
 )  # fmt: skip
