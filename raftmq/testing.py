@@ -79,6 +79,8 @@ class Cluster:
     def __init__(self, folder: Path, count: int, settings: Settings) -> None:
         self.folder = folder
         self._nodes = {node: _Node(port) for node, port in enumerate(free_ports(count), 1)}
+        self.named: dict[int, frozenset[int]] = {}
+        """Whom a node's settings name: those of a node that founded name it too."""
         self._name = f"testing-{secrets.token_hex(4)}"
         self._settings = settings
         self._founders = tuple(self._nodes)
@@ -86,7 +88,7 @@ class Cluster:
         # not be the caller's: that thread may end before the cluster does.
         self._starter = ThreadPoolExecutor(1, "raftmq-testing")
         for node in self._founders:
-            self._configure(node)
+            self._configure(node, "peers", self._founders)
 
     @property
     def nodes(self) -> list[int]:
@@ -147,9 +149,15 @@ class Cluster:
     def add(self, node: int) -> None:
         """Prepare a node that joins: start it, and tell the cluster by `admin.add_node`."""
         assert node not in self._nodes, f"there is a node {node} already"
+        others = self.nodes
         taken = [own.port for own in self._nodes.values()]
         self._nodes[node] = _Node(next(p for p in free_ports(8) if p not in taken))
-        self._configure(node)
+        self.join(node, others)
+
+    def join(self, node: int, others: Sequence[int]) -> None:
+        """Write into a node's settings that it joins the cluster of these nodes: its next start
+        finds that. Once the nodes that the settings name are gone, a blank folder needs it."""
+        self._configure(node, "join", others)
 
     def start(self, node: int) -> None:
         """Start a node that is down. It does not serve yet on return; see `wait_serving`."""
@@ -311,18 +319,20 @@ class Cluster:
     def _log_path(self, node: int) -> Path:
         return self.folder / f"node-{node}.log"
 
-    def _configure(self, node: int) -> None:
-        """Write a node's settings file."""
+    def _configure(self, node: int, key: str, others: Sequence[int]) -> None:
+        """Write a node's settings file, which names others as `peers` or to `join`."""
+        self.named[node] = frozenset(others)
         count = len(self._founders)
         own: dict[str, int | str] = {"id": node, "cluster": self._name}
         own["host"] = self.host(node)
         own |= {"data": str(self.data(node)), "port": self._nodes[node].port}
         own |= {"groups": count, "replicas": min(count, 3)}
         tables = {**self._settings, "node": {**own, **self._settings.get("node", {})}}
-        others = "peers" if node in self._founders else "join"
-        self.config(node).write_text(self._toml(tables, others))
+        self.config(node).write_text(self._toml(tables, key, others))
 
-    def _toml(self, tables: Mapping[str, Mapping[str, int | str]], others: str) -> str:
+    def _toml(
+        self, tables: Mapping[str, Mapping[str, int | str]], key: str, others: Sequence[int]
+    ) -> str:
         lines: list[str] = []
         for table, values in tables.items():
             lines.append(f"[{table}]")
@@ -332,9 +342,9 @@ class Cluster:
                 peers = (
                     f'    {{ id = {node}, host = "{self.host(node)}", '
                     f"port = {self.public_port(node)} }},"
-                    for node in self._founders
+                    for node in others
                 )
-                lines += [f"{others} = [", *peers, "]"]
+                lines += [f"{key} = [", *peers, "]"]
         return "\n".join(lines) + "\n"
 
 

@@ -112,15 +112,25 @@ def test_nodes_die_with_a_process_that_is_killed() -> None:
 
 
 @pytest.mark.anyio
-async def test_node_that_joins_is_made_a_member() -> None:
-    async with cluster() as nodes, raftmq.connect(nodes.url) as mq:
-        nodes.add(4)
-        nodes.start(4)
-        await mq.admin.add_node(4, "127.0.0.1", nodes.public_port(4))
-        await nodes.wait_serving(4)
+async def test_nodes_that_join_are_made_members_though_those_that_founded_left() -> None:
+    async with cluster(1) as nodes, raftmq.connect(nodes.url) as mq:
+        await join(nodes, mq, 2)
+        await mq.admin.remove_node(1)
         with anyio.fail_after(30.0):
-            while not any(4 in group.voters for group in (await mq.admin.cluster()).groups):
+            while any(1 in group.voters for group in (await mq.admin.cluster()).groups):
                 await anyio.sleep(0.1)
+        nodes.kill(1)
+        await join(nodes, mq, 3)
+
+
+async def join(nodes: Cluster, mq: raftmq.Client, node: int) -> None:
+    nodes.add(node)
+    nodes.start(node)
+    await mq.admin.add_node(node, "127.0.0.1", nodes.public_port(node))
+    await nodes.wait_serving(node)
+    with anyio.fail_after(30.0):
+        while not any(node in group.voters for group in (await mq.admin.cluster()).groups):
+            await anyio.sleep(0.1)
 
 
 def test_processes_that_look_for_ports_at_once_do_not_meet() -> None:

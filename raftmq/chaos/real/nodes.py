@@ -122,9 +122,9 @@ class Nodes(Cluster):
         own = self.network.observer
         return await ask_status(self.host(node), self.private_port(node), own=own)
 
-    def last_words(self, node: int) -> str:
-        """Why a node ended, as it said itself."""
-        return "\n".join(self.log(node).splitlines()[-3:])
+    def last_words(self, node: int, *, lines: int = 3) -> str:
+        """What a node said last: why it ended, or what it waits for."""
+        return "\n".join(self.log(node).splitlines()[-lines:])
 
     def _route(self, node: int) -> None:
         port = self.public_port(node)

@@ -3,7 +3,8 @@
 A node that was made to end is started when its time has come. One that ended by itself, over a
 fault of its disk for instance, is started again after a moment. One whose disk was damaged and that
 refuses to start, or that might carry damage where nobody looks, is replaced by a new node. One
-that was wiped is started again and re-enters by itself.
+that was wiped is started again and re-enters by itself. A blank one whose settings name only nodes
+that are gone says so, and gets settings of today.
 
 Invariants:
 - Only a node whose disk was damaged on purpose is ever replaced. If another one refuses to start
@@ -13,6 +14,8 @@ Invariants:
 from dataclasses import dataclass, field
 
 import trio
+
+from raftmq.broker.links import ADVICE
 
 from .other_faults import replace
 from .stage import Goal, Stage, are_reached, goals_of
@@ -25,6 +28,8 @@ SERVE_SECONDS_MAX = 8.0
 """A damaged node that does not serve for so long is taken for one that refuses."""
 REFUSALS_MAX = 2
 GOAL_SECONDS_MAX = 5.0
+ADVICE_LINES = 20
+"""A node that waits says once what it waits for, and a line for each peer that it reaches."""
 
 
 @dataclass(slots=True)
@@ -51,6 +56,7 @@ class Operator:
             for node in sorted(self.stage.members - self.off - self.stage.held):
                 if not self.stage.nodes.pid(node):
                     await self._start(node)
+            self._follow_advice()
             await self._look_after_broken()
             await trio.sleep(LOOK_SECONDS)
 
@@ -76,6 +82,20 @@ class Operator:
             stage.down.pop(node)
             life.started = now
             await stage.up(node)
+
+    def _follow_advice(self) -> None:
+        stage = self.stage
+        for node in sorted(stage.members - self.off - stage.held):
+            others = stage.members - {node}
+            is_lost = others and not stage.nodes.named[node] & others
+            if is_lost and stage.nodes.is_running(node) and self._says_advice(node):
+                stage.nodes.join(node, sorted(others))
+                stage.counts["settings of old"] += 1
+                stage.kill(node, down_seconds=0.0)
+
+    def _says_advice(self, node: int) -> bool:
+        # What it says of its links comes in between.
+        return ADVICE in self.stage.nodes.last_words(node, lines=ADVICE_LINES)
 
     def _note_end(self, node: int, life: _Life) -> None:
         """It ended by itself."""
