@@ -140,7 +140,8 @@ class Schedule(NamedTuple):
         """Of what `to_json` wrote.
 
         Raises:
-            ValueError: it is no schedule, or names a fault that the catalogue does not know.
+            ValueError: it is no schedule, or names a fault that the catalogue does not know, or too
+                few nodes for one.
         """
         try:
             read = json.loads(text)
@@ -168,7 +169,12 @@ def _event(fields: Any) -> Event:
     at_ms, fault, nodes, lasts_ms, level = fields
     if fault not in FAULTS:
         raise ValueError(f"there is no fault {fault!r}")
-    return Event(int(at_ms), fault, tuple(int(n) for n in nodes), int(lasts_ms), float(level))
+    event = Event(int(at_ms), fault, tuple(int(n) for n in nodes), int(lasts_ms), float(level))
+    is_of_two = FAULTS[fault].aim is Aim.PAIR
+    if event.nodes and (len(event.nodes) < 1 + is_of_two or min(event.nodes) < 1):
+        whom = "two nodes" if is_of_two else "nodes"
+        raise ValueError(f"{fault!r} hits {whom}, numbered from 1, not {list(event.nodes)}")
+    return event
 
 
 def draw(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Schedule:

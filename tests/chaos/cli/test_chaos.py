@@ -213,6 +213,10 @@ def test_families_of_faults_are_drawn_from(raftmq: CommandLine) -> None:
     [
         ('{"seed": 1, "events": []}', "it has no events, seconds, seed"),
         ('{"seed": 1, "seconds": 9, "events": [[1, "moon", [], 0, 0]]}', "no fault 'moon'"),
+        (
+            '{"seed": 1, "seconds": 9, "events": [[1, "clone", [1], 0, 0]]}',
+            "'clone' hits two nodes",
+        ),
         ('{"seed": 1, "seconds": 9, "events": [[1, "kill"]]}', "an event is [at_ms, fault"),
         ('{"seed": 1, ', "this is no schedule"),
         ("found/sim-log-seed-7", "No such file or directory"),

@@ -1,8 +1,7 @@
 """The README and the chapter on chaos, played line by line as printed.
 
 Other tests play the other chapters: `test_chapter.py` and `docs/chapters.py` the bug,
-`tests/chaos/plugin/test_examples.py` the service. The lines of the soak's page replay runs that
-broke at their commits; they are parsed only.
+`tests/chaos/plugin/test_examples.py` the service, `test_soak_finds.py` the soak's page.
 """
 
 from pathlib import Path

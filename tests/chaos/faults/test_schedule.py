@@ -79,6 +79,8 @@ def test_schedule_read_back_is_the_same(seed: int) -> None:
         '{"seed": 1, "seconds": 2}',
         '{"seed": 1, "seconds": 2, "events": [[1, "moon", [], 0, 0]]}',
         '{"seed": 1, "seconds": 2, "events": [[1, "kill", [1]]]}',
+        '{"seed": 1, "seconds": 2, "events": [[1, "clone", [1], 0, 0]]}',
+        '{"seed": 1, "seconds": 2, "events": [[1, "kill", [0], 0, 0]]}',
         '{"seed": 1, "seconds": 2, "events": [7]}',
         '{"seed": 1, "seconds": 0, "events": []}',
         '{"seed": 1, "seconds": Infinity, "events": []}',
