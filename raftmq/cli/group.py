@@ -40,15 +40,19 @@ def list_(session: Session, topic: str | None, output: str) -> None:
     async def call(mq: "Client") -> "tuple[list[ConsumerGroup], dict[str, int]]":
         groups = await _all_groups(mq, topic)
         lags = {group.name: group.lag for group in groups}
+        # Of all topics: a group that broadcasts is attached to none.
+        for settings in await mq.admin.consumer_groups():
+            modes[settings.name] = settings.mode
         for each in await mq.admin.backlogs(topic=topic):
             lags[each.group] = lags.get(each.group, 0) + each.lag
         return groups, lags
 
+    modes: dict[str, str] = {}
     groups, lags = session.run(call)
     if output == "json":
-        print_json([{**_plain(found), "lag": lags[found.name]} for found in groups])
+        print_json([_plain(g, mode=_mode(g, modes), lag=lags[g.name]) for g in groups])
     elif groups:
-        rows = [(g.name, _mode(g), ", ".join(_topics(g)), lags[g.name]) for g in groups]
+        rows = [(g.name, _mode(g, modes), ", ".join(_topics(g)), lags[g.name]) for g in groups]
         print_table(["GROUP", "MODE", "TOPICS", ">LAG"], rows)
     else:
         note("no groups yet: `raftmq group create NAME` makes one")
@@ -65,8 +69,9 @@ async def _all_groups(mq: "Client", topic: str | None) -> "list[ConsumerGroup]":
     return [found[name] for name in sorted(found)]
 
 
-def _mode(found: "ConsumerGroup") -> str:
-    return "pull" if found.settings is None else found.settings.mode
+def _mode(found: "ConsumerGroup", modes: dict[str, str]) -> str:
+    """How a group is served; an instance as its group, whose settings it has not."""
+    return modes.get(found.name) or modes.get(found.name.partition("@")[0], "pull")
 
 
 def _topics(found: "ConsumerGroup") -> list[str]:
@@ -88,18 +93,24 @@ def describe(session: Session, name: str, output: str) -> None:
 
     async def call(mq: "Client") -> "tuple[ConsumerGroup, list[Backlog]]":
         found = await mq.admin.describe_group(name)
-        if _mode(found) == "broadcast":
+        for each in await mq.admin.consumer_groups(name=name.partition("@")[0]):
+            modes[each.name] = each.mode
+        if modes.get(name) == "broadcast":
             # Each instance keeps its offsets under a name of its own.
             groups = [g for g in await mq.admin.list_groups() if g.name.startswith(f"{name}@")]
             instances.extend(groups)
         return found, await mq.admin.backlogs(group=name)
 
     instances: list[ConsumerGroup] = []
+    modes: dict[str, str] = {}
     found, backlogs = session.run(call)
     if output == "json":
         left = [{**each._asdict(), "lag": each.lag} for each in backlogs]
-        heard = {"instances": list(map(_plain, instances))} if instances else {}
-        print_json({**_plain(found), "backlogs": left, **heard})
+        heard = [_plain(each, mode="broadcast", lag=each.lag) for each in instances]
+        # A group that pops has no committed offsets: its lag is that of its backlogs.
+        lag = found.lag + sum(each.lag for each in backlogs)
+        plain = _plain(found, mode=_mode(found, modes), lag=lag)
+        print_json({**plain, "backlogs": left, **({"instances": heard} if heard else {})})
         return
     if found.settings is not None:
         show_settings(found.settings)
@@ -221,13 +232,13 @@ def reset(
         note("nothing was changed: add --execute to do it")
 
 
-def _plain(found: "ConsumerGroup") -> dict[str, Any]:
+def _plain(found: "ConsumerGroup", *, mode: str, lag: int) -> dict[str, Any]:
     offsets = [{**offset._asdict(), "lag": offset.lag} for offset in found.offsets]
     wanted = [each._asdict() for each in found.subscriptions]
     return {
         "name": found.name,
-        "mode": _mode(found),
-        "lag": found.lag,
+        "mode": mode,
+        "lag": lag,
         "offsets": offsets,
         "subscriptions": wanted,
         "settings": plain_settings(found.settings),

@@ -88,6 +88,7 @@ def create(session: Session, /, name: str, mode: str, output: str, **policy: Any
     raftmq group create ledger --mode ordered --order key --block
     """
     wanted = _wanted(policy)
+    _check_fits(mode, policy)
 
     async def call(mq: "Client") -> "GroupSettings":
         for found in await mq.admin.consumer_groups(name=name):
@@ -123,6 +124,7 @@ def alter(session: Session, /, name: str, output: str, **policy: Any) -> None:
 
     async def call(mq: "Client") -> "GroupSettings":
         settings = await known_settings(mq, name)
+        _check_fits(settings.mode, policy)
         kept: dict[str, Any] = {
             "schedule": settings.schedule,
             "attempts_max": settings.attempts_max,
@@ -302,6 +304,21 @@ def _wanted(policy: dict[str, Any]) -> dict[str, Any]:
     if "attempts" in given:
         given["attempts_max"] = given.pop("attempts")
     return given
+
+
+def _check_fits(mode: str, policy: dict[str, Any]) -> None:
+    """An option that means nothing in this mode would be kept and never obeyed.
+
+    Raises:
+        click.UsageError: one was given.
+    """
+    given = [name for name, value in policy.items() if value is not None]
+    if "order" in given and mode != "ordered":
+        raise click.UsageError(f"--order is for --mode ordered: a group of mode {mode} has none")
+    if given and mode in ("pull", "broadcast"):
+        option = "--block" if given[0] == "is_blocking" else f"--{given[0]}"
+        text = f"{option} is for groups that pop: one of mode {mode} reads by offset"
+        raise click.UsageError(text)
 
 
 def _differs(settings: "GroupSettings", wanted: dict[str, Any]) -> bool:

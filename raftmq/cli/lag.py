@@ -147,14 +147,14 @@ def top(
 
 async def look_at_groups(mq: "Client", *, topic: str | None, group: str | None) -> Look:
     """What groups have left to do, of one of them or all, of one topic or all."""
-    modes = {
-        settings.name: settings.mode
-        for settings in await mq.admin.consumer_groups(name=group, topic=topic)
-    }
+    # Of all groups and topics: a group that broadcasts is attached to none, its instances are not
+    # named like it.
+    modes = {settings.name: settings.mode for settings in await mq.admin.consumer_groups()}
     found_groups = await mq.admin.list_groups(topic=topic)
-    if group is not None and not modes and not any(_is_of(g.name, group) for g in found_groups):
+    known = await mq.admin.consumer_groups(name=group, topic=topic)
+    if group is not None and not known and not any(_is_of(g.name, group) for g in found_groups):
         where = f" of topic {topic!r}" if topic else ""
-        message = f"there is no consumer group {group!r}{where}: list those that there are"
+        message = f"there is no consumer group {group!r}{where}"
         raise Rejected(Reason.UNKNOWN_GROUP, message)
     lines: dict[tuple[str, str], GroupLine] = {}
     for found in found_groups:

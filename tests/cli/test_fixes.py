@@ -37,6 +37,22 @@ def test_error_says_what_would_be_right(
     assert fix in remedy
 
 
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("create jobs --order queue", "--order is for --mode ordered"),
+        ("create jobs --mode pull --attempts 5", "--attempts is for groups that pop"),
+        ("create jobs --mode broadcast --block", "--block is for groups that pop"),
+    ],
+)
+def test_group_option_that_its_mode_would_ignore_is_refused(
+    raftmq: CommandLine, command: str, error: str
+) -> None:
+    # Until then the option was kept, and an `--order` in a group that pops ordered nothing.
+    ended = raftmq("group", *command.split())
+    assert (ended.code, error in ended.stderr) == (2, True)
+
+
 def test_reset_of_a_group_without_a_place_says_so(raftmq: CommandLine) -> None:
     ended = raftmq.ok("group", "reset", "TYPO", "orders", "--to", "earliest")
     assert "TYPO had no place on orders before" in ended.stderr

@@ -88,6 +88,26 @@ def test_group_is_attached_to_topics_and_listed_with_readers(
     assert "took none" in raftmq.ok("group", "detach", "second", topic, "--yes").stderr
 
 
+def test_group_described_has_the_lag_and_the_mode_that_the_list_shows(
+    raftmq: CommandLine, topic: str
+) -> None:
+    # The lag of a group that pops was 0 in the JSON, and an instance of a broadcast was `pull`.
+    raftmq.ok("group", "attach", "behind", topic)
+    raftmq.ok("group", "create", "cache", "--mode", "broadcast")
+    raftmq.ok("consume", topic, "-g", "cache", "--instance", "one", "-e")
+    raftmq.ok("produce", topic, "a", "b")
+    groups = raftmq.ok("group", "list", "-t", topic, "-o", "json").json
+    listed = {each["name"]: (each["mode"], each["lag"]) for each in groups}
+    assert listed == {"behind": ("pop", 2), "cache@one": ("broadcast", 2)}
+    for name, both in listed.items():
+        described = raftmq.ok("group", "describe", name, "-o", "json").json
+        assert (described["mode"], described["lag"]) == both
+        (line,) = raftmq.ok("group", "lag", name, "-t", topic, "-o", "json").json["groups"]
+        assert (line["mode"], line["lag"]) == both
+    refused = raftmq("group", "alter", "behind", "--order", "queue")
+    assert (refused.code, "--order is for --mode ordered" in refused.stderr) == (2, True)
+
+
 def test_group_that_nobody_knows_is_refused_with_what_to_do(
     cluster: LocalCluster, raftmq: CommandLine
 ) -> None:
