@@ -98,6 +98,7 @@ def run(
     plan = Plan(
         World(world), names, workload, seconds, mutant or "", liveness, nodes, network or ""
     )
+    _check_can_keep(artifacts, plan)
     # Real processes need the machine for themselves.
     jobs = 1 if world == "real" else jobs or processors()
     with explained():
@@ -264,6 +265,7 @@ def replay(
     raftmq chaos replay found/sim-log-seed-7
     """
     plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes, network)
+    _check_can_keep(artifacts, plan)
     with explained():
         outcomes = [plan.play(read) for _ in range(times)]
         outcome = outcomes[0]
@@ -304,6 +306,7 @@ def shrink(
     raftmq chaos shrink found/sim-log-seed-7 --artifacts smaller/
     """
     plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes, network)
+    _check_can_keep(artifacts, plan)
     with explained():
         outcome = plan.play(read)
         if outcome.is_good:
@@ -318,6 +321,20 @@ def shrink(
         if folder:
             click.echo(f"kept in {folder}")
     return ExitCode.VIOLATION if smallest.violations else ExitCode.FAILED
+
+
+def _check_can_keep(artifacts: Path | None, plan: "Plan") -> None:
+    """A history that cannot be written shows after the run, whose verdict would be lost with it.
+
+    Raises:
+        Failure: a package is missing.
+    """
+    from importlib.util import find_spec
+
+    if artifacts is not None and plan.world.value != "core" and find_spec("pyarrow") is None:
+        raise Failure(
+            "pyarrow is not installed: --artifacts keeps histories with it", fix=EXTRA_FIX
+        )
 
 
 def _kept(outcome: "Outcome", artifacts: Path | None, plan: "Plan") -> str:
@@ -381,6 +398,8 @@ def _seeds(
         raise click.UsageError(f"--seeds {seeds} has no end: give --budget too")
     return chosen, total
 
+
+EXTRA_FIX = "pip install 'raftmq[chaos]'; from a checkout pip install '.[chaos]'"
 
 SCHEDULE_FIX = (
     "give the JSON of a replay line in quotes, or the folder of a run that "
@@ -464,8 +483,7 @@ def explained() -> Iterator[None]:
     except ModuleNotFoundError as problem:
         if (problem.name or "").startswith("raftmq"):
             raise
-        fix = "pip install 'raftmq[chaos]'"
-        raise Failure(f"{problem.name} is not installed", fix=fix) from None
+        raise Failure(f"{problem.name} is not installed", fix=EXTRA_FIX) from None
 
 
 def processors() -> int:

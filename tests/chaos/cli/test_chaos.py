@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -123,6 +124,20 @@ def test_artifacts_hold_the_run_its_history_and_its_page(
     assert json.loads((tmp_path / "campaign.json").read_text())["verdicts"] == {"invalid": 1}
     again = raftmq("chaos", "replay", str(folder))
     assert again.code == ExitCode.VIOLATION
+
+
+@pytest.mark.usefixtures("made_up_world")
+def test_run_that_cannot_be_kept_is_refused_before_it_is_played(
+    raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # It was played, and its verdict was lost: a broken promise ended with 1 and two lines on pip.
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    ended = raftmq(*KILLS, "--seed", "3", "--artifacts", str(tmp_path / "kept"))
+    assert ended.code == ExitCode.FAILED
+    assert "pyarrow is not installed" in ended.stderr
+    assert "pip install '.[chaos]'" in ended.stderr
+    assert not (tmp_path / "kept").exists()
+    assert raftmq(*KILLS, "--seed", "3").code == ExitCode.VIOLATION
 
 
 @pytest.mark.usefixtures("made_up_world")
