@@ -22,6 +22,7 @@ $(VENV)/.dev: $(UV) uv.lock pyproject.toml
 	touch $@
 
 setup: $(VENV)/.dev  ## make .venv with the locked dependencies
+	@$(SYNC)  # `pip install .` in .venv puts a copy of the code there, which tests would import
 
 test: setup  ## run the whole test suite
 	@if pkg-config --exists fuse3; then $(SYNC) --extra chaos-disk; fi
