@@ -84,8 +84,8 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
         return Failure(str(error), fix=fix, code=code)
     if isinstance(error, Unavailable):
         fix = (
-            f"`raftmq cluster status` examines the cluster at {url}; --url or RAFTMQ_URL names "
-            "another; `raftmq up` starts one here"
+            f"`raftmq up` starts a cluster here; --url or RAFTMQ_URL names another than {url}; "
+            "`raftmq cluster status` examines it"
         )
         return Failure(str(error), fix=fix, code=ExitCode.UNREACHABLE)
     if isinstance(error, OutcomeUnknown):

@@ -48,7 +48,10 @@ def members(session: Session, name: str | None, output: str) -> None:
         headings = ["GROUP", "TOPIC", "MEMBER", "INSTANCE", "QUEUES", "GIVES UP", ">LEASE"]
         print_table(headings, rows)
     else:
-        note("no members: consumers are some with queues='assigned', or with mode='broadcast'")
+        note(
+            "no members: a consumer is one if it shares queues (`raftmq consume --assigned`), "
+            "or if its group broadcasts"
+        )
 
 
 def _names(member: "MemberView") -> tuple[str, str]:

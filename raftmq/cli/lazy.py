@@ -33,6 +33,10 @@ SYNONYMS = {
 """What other systems' commands are called: → ours, where the group has it."""
 
 
+OF_COMMANDS = ("--url", "--timeout", "-o", "--output")
+"""Options that people of other systems write before the command."""
+
+
 class HintedGroup(click.Group):
     """A group that names the commands which were perhaps meant."""
 
@@ -53,6 +57,29 @@ class HintedGroup(click.Group):
             hint = f" Did you mean {' or '.join(close)}?" if close else ""
             raise click.UsageError(f"there is no command {name!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options of the group.
+
+        Raises:
+            click.UsageError: an option is a command's, and stands before the command.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in OF_COMMANDS:
+                raise
+            text = (
+                f"{error.option_name} stands behind the command, as `raftmq topic list --url URL`"
+            )
+            raise click.UsageError(text, ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command's first sentence whole; click cuts it at 45 characters."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        lines = [(n, each.get_short_help_str(limit=200)) for n, each in found if each is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
 
 
 class LazyGroup(HintedGroup):

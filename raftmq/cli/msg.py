@@ -109,7 +109,9 @@ def find(session: Session, topic: str, key: str, since: Any, count: int, output:
     if since is not None and not isinstance(since, datetime):
         raise click.BadParameter("a time, as 1h or 2026-11-20T10:00", param_hint="--since")
     found = session.run(lambda mq: mq.find(topic, key=key, since=since, limit=count))
-    if output == "table":
+    if not found:
+        note(f"no message of {topic} has the key {key!r}" + (" since then" if since else ""))
+    elif output == "table":
         click.echo(TABLE_HEADING.decode(), nl=False)
     for message in found:
         line = as_json(message) if output == "json" else as_row(message)

@@ -71,8 +71,12 @@ class Session:
 
 
 def _check_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
-    if not url.startswith("raftmq://"):
-        raise click.BadParameter(f"{url!r} is not raftmq://host:port[,host:port...]", ctx, param)
+    from raftmq.client.address import parse_url
+
+    try:
+        parse_url(url)
+    except RaftmqError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
     return url
 
 

@@ -37,6 +37,9 @@ def list_(session: Session, group: str, output: str) -> int:
     if output == "json":
         print_json([transaction._asdict() for transaction in found])
         return ExitCode.OK
+    if not found:
+        note("no transaction is open")
+        return ExitCode.OK
     rows = [
         [
             t.id,

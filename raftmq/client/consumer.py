@@ -543,7 +543,7 @@ class Consumer:
 
     def _opened(self, *, check: bool = True) -> Fetcher:
         if self._nest is None or self._fetcher is None:
-            raise RaftmqError("the consumer is not open: use it as `async with`")
+            raise RaftmqError("the consumer is not open: enter it by `async with`, or `with`")
         self._nest.check()
         if check:
             error, self._commit_error = self._commit_error, None

@@ -40,7 +40,7 @@ from .leases import packed, results_of, settled_of
 from .offsets import after, seconds_left
 from .popped import LeasedMessage
 from .popping import PopConsumer
-from .refusals import Overtaken, reason_of
+from .refusals import Overtaken, over_limit, reason_of
 from .router import Router
 from .settling import HEADER_BYTES, ITEM_BYTES
 from .starting import milliseconds
@@ -274,9 +274,7 @@ class _Part:
     def settled(self, result: int, which: bytes) -> set[Handle]:
         """Those that are settled, by the answer."""
         if result == OVER_LIMIT:
-            action, asked = Action(self.item.action), self.item.delay_ms
-            message = f"{action.name.lower()} of {asked} ms is out of range"
-            raise Rejected(Reason.BAD_ARGUMENT, message)
+            raise over_limit(Action(self.item.action), self.item.delay_ms)
         if self.item.action == Action.EXTEND:
             return set() if result == FENCED else set(self._handles)
         bits = settled_of(self._bits, result, which)

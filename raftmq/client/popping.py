@@ -325,7 +325,7 @@ class PopConsumer:
 
     def _opened(self) -> Intake:
         if self._nest is None or self._intake is None:
-            raise RaftmqError("the consumer is not open: use it as `async with`")
+            raise RaftmqError("the consumer is not open: enter it by `async with`, or `with`")
         self._nest.check()
         return self._intake
 

@@ -572,7 +572,7 @@ class Producer:
 
     def _check(self) -> None:
         if self._nest is None:
-            raise RaftmqError("the producer is not open: use it as `async with`")
+            raise RaftmqError("the producer is not open: enter it by `async with`, or `with`")
         self._nest.check()
 
     async def _ready(self, queue: int | None, timeout: float | None) -> float:

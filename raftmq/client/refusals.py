@@ -93,3 +93,10 @@ def is_refused(error: BaseException | None) -> bool:
     if isinstance(error, ConnectionRefusedError):
         return True
     return error is not None and is_refused(error.__cause__)
+
+
+def over_limit(action: Action, asked_ms: int) -> Rejected:
+    """A settlement whose time the machine refuses: what it asked for, and what it may."""
+    bounds = "a lease ends within 12 h from now" if action is Action.EXTEND else "0 s to 7 days"
+    asked = f"{action.name.lower()} by {asked_ms / 1000:g} s"
+    return Rejected(Reason.BAD_ARGUMENT, f"{asked} is out of range: {bounds}")

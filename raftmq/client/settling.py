@@ -38,7 +38,7 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
-from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected
+from raftmq.errors import ProtocolError, RaftmqError, Rejected
 from raftmq.wire.codec import pack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
 from raftmq.wire.popping import (
@@ -53,7 +53,15 @@ from raftmq.wire.popping import (
 from .calls import ATTEMPT_SECONDS_MAX
 from .connection import Answer, Connection, Lost, Request
 from .leases import HeldLease, packed, results_of, settled_of
-from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, header_of, refusal_of
+from .refusals import (
+    NOT_LEADER,
+    OUTCOME_UNKNOWN,
+    RETRIED,
+    exception_of,
+    header_of,
+    over_limit,
+    refusal_of,
+)
 from .router import Router
 from .supervisor import Nest
 
@@ -518,8 +526,7 @@ class Settler:
     def _resolve(self, item: Item, result: int, which: bytes) -> None:
         lease, bits = item.lease, item.bits
         if result == OVER_LIMIT:
-            message = f"{item.action.name.lower()} of {item.delay_ms} ms is out of range"
-            self._fail(item, Rejected(Reason.BAD_ARGUMENT, message))
+            self._fail(item, over_limit(item.action, item.delay_ms))
             return
         lease.items.remove(item)
         if item.action is Action.EXTEND:

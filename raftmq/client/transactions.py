@@ -347,9 +347,16 @@ async def end_transaction(
     """See `Client.end_transaction`."""
     partition_group, number = parse_transaction_id(transaction_id)
     request = EndTransaction(partition_group, number, is_commit)
-    frame = await router.call_leader(
-        partition_group, FrameKind.END, request, timeout=timeout, is_change=True
-    )
+    try:
+        frame = await router.call_leader(
+            partition_group, FrameKind.END, request, timeout=timeout, is_change=True
+        )
+    except Rejected as refusal:
+        if refusal.reason is not Reason.UNKNOWN_TRANSACTION:
+            raise
+        # The machine knows numbers within its partition group; people know the id.
+        message = f"no transaction {transaction_id} is open: it never was, or ended long ago"
+        raise Rejected(refusal.reason, message) from refusal
     ended = unpack(TransactionEnded, frame.header)
     if is_commit and ended.is_fenced:
         message = (

@@ -53,6 +53,24 @@ def test_group_option_that_its_mode_would_ignore_is_refused(
     assert (ended.code, error in ended.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("msg find orders -k none", "no message of orders has the key 'none'"),
+        ("group members", "no members: a consumer is one if it shares queues"),
+    ],
+)
+def test_nothing_found_is_said_in_words(raftmq: CommandLine, command: str, said: str) -> None:
+    ended = raftmq.ok(*command.split())
+    assert (ended.stdout, said in ended.stderr) == ("", True)
+
+
+def test_commands_of_a_group_are_described_in_whole_sentences(raftmq: CommandLine) -> None:
+    # click cut them at 45 characters: "Make NODE, running or to be started at ADDRESS, a member..."
+    for group in ("cluster", "msg", "bench", "dlq", "tx", "delay", "topic", "group"):
+        assert "..." not in raftmq.ok(group, "--help").stdout.partition("Commands:")[2]
+
+
 def test_reset_of_a_group_without_a_place_says_so(raftmq: CommandLine) -> None:
     ended = raftmq.ok("group", "reset", "TYPO", "orders", "--to", "earliest")
     assert "TYPO had no place on orders before" in ended.stderr

@@ -80,6 +80,16 @@ def test_what_is_no_handle_is_refused(cluster: LocalCluster, raftmq: CommandLine
     assert (refused.code, "is no handle" in refused.stderr) == (1, True)
 
 
+def test_time_that_is_too_long_is_refused_with_its_bounds(raftmq: CommandLine, topic: str) -> None:
+    raftmq.ok("produce", topic, "a")
+    (taken,) = raftmq.ok("pop", topic, "-g", f"g-{topic}", "-o", "json").lines
+    extended = raftmq("extend", taken["handle"], "--for", "10d")
+    assert "extend by 864000 s is out of range: a lease ends within 12 h" in extended.stderr
+    failed = raftmq("nack", taken["handle"], "--delay", "8d")
+    assert "nack by 691200 s is out of range: 0 s to 7 days" in failed.stderr
+    assert (extended.code, failed.code) == (1, 1)
+
+
 def test_message_whose_time_ran_out_comes_again(raftmq: CommandLine, topic: str) -> None:
     group = f"g-{topic}"
     raftmq.ok("group", "create", group, "--schedule", "0s", "--invisible", "1s")

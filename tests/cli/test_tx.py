@@ -48,6 +48,9 @@ def test_open_transactions_are_listed_and_resolved(url: str, raftmq: CommandLine
     assert refused.code == 1
     assert "was rolled back before" in refused.stderr
     assert raftmq.ok("tx", "list", "-o", "json").json == []
+    assert "no transaction is open" in raftmq.ok("tx", "list").stderr
+    unknown = raftmq("tx", "resolve", "t1-5f3a9c", "--commit")
+    assert (unknown.code, "no transaction t1-5f3a9c is open" in unknown.stderr) == (1, True)
 
 
 def test_topic_is_created_beside_another_one(url: str, raftmq: CommandLine) -> None:
