@@ -468,7 +468,12 @@ class Node:
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
         self.retaining = Retaining(self.settings.log)
         """Up to where logs are dropped."""
-        self.releasing = Releasing(self, timers=self.timers, reader=self._reader)
+        self.releasing = Releasing(
+            self,
+            timers=self.timers,
+            reader=self._reader,
+            batch_bytes_max=limits.batch_bytes_max,
+        )
         """Delayed messages that fall due."""
         self._assigning = Assigning(self, timers=self.timers, limits=limits)
         others = self._popping.handlers | self._assigning.handlers | Backlogs(self).handlers

@@ -99,10 +99,13 @@ class _State:
 class Releasing:
     """The delayed messages of all data groups that this node leads."""
 
-    def __init__(self, service: Service, *, timers: Timers, reader: Worker) -> None:
+    def __init__(
+        self, service: Service, *, timers: Timers, reader: Worker, batch_bytes_max: int
+    ) -> None:
         self._service = service
         self._timers = timers
         self._reader = reader
+        self._batch_bytes_max = batch_bytes_max
         self._states: dict[Group, _State] = {}
         self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
             FrameKind.CANCEL: self._cancel,
@@ -185,7 +188,7 @@ class Releasing:
         for queue in due[:room]:
             under_way.add(queue)
             rows = machine.delays.due(queue, MESSAGES_MAX)
-            make = partial(_make_release, queue, rows)
+            make = partial(_make_release, queue, rows, self._batch_bytes_max)
             self._read(group, rows, make, partial(self._made, group, queue))
 
     def _made(
@@ -283,7 +286,7 @@ class Releasing:
                 carrying.before, queue=queue, after=after, limit=MESSAGES_MAX
             )
             if rows.dues:
-                make = partial(_make_copy, queue, rows)
+                make = partial(_make_copy, queue, rows, self._batch_bytes_max)
                 done = partial(self._copied, group, carrying, queue, rows)
                 self._read(group, rows, make, done)
                 return
@@ -338,9 +341,9 @@ def _from_disk(store: LogStore, indexes: list[int], first: int) -> dict[int, Rec
     return found
 
 
-def _make_release(queue: int, rows: Rows, records: dict[int, Record]) -> bytes:
-    return release(queue, rows, records)
+def _make_release(queue: int, rows: Rows, bytes_max: int, records: dict[int, Record]) -> bytes:
+    return release(queue, rows, records, bytes_max=bytes_max)
 
 
-def _make_copy(queue: int, rows: Rows, records: dict[int, Record]) -> bytes:
-    return encode_commands([copy(queue, rows, records)])
+def _make_copy(queue: int, rows: Rows, bytes_max: int, records: dict[int, Record]) -> bytes:
+    return encode_commands([copy(queue, rows, records, bytes_max=bytes_max)])

@@ -11,6 +11,8 @@ at by itself. Whoever makes them may make others from the same rows: the log dec
 Invariants:
 - A batch made here decodes, whatever batches its messages come from: what does not fit into one is
   left for the next.
+- It is no longer than batches of producers may be, unless one message alone is: a longer one may
+  fit into no frame between nodes, and would hold up the log for ever.
 
 Left out: columns are decoded and encoded again, 2 to 3 µs a message. A whole batch that falls due
 at once could keep its bytes but for one column.
@@ -24,7 +26,8 @@ from typing import Any
 
 import cbor2
 
-from raftmq.batch import Batch, Compression, Flag, Sealed, encode
+from raftmq.batch import Batch, Compression, Flag, Limits, Sealed, encode
+from raftmq.batch.layout import BATCH_BYTES_MAX
 from raftmq.errors import CorruptRecord, Rejected
 from raftmq.log.record import Kind, Record
 
@@ -32,7 +35,8 @@ from .delays import POSITION_BITS, RELEASER, Carry
 from .shelf import Rows
 
 BYTES_MAX = 1024 * 1024
-"""Bodies of one release or copy, unless one message alone is larger."""
+"""Bodies of one release or copy, unless one message alone is larger. When bodies and columns have
+come to so much, no other record is looked into."""
 DECODED_BYTES_MAX = 16 * 1024 * 1024
 """Bodies of batches that are decoded for it, and of one batch more: a few small messages may stand
 in batches that are large once they are decompressed."""
@@ -61,7 +65,9 @@ def indexes_of(rows: Rows) -> list[int]:
     return sorted({place >> POSITION_BITS for place in rows.places})
 
 
-def release(queue: int, rows: Rows, records: Mapping[int, Record]) -> bytes:
+def release(
+    queue: int, rows: Rows, records: Mapping[int, Record], *, bytes_max: int = BATCH_BYTES_MAX
+) -> bytes:
     """The payload of a BATCH record that releases rows, the first ones of their queue.
 
     Args:
@@ -69,30 +75,33 @@ def release(queue: int, rows: Rows, records: Mapping[int, Record]) -> bytes:
         rows: at least one; as many of them are released as fit, at least one.
         records: by index; the first row's must be there, and rows are released up to the first one
             whose record is not.
+        bytes_max: the longest batch to make, unless one message alone is longer.
     """
-    sealed = _join(rows, records, is_delayed=False)
+    sealed = _join(rows, records, is_delayed=False, bytes_max=bytes_max)
     return sealed.to_bytes(queue=queue, producer=RELEASER, first_sequence=rows.numbers[0])
 
 
-def copy(queue: int, rows: Rows, records: Mapping[int, Record]) -> Carry:
+def copy(
+    queue: int, rows: Rows, records: Mapping[int, Record], *, bytes_max: int = BATCH_BYTES_MAX
+) -> Carry:
     """As `release`: the command that lets rows point to new copies of their messages."""
-    sealed = _join(rows, records, is_delayed=True)
+    sealed = _join(rows, records, is_delayed=True, bytes_max=bytes_max)
     return Carry(rows.numbers[: sealed.count].tobytes(), sealed.to_bytes(queue=queue))
 
 
-def _join(rows: Rows, records: Mapping[int, Record], *, is_delayed: bool) -> Sealed:
+def _join(rows: Rows, records: Mapping[int, Record], *, is_delayed: bool, bytes_max: int) -> Sealed:
     columns = _Columns()
     start = 0
     for index, group in groupby(rows.places, lambda place: place >> POSITION_BITS):
         record = records.get(index)
-        if record is None or columns.size > BYTES_MAX or columns.decoded > DECODED_BYTES_MAX:
+        if record is None or columns.is_full:
             break
         positions = [place & _POSITIONS for place in group]
         dues = rows.dues[start : start + len(positions)]
         columns.add(columns.batch(record), positions, dues)
         start += len(positions)
-    columns.cut(BYTES_MAX)
-    return columns.seal(is_delayed=is_delayed)
+    columns.cut(min(BYTES_MAX, bytes_max))
+    return columns.seal(is_delayed=is_delayed, bytes_max=bytes_max)
 
 
 class _Columns:
@@ -100,7 +109,10 @@ class _Columns:
 
     def __init__(self) -> None:
         self.size = 0
-        self.decoded = 0
+        """Bytes of the bodies."""
+        self._described = 0
+        """About so many bytes of columns: keys, tags and properties."""
+        self._decoded = 0
         """Bytes of the bodies of all batches that were looked into."""
         self._batches: dict[int, tuple[Batch, list[dict[str, Any]] | None]] = {}
         self._bodies: list[bytes] = []
@@ -111,12 +123,17 @@ class _Columns:
         self._dues: array[int] = array("q")
         self._compression = Compression.NONE
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no message of another record is to be added."""
+        return self.size + self._described > BYTES_MAX or self._decoded > DECODED_BYTES_MAX
+
     def batch(self, record: Record) -> tuple[Batch, list[dict[str, Any]] | None]:
         """A record's batch and its rows of properties, decoded once."""
         known = self._batches.get(record.index)
         if known is None:
             batch = batch_of(record)
-            self.decoded += batch.head.body_bytes
+            self._decoded += batch.head.body_bytes
             props = [batch.props(n) for n in range(len(batch))] if batch.columns else None
             known = self._batches[record.index] = batch, props
         return known
@@ -132,6 +149,7 @@ class _Columns:
         bodies = _pick(batch.bodies, positions)
         self._bodies += bodies
         self.size += sum(map(len, bodies))
+        self._described += batch.head.columns_bytes * count // len(batch)
         self._keys += _pick(batch.keys, positions)
         self._tags += map(batch.tag, positions)
         self._props += [None] * count if props is None else _pick(props, positions)
@@ -153,9 +171,13 @@ class _Columns:
             del column[count:]
         del self._dues[count:]
 
-    def seal(self, *, is_delayed: bool) -> Sealed:
+    def seal(self, *, is_delayed: bool, bytes_max: int) -> Sealed:
         """The batch; of fewer messages if they do not fit into one."""
+        limits = Limits(batch_bytes_max=bytes_max)
         while True:
+            if len(self._bodies) == 1:
+                # It was taken at its length, under the settings of that time.
+                limits = Limits()
             try:
                 return encode(
                     self._bodies,
@@ -166,6 +188,7 @@ class _Columns:
                     created_ms=self._created,
                     base_ms=self._created[0],
                     compression=self._compression,
+                    limits=limits,
                 )
             except Rejected:
                 # Together they have too many property columns, say; each alone was in a batch.

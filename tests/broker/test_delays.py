@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from raftmq.batch import encode
-from raftmq.broker.settings import Log
+from raftmq.broker.settings import KIB, MIB, Limits, Log
 from raftmq.client import Client, Consumer, Outgoing
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.delays import RELEASER
@@ -302,5 +302,27 @@ def test_replica_that_left_and_came_back_releases_what_falls_due() -> None:
         )
         await trio.sleep((due - cluster.nodes[old].now_ms()) / 1000 + 5)
         assert await bodies(cluster, queue) == [b"later"]
+
+    in_cluster(scenario)
+
+
+def test_releases_of_large_properties_pass_through_frames_of_any_size() -> None:
+    """One that no frame between nodes held kept its partition group from all that came after."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.log = Log(cache_bytes=32 * MIB, reserve_bytes=0)
+        cluster.limits = Limits(batch_bytes_max=256 * KIB, frame_bytes_max=8 * MIB)
+        await cluster.found("orders", 1)
+        leader = cluster.leader_of(QUEUE)
+        due = cluster.nodes[leader].now_ms() + 30_000
+        async with cluster.client(leader) as client:
+            for n in range(50):
+                props = [{"s": bytes([n]) * 200_000}]
+                await client.produce(QUEUE, [b"%d" % n], n, props=props, deliver_at_ms=[due])
+            await trio.sleep(60)
+            with trio.fail_after(30):
+                placed = await client.produce(QUEUE, [b"next"], 50)
+        assert placed.base_offset == 50
+        assert sorted(map(int, (await bodies(cluster, QUEUE))[:50])) == list(range(50))
 
     in_cluster(scenario)

@@ -75,3 +75,22 @@ def test_large_batches_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPat
     batch = Batch.decode(release(7, rows, records))
     assert [bytes(body) for body in batch.bodies] == [b"now"] * len(batch)
     assert 1 <= len(batch) == len(decoded) < 10
+
+
+def test_release_of_large_properties_is_no_longer_than_a_batch_may_be() -> None:
+    random = Random(20_261_123)
+    payload = encode(
+        [b""] * 4, props=[{"s": random.randbytes(40_000)} for _ in range(4)], base_ms=1
+    ).to_bytes(queue=7)
+    records = {index: record_of(payload, index) for index in range(1, 41)}
+    rows = rows_of(*[(index, at) for index in records for at in range(4)])
+    for bytes_max in (100_000, 200_000, 16 << 20):
+        made_of = [
+            release(7, rows, records, bytes_max=bytes_max),
+            copy(7, rows, records, bytes_max=bytes_max).batch,
+        ]
+        for batch in made_of:
+            admit(batch, bytes_max=bytes_max)
+            assert len(batch) < 2 * releases.BYTES_MAX
+    # One message alone has its length: it was taken so.
+    assert len(Batch.decode(release(7, rows, records, bytes_max=10_000))) == 1
