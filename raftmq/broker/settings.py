@@ -80,8 +80,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     batch_bytes_max: Annotated[int, Meta(ge=1 * KIB, le=32 * MIB)] = 16 * MIB
     """One batch of messages."""
-    frame_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=64 * MIB)] = 40 * MIB
-    """One frame on a connection; larger than a batch and than `raft.message_bytes_max`."""
+    frame_bytes_max: Annotated[int, Meta(ge=8 * MIB, le=64 * MIB)] = 40 * MIB
+    """One frame on a connection: at least 8 MiB, as a routing table takes up to 4 MiB, and 64 KiB
+    more than twice `batch_bytes_max` and than `raft.message_bytes_max`."""
     connections_max: Positive = 4_096
     """Connections of clients accepted; one more gets `busy` and is closed. Nodes have 64 beside
     them; together they take at most half of the process's descriptors."""
@@ -156,6 +157,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             limits.frame_bytes_max >= 2 * limits.batch_bytes_max + 64 * KIB,
             f"limits.frame_bytes_max ({limits.frame_bytes_max}) must be at least twice "
             f"limits.batch_bytes_max ({limits.batch_bytes_max}) and 64 KiB",
+        )
+        _require(
+            # A longer append closes the connection each time, and its follower never catches up.
+            limits.frame_bytes_max >= raft.message_bytes_max + 64 * KIB,
+            f"limits.frame_bytes_max ({limits.frame_bytes_max}) must be at least "
+            f"raft.message_bytes_max ({raft.message_bytes_max}) and 64 KiB",
+        )
+        _require(
+            raft.inflight_bytes_max >= raft.message_bytes_max,
+            f"raft.inflight_bytes_max ({raft.inflight_bytes_max}) must be at least "
+            f"raft.message_bytes_max ({raft.message_bytes_max})",
         )
         _require(
             bool(node.peers) != bool(node.join),

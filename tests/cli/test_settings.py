@@ -126,3 +126,28 @@ def test_serve_refuses_python_without_assertions() -> None:
     assert done.returncode == 1
     assert "assertions" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        ("[limits]\nframe_bytes_max = 8_388_608\n", ("limits.frame_bytes_max", "batch_bytes_max")),
+        (
+            "[raft]\nmessage_bytes_max = 41_943_040\n",
+            ("limits.frame_bytes_max", "raft.message_bytes_max"),
+        ),
+        (
+            "[raft]\ninflight_bytes_max = 1_000_000\n",
+            ("raft.inflight_bytes_max", "raft.message_bytes_max"),
+        ),
+        ("[limits]\nbatch_bytes_max = 1024\nframe_bytes_max = 655_360\n", ("frame_bytes_max",)),
+    ],
+)
+def test_sizes_that_would_let_no_follower_catch_up_are_refused(
+    table: str, names: tuple[str, ...]
+) -> None:
+    text = SAMPLE.read_text()
+    (name,) = re.findall(r"\[\w+\]\n", table)
+    assert name in text
+    with pytest.raises(ValueError, match=".*".join(map(re.escape, names))):
+        load(text.replace(name, table).encode())
