@@ -25,6 +25,7 @@ from .columns import I64, PLAIN, U32, Column, Cursor, split_at, split_text
 from .compression import decompress
 from .keys import key_hash
 from .layout import (
+    BATCH_BYTES_MAX,
     COMPRESSED,
     EMPTY_HEADER,
     HEAD_BYTES,
@@ -418,9 +419,15 @@ def admit(payload: bytes, *, bytes_max: int) -> BatchHead:
     Bodies that are compressed are decompressed once: there is no other way to know.
 
     Raises:
-        CorruptRecord: `Batch.decode` or some accessor of the batch would raise it.
+        CorruptRecord: `Batch.decode` or some accessor of the batch would raise it, or no encoder
+            makes it: with raw bodies it would be longer than a batch may be.
     """
     head = verify(payload, bytes_max=bytes_max)
+    raw = len(payload) - head.stored_bytes + head.body_bytes
+    if raw > BATCH_BYTES_MAX:
+        # What is cut out of it, or released from it when it falls due, could not be encoded.
+        message = f"batch of {raw} bytes with raw bodies; the limit is {BATCH_BYTES_MAX}"
+        raise CorruptRecord(message, position=0)
     batch = Batch(memoryview(payload), head, base_offset=0, timestamp=0, limits=_DEFAULT_LIMITS)
     batch.check_columns()
     return head

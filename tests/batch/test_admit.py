@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.batch import BATCH_BYTES_MAX, Batch, Flag, admit, encode
+from raftmq.batch import BATCH_BYTES_MAX, Batch, Compression, Flag, admit, encode
 from raftmq.batch.columns import PLAIN, U32, codes, column, joined, vector
+from raftmq.batch.compression import compress
+from raftmq.batch.layout import HEAD_BYTES
 from raftmq.errors import CorruptRecord
 from tests.batch.test_corrupt import (
     EMPTY,
@@ -137,3 +139,20 @@ def test_checksum_is_checked_first() -> None:
 
 def test_flag_of_bodies_that_is_not_known_is_refused() -> None:
     assert not is_admitted(made([EMPTY], flags=Flag.ZSTD | Flag.LZ4))
+
+
+def test_batch_that_would_be_too_long_with_raw_bodies_is_refused() -> None:
+    body = bytes(BATCH_BYTES_MAX - HEAD_BYTES - 50)
+    flag, stored = compress(body, Compression.ZSTD)
+    for text, is_fine in (("", True), ("x" * 100, False)):
+        lengths = [vector(U32, [len(body)])]
+        tags = [joined([text.encode()]), codes([1], 2)] if text else []
+        payload = made(
+            lengths + tags,
+            flags=flag | (TAGS if text else 0),
+            count=1,
+            body=stored,
+            body_bytes=len(body),
+        )
+        assert len(Batch.decode(payload)) == 1
+        assert is_admitted(payload) is is_fine
