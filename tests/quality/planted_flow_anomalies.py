@@ -242,6 +242,11 @@ def claim_given_up_by_another(script: FlowScript) -> None:
     script.claimed(3)
 
 
+def claim_that_runs_is_said_to_be_over(script: FlowScript) -> None:
+    script.claimed(1)
+    script.given_up(1, ours=False)
+
+
 def made_twice(script: FlowScript) -> None:
     right_hand_off(script)
     script.handed_off(1, 103)
@@ -360,6 +365,7 @@ PLANTS: list[tuple[str, Plant, Check]] = [
     ("claims-overlap", claimed_twice, claims),
     ("claims-overlap", claimed_while_a_short_one_runs, claims),
     ("claims-overlap", claim_given_up_by_another, claims),
+    ("claim-disowned", claim_that_runs_is_said_to_be_over, claims),
     ("made-twice", made_twice, hand_off),
     ("made-undone", made_after_a_rollback, hand_off),
     ("made-undone", made_by_nobody, hand_off),

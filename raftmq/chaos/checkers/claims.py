@@ -7,7 +7,8 @@
 
 A claim is a number of its own. It is surely held from the row of its answer until the first call
 that gives it up begins, or until its time may be over. Two claims of a key that are surely held at
-one moment are `claims-overlap`.
+one moment are `claims-overlap`. The first call that gives a claim of `LONG_MS` up finds the claim
+held, or does not know: the answer that it was over by then is `claim-disowned`.
 
     >>> recorder = Recorder(lambda: 0)
     >>> for number in (1, 2):
@@ -70,8 +71,36 @@ def check_claims(history: History, *, clock_ms_max: int | None) -> Report:
                 operations, codes = (one.operation, other.operation), (one.code, other.code)
                 anomalies.append(Anomaly("claims-overlap", fact, operations, codes))
     granted = sum(map(len, by_key.values()))
-    counts = {"granted": granted, "claims-overlap": count}
-    return judged(CHECKER, anomalies, counts, compared=compared)
+    disowned, looked = _disowned(history)
+    anomalies += disowned[:EXAMPLES_MAX]
+    counts = {"granted": granted, "claims-overlap": count, "claim-disowned": len(disowned)}
+    return judged(CHECKER, anomalies, counts, compared=compared + looked)
+
+
+def _disowned(history: History) -> tuple[list[Anomaly], int]:
+    """Long claims whose first giving up was answered as if their time had been over, and how many
+    first answers there are."""
+    long: set[int] = set()
+    first: dict[int, int] = {}
+    found: list[Anomaly] = []
+    looked = 0
+    for row in rows_of(history, CLAIM, GIVE_UP):
+        if row.function == CLAIM:
+            number, word = pair_of(row.value)
+            if row.is_invoke and word >= LONG_MS:
+                long.add(number)
+        elif row.is_invoke:
+            first.setdefault(number_of(row.value), row.call.operation)
+        elif row.call.outcome is RowType.OK:
+            number, word = pair_of(row.value)
+            if number not in long or first[number] != row.call.operation:
+                continue
+            looked += 1
+            if not word:
+                fact = f"{row.key}: claim {number} was said to be over when it was first given up"
+                operations, codes = (row.call.operation,), (row.code,)
+                found.append(Anomaly("claim-disowned", fact, operations, codes))
+    return found, looked
 
 
 def _held_by_key(history: History, clock_ms_max: int | None) -> dict[str, list[_Held]]:

@@ -228,6 +228,16 @@ INVARIANTS: Mapping[str, Invariant] = {
     "V8": _watched(
         "time passes", "a leader without requests lets its log's time pass when a timer is due"
     ),
+    "V9": _watched(
+        "asked in time",
+        "a check-back hears of each open transaction of a group that is led, whatever other groups "
+        "do",
+    ),
+    "V10": _watched(
+        "nodes that left do not count",
+        "a node leaves the cluster when it has no vote in any group, in either half of a "
+        "membership",
+    ),
     "B1": _watched("bytes of frames", "unfinished frames of a stranger hold bounded memory"),
     "B2": _watched("connections", "the connections of a stranger have a bound"),
     "B3": _watched("links", "the links of a node to names it was told have a bound"),

@@ -6,10 +6,12 @@ world, whose modules are loaded when a mutant is planted: hunts on cores need no
 Sources: the track record of this project.
 """
 
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.errors import Reason
 
 
 def proposes_a_tick_once(patch: Patch) -> None:
@@ -45,6 +47,51 @@ def begins_when_first_asked(patch: Patch) -> None:
 def claims_before_a_deletion(patch: Patch) -> None:
     """305"""
     patch.set(import_module("raftmq.broker.requests"), "forget_first", lambda *_: None)
+
+
+def checks_back_one_group_after_the_other(patch: Patch) -> None:
+    """330"""
+    module = import_module("raftmq.client.transactions")
+
+    async def in_turn(router: Any, group: str, check: Any, *, after: float, every: float) -> Any:
+        async def run() -> None:
+            while True:
+                await module.anyio.sleep(every)
+                try:
+                    age_ms = round(after * 1000)
+                    found = await module.open_transactions(router, group, age_ms_min=age_ms)
+                    for transaction in found:
+                        outcome = check(transaction)
+                        assert outcome is None, "no workload says how a transaction ended"
+                except module.RaftmqError:
+                    continue
+
+        async with module.anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            try:
+                yield
+            finally:
+                tasks.cancel_scope.cancel()
+
+    patch.set(import_module("raftmq.client.client"), "check_back", asynccontextmanager(in_turn))
+
+
+def takes_leases_of_a_moment(patch: Patch) -> None:
+    """331"""
+    intake = import_module("raftmq.client.intake")
+    popping = import_module("raftmq.broker.popping")
+    patch.set(intake, "INVISIBLE_MS_MIN", 1)
+    patch.set(popping, "INVISIBLE_MS_MIN", 1)
+
+
+def takes_a_refused_read_for_no_rot(patch: Patch) -> None:
+    """333"""
+    patch.set(import_module("raftmq.log.reading"), "_lost", lambda error, path, position: error)
+
+
+def believes_each_refusal(patch: Patch) -> None:
+    """334"""
+    patch.set(import_module("raftmq.client.router"), "SURE", frozenset(Reason))
 
 
 MUTANTS = (
@@ -87,5 +134,48 @@ MUTANTS = (
         seconds=10.0,
         kinds=("half-open", "chain", "isolate-node"),
         why_hinted="it takes a data group whose leader hears late of a deletion",
+    ),
+    Mutant(
+        number=330,
+        name="check-back-in-turn",
+        what="A check-back asks one partition group after the other, and ends its round where one "
+        "has no leader (raftmq before `8c9c832`).",
+        killers=("V9",),
+        plant=checks_back_one_group_after_the_other,
+        workload="pop",
+        nodes=5,
+        kinds=("quorum-loss", "chain", "constrained-election"),
+        why_hinted="it takes a group that has no leader for ten seconds while others have one, "
+        "which one seed in twenty draws",
+    ),
+    Mutant(
+        number=331,
+        name="lease-of-a-moment",
+        what="A consumer may ask for leases that are over before a message can arrive.",
+        killers=("client-bug",),
+        plant=takes_leases_of_a_moment,
+        workload="pop",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=333,
+        name="refused-read-is-no-rot",
+        what="A sector that answers with an error is not mended when a reader meets it.",
+        killers=("V3", "L2", "V6", "V7"),
+        plant=takes_a_refused_read_for_no_rot,
+        workload="log",
+        seconds=30.0,
+        kinds=("unreadable-sector",),
+        why_hinted="one seed in thirty-five draws sectors that cannot be read",
+    ),
+    Mutant(
+        number=334,
+        name="refusal-of-a-repeat",
+        what="A request that is refused when it is sent again counts as not done, though the first "
+        "one had no answer.",
+        killers=("claim-disowned", "aborted-read", "made-undone"),
+        plant=believes_each_refusal,
+        workload="flows",
+        seconds=6.0,
     ),
 )

@@ -57,8 +57,8 @@ MUTANTS = (
             ("lose-group", "kill", "isolate-leader", "crash-write"),
             "one seed in forty draws the loss of a log"),
     _mutant(183, "outgoing-unseen", "A node is said to be unused though the outgoing half of a "
-            "change needs it.", "forgets_outgoing_voters", ("V1", "V3"),
-            ("remove-voter", "replace-node", "slow-disk", "move-group"),
+            "change needs it.", "forgets_outgoing_voters", ("V10", "V1", "V3"),
+            ("remove-voter", "replace-node", "delay", "slow-disk"),
             "it takes a node that leaves while a change that still needs it is held up"),
     _mutant(184, "first-id-again", "A folder that was let in, and stopped before it noted that, "
             "is taken for the first one.", "counts_who_knows_the_folder_as_who_does_not",

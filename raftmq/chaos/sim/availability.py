@@ -109,6 +109,11 @@ class Availability:
         self.compared: Counter[str] = Counter()
         """Windows and times that were judged, by name."""
 
+    @property
+    def lasting(self) -> set[str]:
+        """The faults that last now, by name."""
+        return {event.fault for event, _ in self._active.values()}
+
     def begin(self) -> None:
         """Look from now on."""
         if not self._is_over:

@@ -47,6 +47,8 @@ from raftmq.client import Client
 PRODUCERS = 2
 CLAIMANTS = 3
 HANDERS = 2
+LOST_ANSWERS = 0.2
+"""Share of the answers to claimants."""
 GROWN = "a"
 """The group that pops from the topic which gets more queues."""
 LOOK_SECONDS = 0.5
@@ -99,7 +101,8 @@ class FlowsWorkload(LogWorkload):
         start("administrator", self._job(self._alter))
         start("mover", self._job(self._move))
         for number in range(CLAIMANTS):
-            start(f"claimant-{number + 1}", self._job(self._claims.contend))
+            job = self._job(self._claims.contend)
+            start(f"claimant-{number + 1}", job, lost_answers=LOST_ANSWERS)
         for number in range(HANDERS):
             start(f"consumer-h{number + 1}", self._job(self._hand_offs.work))
         for is_clone in (False, True):

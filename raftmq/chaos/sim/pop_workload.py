@@ -58,6 +58,11 @@ class PopWorkload(LogWorkload):
         self.producers_left += 1
 
     @property
+    def withholding(self) -> Withholding:
+        """What delays messages, opens transactions, and checks back."""
+        return self._withholding
+
+    @property
     def late_ms(self) -> int:
         """See `Popping.late_ms`."""
         return self._popping.late_ms

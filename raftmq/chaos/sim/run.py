@@ -18,6 +18,7 @@ What is judged, and by whom:
 | that its time goes on | `TimeStandsStill` of the made-up clock |
 | that retention by age drops nothing that is young, whatever one clock shows | `Watch.trimmed` |
 | that leaders let time pass in a silence | `silence` |
+| that a check-back is asked, whatever other groups do | `check_backs` |
 | that calls succeed while a majority is well, and soon after the heal | `availability` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
 
@@ -49,6 +50,7 @@ from raftmq.chaos.history import History, Recorder
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.sim.admin_workload import AdminWorkload
 from raftmq.chaos.sim.availability import Availability
+from raftmq.chaos.sim.check_backs import CheckBacks
 from raftmq.chaos.sim.clients import CALL_SECONDS, Clients
 from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.drain import Workload, drain
@@ -163,6 +165,7 @@ class _Run:
         self._agenda = agenda
         self._judged_by_clocks = 0
         self._popped: PopEvidence | None = None
+        self._asked: CheckBacks | None = None
         self._recorder = Recorder(lambda: int(agenda.now * 1e9))
         self.deadlines = Deadlines(
             now=lambda: agenda.now, seconds=CALL_SECONDS, stops=_stops_of_caller
@@ -206,6 +209,10 @@ class _Run:
             if faults & ROT and isinstance(self._workload, LogWorkload):
                 clients.start("looker", self._workload.look)
             self._availability = Availability(stage)
+            if isinstance(self._workload, PopWorkload):
+                withholding = self._workload.withholding
+                self._asked = CheckBacks(stage, withholding, self._availability)
+                self._asked.begin()
             nemesis = Nemesis(stage, schedule, self._availability)
             nemesis.begin()
             self._availability.begin()
@@ -269,6 +276,9 @@ class _Run:
         violations += [Violation(x.number, at_ms, str(x)) for x in self._twins.differences()]
         compared.update(self._twins.compared)
         violations += [Violation("answered-late", at_ms, text) for text in self.deadlines.late]
+        if self._asked is not None:
+            violations += self._asked.violations
+            compared.update(self._asked.compared)
         if self._judged_by_clocks:
             compared["leases by the clock"] = self._judged_by_clocks
         compared["answers by their deadlines"] = self.deadlines.compared.total()

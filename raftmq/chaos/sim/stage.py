@@ -238,6 +238,7 @@ class Stage:
                 self._note_belief(text)
         self._applied, known = catalog.applied, catalog.nodes.keys() & self.cluster.machines.keys()
         for node in sorted(self.known - known):
+            self._check_uncounted(node)
             self.retired.add(node)
             self.watch.note(node, "has left the cluster")
             self.agenda.call_after(GONE_SECONDS, partial(self.kill, node, crash=False))
@@ -248,6 +249,19 @@ class Stage:
             free = sorted(known - set(self.seats.values()))
             if node not in known and free:
                 self.seats[seat] = free[0]
+
+    def _check_uncounted(self, node: int) -> None:
+        """The catalog has forgotten a node: an operator stops it, so no vote of it may count."""
+        for number in sorted(self.watch.moments):
+            leader = self.cluster.leader(number)
+            group = self.cluster.nodes[leader].groups[number] if leader else None
+            # A leader that has not applied all of its log may lack the end of a change.
+            if group is None or not group.is_current:
+                continue
+            conf = group.conf_state
+            if node in map(node_of, (*conf.voters, *conf.voters_outgoing)):
+                text = f"group {number}: node {node} has left, and counts by its leader: {conf}"
+                self.violations.append(Violation("V10", self.watch.now_ms, text))
 
     # Deaths and births.
 

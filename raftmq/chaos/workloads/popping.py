@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import trio
 
@@ -84,6 +84,18 @@ SCHEDULE_SECONDS = (0.3, 1.0)
 ATTEMPTS_MAX = 3
 INVISIBLE_SECONDS = (1.0, 2.0, 4.0)
 """How long messages are a consumer's alone."""
+BEYOND: Sequence[Mapping[str, float]] = (
+    {"invisible": 0.001},
+    {"invisible": 0.9},
+    {"invisible": 13 * 3600.0},
+    {"renew": 0.0},
+    {"prefetch": -1},
+    {"prefetch_bytes": 0},
+)
+"""Options of a consumer beyond their bounds: a lease of a millisecond is over before a message
+comes, and messages would become dead letters that no application has seen."""
+BEYOND_SHARE = 0.2
+"""Of the consumers that are opened: this share asks for one of these first."""
 LEFT_SHARE = 0.2
 """Of the consumers of which a call is cancelled."""
 SETTLE_SECONDS = 2.0
@@ -174,12 +186,25 @@ class Popping:
         mode = KINDS[group].mode
         impatience = Impatience(Random(random.getrandbits(64)), self.counts)
         while group not in self.drained:
+            if random.random() < BEYOND_SHARE:
+                await self._go_beyond(mq, group, random)
             prefetch = random.choice([0, 5, None])
             invisible = random.choice(INVISIBLE_SECONDS)
             async with mq.consumer(
                 self.topic, group=group, mode=mode, prefetch=prefetch, invisible=invisible
             ) as consumer:
                 await _Consuming(self, group, consumer, process, random, impatience).run()
+
+    async def _go_beyond(self, mq: Client, group: str, random: Random) -> None:
+        """Ask for what is out of bounds: it is refused, and changes nothing."""
+        options: Mapping[str, Any] = random.choice(BEYOND)
+        try:
+            async with mq.consumer(self.topic, group=group, mode=KINDS[group].mode, **options):
+                raise AssertionError(f"a consumer was opened with {dict(options)}")
+        except Rejected as error:
+            if error.reason is not Reason.BAD_ARGUMENT:
+                raise
+            self.counts["options refused"] += 1
 
     async def audit(self, mq: Client, process: int) -> None:
         """Look what is left, again and again; the last look is written down.

@@ -4,7 +4,8 @@
 |---|---|
 | a producer | sends messages with delays, takes some back; opens transactions, and commits, rolls |
 | | back or leaves them; says some outcomes twice, or the other one too |
-| a decider | ends what was left open for a while, save for some that stay undecided for ever |
+| a decider | ends what was left open for a while, save for some that stay undecided for ever; |
+| | is asked meanwhile about all that is open, by a check-back that knows no outcome |
 | a reader | when all is over: which transactions are open, that each is asked about, and what |
 | | stands in the queues |
 
@@ -19,7 +20,9 @@ Sources: RocketMQ's timer and transaction issues, for what clients do at the wro
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from math import inf
 from random import Random
 
 import trio
@@ -98,6 +101,11 @@ class Withholding:
         self._halves: dict[str, list[tuple[int, Value]]] = {}
         # Held while the decider ends a transaction.
         self._deciding = trio.Lock()
+        self.asked: dict[str, float] = {}
+        """Transaction → when a process that checks back was last asked about it, by trio's
+        clock."""
+        self.checks_since = inf
+        """Since when the process of the decider checks back; infinity: it does not."""
         self.is_draining = False
         """True: the decider ends."""
         self.is_read = False
@@ -329,17 +337,31 @@ class Withholding:
             Unavailable, OutcomeUnknown: nobody could be reached.
         """
         first_seen: dict[str, float] = {}
-        while not self.is_draining:
-            await trio.sleep(random.expovariate(1 / LOOK_SECONDS))
-            now = trio.current_time()
-            for transaction in await mq.open_transactions(SHOP):
-                name = transaction.note
-                since = first_seen.setdefault(name, now)
-                number = int(name.removeprefix("tx"))
-                if now - since > LEFT_SECONDS and number % UNDECIDED_EVERY:
-                    is_commit = number % 3 > 0
-                    await self._resolve(mq, process, transaction.id, name, is_commit=is_commit)
-                    self._counts["decided"] += 1
+        async with mq.check_back(SHOP, self._note_asked, after=0.0, every=LOOK_SECONDS / 2):
+            self.checks_since = trio.current_time()
+            try:
+                while not self.is_draining:
+                    await trio.sleep(random.expovariate(1 / LOOK_SECONDS))
+                    # A partition group without a leader must not end the check-back of the others.
+                    with suppress(Unavailable):
+                        await self._decide(mq, process, first_seen)
+            finally:
+                self.checks_since = inf
+
+    def _note_asked(self, transaction: OpenTransaction) -> None:
+        """How it ended is not known here."""
+        self.asked[transaction.note] = trio.current_time()
+
+    async def _decide(self, mq: Client, process: int, first_seen: dict[str, float]) -> None:
+        now = trio.current_time()
+        for transaction in await mq.open_transactions(SHOP):
+            name = transaction.note
+            since = first_seen.setdefault(name, now)
+            number = int(name.removeprefix("tx"))
+            if now - since > LEFT_SECONDS and number % UNDECIDED_EVERY:
+                is_commit = number % 3 > 0
+                await self._resolve(mq, process, transaction.id, name, is_commit=is_commit)
+                self._counts["decided"] += 1
 
     # The end
 

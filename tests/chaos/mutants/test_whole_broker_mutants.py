@@ -58,6 +58,10 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "begun-in-vain": 1,
         "latest-later": 0,
         "claim-before-deletion": 22,
+        "check-back-in-turn": 0,
+        "lease-of-a-moment": 2,
+        "refused-read-is-no-rot": 0,
+        "refusal-of-a-repeat": 0,
     },
 }
 CHEAP = {
@@ -67,6 +71,7 @@ CHEAP = {
     "timeout-for-each",
     "commit-again",
     "half-refused",
+    "refusal-of-a-repeat",
 }
 """Mutants that fall to a single short run, or to consumers that pull, in a few CPU-seconds: they
 are hunted outside of campaigns, too."""
