@@ -1,5 +1,7 @@
 """A check-back hears of open transactions in time, though another partition group has no leader."""
 
+import pytest
+
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.sim.check_backs import COMPARED
@@ -9,6 +11,8 @@ HUB = Schedule(0, 20, (Event(1000, "quorum-loss", (1,), lasts_ms=14_000),))
 """Five nodes that reach node 1 alone: a group without a replica there has no leader."""
 
 
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
 def test_check_back_that_asks_one_group_after_the_other_is_found_out() -> None:
     sound = run(HUB, workload="pop", nodes=5)
     assert sound.is_good, str(sound)
