@@ -73,8 +73,11 @@ class Screen:
         total = progress.tasks[0].total or 1
         if self._console.is_terminal:
             progress.refresh()
-        elif acked / total >= self._plain_next:
-            self._plain_next = (acked * PLAIN_STEPS // total + 1) / PLAIN_STEPS
+            return
+        # The slowest group reads on for minutes after the last message is acked.
+        done = (acked + sum(read.values())) / (1 + len(read)) / total
+        if done >= self._plain_next:
+            self._plain_next = (int(done * PLAIN_STEPS) + 1) / PLAIN_STEPS
             readers = ", ".join(f"read by {name} {count:,}" for name, count in read.items())
             self.note(f"acked {acked:,} of {total:,.0f}, {readers}")
 

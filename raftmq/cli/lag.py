@@ -98,6 +98,9 @@ def lag(
 ) -> None:
     """Show what consumer groups have left to do: of one group, or of all.
 
+    LAG counts all that is not done with. READY counts messages to be handed out again, or
+    that wait for their turn with their key; others never handed out stand in LAG alone.
+
     With -w and -o json each look is one line.
     """
 

@@ -81,7 +81,8 @@ def replay(
 ) -> None:
     """Send a range of SOURCE's messages to the topic TARGET again. A dry run without --execute.
 
-    Each queue keeps its order. If TARGET has fewer queues, several go into one.
+    Each queue keeps its order. The same command again sends the messages again. If TARGET
+    has fewer queues, several go into one.
 
     \b
     raftmq topic replay orders orders-again --from 2026-11-20T10:00 --until 2026-11-20T11:00
