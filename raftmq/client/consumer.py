@@ -26,7 +26,7 @@ from raftmq.pop.policy import Mode
 from raftmq.wire.messages import EARLIEST, TopicView
 
 from .assigned import AssignedQueues
-from .consumer_groups import require_mode
+from .consumer_groups import find_groups, require_mode
 from .fetching import Cursor, Fetcher
 from .membership import Member
 from .message import QUEUE_BITS, Message, Messages, Slice
@@ -79,6 +79,9 @@ class Consumer:
         self._offsets_name = settings.group if join is None else join.offsets_name
         self._sender, self._sequence = router.draw_request(), 0
         self._assigned: AssignedQueues | None = None
+        self._is_instance = join is not None and join.mode is Mode.BROADCAST
+        # Of a member: `start` holds for so many queues; the others are newer than its place.
+        self._old_queues = 0
         if join is not None:
             self._assigned = AssignedQueues(self, Member(router, join), router)
 
@@ -320,9 +323,11 @@ class Consumer:
     # -- inside ----------------------------------------------------------------------------------
 
     async def _first_cursors(self) -> list[Cursor]:
-        self._view = view = await self._router.topic(self.topic)
+        is_member = self._assigned is not None
+        self._view = view = await self._router.topic(self.topic, is_fresh=is_member)
         queues = self._settings.queues
-        if self._assigned is not None:
+        if is_member:
+            self._old_queues = await self._count_old(view)
             return []
         queues = tuple(range(len(view.groups))) if queues is None else queues
         for queue in queues:
@@ -330,6 +335,21 @@ class Consumer:
                 message = f"topic {self.topic!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
                 raise Rejected(Reason.BAD_ARGUMENT, message)
         return await self._cursors_at(view, queues, start_of(self._settings.start))
+
+    async def _count_old(self, view: TopicView) -> int:
+        """How many queues, from the first, are older than this member's place in the topic.
+
+        An instance that has committed something goes on, and has missed no queue before: one in
+        which it has committed nothing was added since.
+        """
+        count = len(view.groups)
+        if not self._is_instance or self._settings.start == "earliest":
+            return count
+        # Offsets of a group that was deleted a moment ago may still be there.
+        if not await find_groups(self._router, self.group):
+            return count
+        groups = {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in range(count)}
+        return 0 if await committed_offsets(self._router, groups, self._name()) else count
 
     async def _cursors_at(
         self, view: TopicView, queues: tuple[int, ...], start: "int | Exactly"
@@ -382,8 +402,11 @@ class Consumer:
         numbers = {view.id << QUEUE_BITS | queue: epoch for queue, epoch in epochs.items()}
         fenced = await self._commit_at(group, dict.fromkeys(numbers, CLAIM), numbers)
         owned = tuple(number & _MASK for number in numbers if number not in fenced)
-        start = start_of(self._settings.start)
-        cursors = await self._cursors_at(view, owned, start) if owned else []
+        old = tuple(queue for queue in owned if queue < self._old_queues)
+        new = tuple(queue for queue in owned if queue >= self._old_queues)
+        cursors = await self._cursors_at(view, old, start_of(self._settings.start))
+        # Whatever `start` says: a queue that is new has nothing that is too old.
+        cursors += await self._cursors_at(view, new, EARLIEST)
         for cursor in cursors:
             cursor.epoch = numbers[cursor.queue_number]
         # Where nothing was committed it is now, so that all owners to come begin there.

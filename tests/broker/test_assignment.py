@@ -400,6 +400,24 @@ def test_new_queues_of_a_topic_are_read_too() -> None:
     with_clients(job)
 
 
+def test_members_at_the_latest_miss_nothing_in_queues_that_are_added_while_they_run() -> None:
+    async def job(_: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[2], 24)
+        async with opened(mqs[0], start="latest") as a, opened(mqs[1], start="latest") as b:
+            await mqs[2].admin.alter_topic("orders", QUEUES + 4)
+            async with mqs[2].producer("orders") as p:
+                for number in range(24, 64):
+                    await p.send(b"%d" % number, queue=QUEUES + number % 4)
+            got: list[int] = []
+            with trio.move_on_after(20):
+                while len(got) < 40:
+                    for each in (a, b):
+                        got += [int(m.body) for m in await each.fetch(100, wait=0.5)]
+            assert sorted(got) == list(range(24, 64))
+
+    with_clients(job)
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     async def job(_: Cluster, mqs: list[Client]) -> None:
         mq = mqs[0]

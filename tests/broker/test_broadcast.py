@@ -70,6 +70,38 @@ def test_instance_goes_on_where_it_was_and_misses_nothing_meanwhile() -> None:
     with_two(job)
 
 
+async def send_to_new_queues(mq: Client, numbers: range) -> None:
+    """Give the topic more queues, and send at once."""
+    count = len((await mq.admin.describe_topic("orders")).queues)
+    await mq.admin.alter_topic("orders", count + 4)
+    async with mq.producer("orders") as p:
+        for number in numbers:
+            await p.send(b"%d" % number, queue=count + number % 4)
+
+
+def test_instance_misses_nothing_in_queues_that_are_added_while_it_runs() -> None:
+    async def job(_: Cluster, mqs: list[Client]) -> None:
+        async with opened(mqs[0], "a") as a, opened(mqs[1]) as b:
+            await send_to_new_queues(mqs[2], range(40))
+            for each in (a, b):
+                assert await take(each) == list(range(40))
+
+    with_two(job)
+
+
+def test_instance_misses_nothing_in_queues_that_were_added_while_it_was_closed() -> None:
+    async def job(_: Cluster, mqs: list[Client]) -> None:
+        async with opened(mqs[0], "a") as a:
+            await send(mqs[2], 24)
+            assert await take(a) == list(range(24))
+        await send_to_new_queues(mqs[2], range(24, 64))
+        async with opened(mqs[1], "a") as a, opened(mqs[0], "new") as new:
+            assert await take(a) == list(range(24, 64))
+            assert await take(new) == []
+
+    with_two(job)
+
+
 def test_instance_that_had_read_nothing_still_knows_where_it_began() -> None:
     async def job(_: Cluster, mqs: list[Client]) -> None:
         await send(mqs[2], 12)
