@@ -489,7 +489,10 @@ def in_background(
         try:
             yield kind(loop, loop.enter(stack, opening))
         finally:
-            if not loop.is_here:
+            if loop.is_here:
+                # The thread would wait for them for ever.
+                loop.leave_all()
+            else:
                 # There is no thread here that could end it; the parent goes on with it.
                 _OF_PARENTS.append(stack.pop_all())
 

@@ -8,7 +8,7 @@ Left out: a signal that comes while an object is entered or left.
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -30,6 +30,7 @@ class Loop:
 
     def __init__(self, portal: BlockingPortal) -> None:
         self._process = os.getpid()
+        self._entered: dict[Entered, None] = {}
         self.portal = portal
         """The way into it."""
 
@@ -69,6 +70,23 @@ class Loop:
         self._check()
         entered: T = stack.enter_context(self.portal.wrap_async_context_manager(inner))
         return entered
+
+    def note_entered(self, entered: "Entered") -> None:
+        """It must be left before the loop ends."""
+        self._entered[entered] = None
+
+    def note_left(self, entered: "Entered") -> None:
+        """It was left."""
+        self._entered.pop(entered, None)
+
+    def leave_all(self) -> None:
+        """Leave what the user entered and did not leave, the newest first. It is left as by an
+        error: nobody said that an open transaction is to be committed."""
+        while self._entered:
+            entered = next(reversed(self._entered))
+            error = RaftmqError(f"the client was left before its {type(entered).__name__} was")
+            with suppress(RaftmqError):
+                entered.__exit__(type(error), error, None)
 
     def _check(self) -> None:
         if not self.is_here:
@@ -133,6 +151,7 @@ class Entered:
 
     def __enter__(self) -> Self:
         self._loop.enter(self._stack, self._inner)
+        self._loop.note_entered(self)
         return self
 
     def __exit__(
@@ -141,5 +160,6 @@ class Entered:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._loop.note_left(self)
         if self._loop.is_here:
             self._stack.__exit__(kind, error, traceback)

@@ -55,3 +55,22 @@ def test_blocking_face_has_every_call_of_the_async_one(of: type, blocking: type)
 def test_blocking_connect_has_every_option_of_the_async_one() -> None:
     options = set(inspect.signature(raftmq.connect).parameters)
     assert options - set(inspect.signature(raftmq.blocking.connect).parameters) == {"world"}
+
+
+def test_what_was_entered_and_never_left_is_left_with_the_client_and_commits_nothing(
+    tmp_path: Path,
+) -> None:
+    with raftmq.blocking.open(tmp_path) as mq:
+        mq.admin.create_topic("orders")
+        mq.producer("orders").__enter__().send(b"sent")
+        consumer = mq.consumer("orders", group="g").__enter__()
+        assert next(iter(consumer)).body == b"sent"
+        # Who left it in time is not left twice.
+        with mq.producer("orders") as producer:
+            producer.send(b"too")
+        mq.producer("orders").__enter__().transaction(group="g").__enter__().send(b"open")
+    with raftmq.blocking.open(tmp_path) as mq:
+        with mq.consumer("orders", start="earliest") as reader:
+            bodies = [next(iter(reader)).body for _ in range(2)]
+        assert bodies == [b"sent", b"too"]
+        assert not mq.open_transactions()

@@ -29,7 +29,7 @@ def test_each_find_of_a_soak_has_its_cause() -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "found", [found for found in FINDS if not found.kind.startswith(REAL)], ids=named
 )

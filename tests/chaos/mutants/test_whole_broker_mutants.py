@@ -17,11 +17,11 @@ from raftmq.chaos.mutants import (
 
 SEEDS: dict[ModuleType, dict[str, int]] = {
     clients: {
-        "part-is-the-whole": 3,
+        "part-is-the-whole": 19,
         "renumbered-settlement": 0,
         "late-commit": 0,
         "shorter-timeout-late": 2,
-        "timeout-for-each": 0,
+        "timeout-for-each": 39,
         "commit-again": 17,
         "cancelled-number-again": 0,
         "cancelled-commit-holds": 0,
@@ -31,7 +31,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
     flows: {
         "claim-given-up-by-any": 1,
         "late-hand-off": 0,
-        "commits-what-is-read-ahead": 0,
+        "commits-what-is-read-ahead": 1,
         "reset-of-one-leader": 0,
         "reset-again": 0,
         "change-again": 0,
@@ -40,7 +40,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "one-clock": 0,
         "fastest-clock": 0,
         "sessions-by-own-clock": 3,
-        "ages-by-own-clock": 4,
+        "ages-by-own-clock": 12,
         "waits-for-the-clock": 3,
         "gives-up-one-more": 9,
         "tells-after": 9,
@@ -55,7 +55,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
     },
     readings: {
         "tick-once": 0,
-        "begun-in-vain": 1,
+        "begun-in-vain": 3,
         "latest-later": 0,
         "claim-before-deletion": 22,
         "check-back-in-turn": 0,
