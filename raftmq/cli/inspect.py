@@ -84,7 +84,8 @@ class Summary:
                 self.bytes += item.bytes
             case inspect.DamagedItem():
                 self.damaged.append(item)
-                if item.position == 0 and item.path.endswith(".log"):
+                # Damage of no bytes is a segment that is missing before this one.
+                if item.bytes and item.position == 0 and item.path.endswith(".log"):
                     self.segments += 1
                     self.last_segment = item.path
             case inspect.OtherItem():

@@ -8,6 +8,7 @@ torn.
 Invariants:
 - Nothing is written, locked or cut.
 - Every byte of a segment belongs to one item: a frame, or a `Damaged` stretch.
+- A missing segment is told as damage of no bytes, at the segment after the gap.
 """
 
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from raftmq.log.files import FileSystem, read_filled
 from raftmq.log.index_file import IndexDamaged, open_index
 from raftmq.log.record import HEADER_BYTES as RECORD_HEADER_BYTES
 from raftmq.log.record import RECORD_BYTES_MAX, Record, decode
+from raftmq.log.recovery import gaps, take_void, told_gap
 from raftmq.log.segment import (
     HEADER_BYTES,
     INDEX_SUFFIX,
@@ -30,6 +32,7 @@ from raftmq.log.segment import (
     Mark,
     decode_header,
     decode_mark,
+    file_name,
     parse_name,
 )
 from raftmq.log.snapshot import SnapshotFile, SnapshotMeta
@@ -99,18 +102,22 @@ Item = SegmentItem | MarkItem | RecordItem | DamagedItem | SnapshotItem | IndexI
 
 
 def inspect_folder(files: FileSystem, folder: str) -> Iterator[Item]:
-    """Everything in a folder: others, snapshots and indexes first, then segments in log order.
+    """Everything in a folder: others, snapshots and indexes first, then segments in log order, and
+    then where segments are missing.
 
     Raises:
         FileNotFoundError: there is no such folder.
         OSError: the disk refused to read.
     """
     segments = []
-    for name in files.list(folder):
+    headers: dict[int, Header | None] = {}
+    names = files.list(folder)
+    for name in names:
         path = f"{folder}/{name}"
-        if parse_name(name, SEGMENT_SUFFIX) is not None:
-            head = _read(files, path, HEADER_BYTES)
-            segments.append((_sequence(head), path))
+        first = parse_name(name, SEGMENT_SUFFIX)
+        if first is not None:
+            header = headers[first] = _header(_read(files, path, HEADER_BYTES))
+            segments.append((header.sequence if header is not None else 0, path))
         elif parse_name(name, SNAPSHOT_SUFFIX) is not None:
             yield _snapshot(files, path)
         elif parse_name(name, INDEX_SUFFIX) is not None:
@@ -119,6 +126,24 @@ def inspect_folder(files: FileSystem, folder: str) -> Iterator[Item]:
             yield OtherItem(path, _size(files, path))
     for _, path in sorted(segments):
         yield from inspect_segment(files, path)
+    yield from _missing(folder, names, headers)
+
+
+def _missing(
+    folder: str, names: list[str], headers: dict[int, Header | None]
+) -> Iterator[DamagedItem]:
+    """Where files are missing: the segment after each gap, or a snapshot without any segment."""
+    known = {first: header for first, header in headers.items() if header is not None}
+    take_void(known, names)
+    for before, header in gaps(known):
+        # A segment whose header is damaged is told of by itself, and may be the one.
+        if not any(before.first < first < header.first for first in headers.keys() - known.keys()):
+            path = f"{folder}/{file_name(header.first, SEGMENT_SUFFIX)}"
+            yield DamagedItem(path, 0, 0, told_gap(before, header))
+    snapshots = [name for name in names if parse_name(name, SNAPSHOT_SUFFIX) is not None]
+    if snapshots and not headers:
+        message = "a snapshot stands here without any segment: the log is missing"
+        yield DamagedItem(f"{folder}/{snapshots[-1]}", 0, 0, message)
 
 
 def inspect_segment(files: FileSystem, path: str) -> Iterator[Item]:
@@ -190,12 +215,11 @@ def _mark_at(data: memoryview, position: int, header: Header) -> Mark | None:
         return None
 
 
-def _sequence(head: bytes) -> int:
+def _header(head: bytes) -> Header | None:
     try:
-        header = decode_header(head)
+        return decode_header(head)
     except UnsupportedFormat:
-        header = None
-    return header.sequence if header is not None else 0
+        return None
 
 
 def _snapshot(files: FileSystem, path: str) -> SnapshotItem | DamagedItem:

@@ -49,6 +49,7 @@ than us looks like a shorter log, unless a later segment or a snapshot contradic
 Sources: Protocol-Aware Recovery (FAST '18) §3.4; etcd's WAL repair.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple, NoReturn
 
@@ -126,7 +127,7 @@ def recover(
     headers = _headers(files, folder, names, identity, rotten if mends else None)
     markers = [name for name in names if parse_name(name, VOID_SUFFIX) is not None]
     removed = [name for name in names if name.endswith(NEW_SUFFIX)]
-    removed += _void(headers, names)
+    removed += take_void(headers, names)
     _remove(files, folder, removed)
     _remove(files, folder, markers)
     names = sorted(set(names) - set(removed) - set(markers))
@@ -229,7 +230,7 @@ def _header_by_index(
     return Header(index.sequence, first, owner, 0, 0, False, index.seed)
 
 
-def _void(headers: dict[int, Header], names: list[str]) -> list[str]:
+def take_void(headers: dict[int, Header], names: list[str]) -> list[str]:
     """Take out the segments that were replaced or dropped; returns their files' names."""
     sequences = {header.sequence for header in headers.values()}
     marked = {parse_name(name, VOID_SUFFIX) for name in names}
@@ -259,16 +260,24 @@ def _without_segments(folder: str, names: list[str]) -> Found:
 
 
 def _check_sequences(folder: str, headers: dict[int, Header]) -> None:
-    ordered = sorted(headers.values(), key=lambda header: header.sequence)
-    for before, header in pairwise(ordered):
+    for before, header in gaps(headers):
         path = f"{folder}/{file_name(header.first, SEGMENT_SUFFIX)}"
+        raise RotFound(told_gap(before, header), file=path, position=16)
+
+
+def gaps(headers: dict[int, Header]) -> Iterator[tuple[Header, Header]]:
+    """Segments between which a file is missing, of those that are neither replaced nor dropped."""
+    for before, header in pairwise(sorted(headers.values(), key=lambda each: each.sequence)):
         if header.sequence != before.sequence + 1 or header.first <= before.first:
-            raise RotFound(
-                f"segment {header.sequence} of the log follows segment {before.sequence} "
-                f"({file_name(before.first, SEGMENT_SUFFIX)}): a file is missing between them",
-                file=path,
-                position=16,
-            )
+            yield before, header
+
+
+def told_gap(before: Header, header: Header) -> str:
+    """What is wrong between two segments."""
+    return (
+        f"segment {header.sequence} of the log follows segment {before.sequence} "
+        f"({file_name(before.first, SEGMENT_SUFFIX)}): a file is missing between them"
+    )
 
 
 def _segments(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,31 @@ def test_flipped_bit_in_the_middle_is_damage_and_exits_with_4(
     assert not damaged["is_torn_tail"]
     assert f"damaged: {first}, byte {damaged['position']}" in ended.stderr
     assert "ROT 1" in raftmq("inspect", str(folder)).stdout
+
+
+@pytest.mark.parametrize("with_index", [False, True])
+def test_segment_that_is_missing_is_told_and_exits_with_4(
+    raftmq: CommandLine, folder: Path, with_index: bool
+) -> None:
+    _, *middle, last = sorted(folder.glob("*.log"))
+    for gone, after in pairwise([*middle, last]):
+        lost = [gone, gone.with_suffix(".index")][: 1 + with_index]
+        kept = {path: path.read_bytes() for path in lost}
+        for path in lost:
+            path.unlink()
+        ended = raftmq("inspect", str(folder), "-o", "json")
+        (damaged,) = ended.json[0]["damaged"]
+        assert (damaged["path"], damaged["is_torn_tail"]) == (str(after), False)
+        assert "a file is missing" in damaged["message"]
+        assert ended.code == 4
+        assert ended.json[0]["segments"] == len(list(folder.glob("*.log")))
+        for path, data in kept.items():
+            path.write_bytes(data)
+    for path in folder.glob("*.log"):
+        path.unlink()
+    ended = raftmq("inspect", str(folder))
+    assert ended.code == 4
+    assert "without any segment" in ended.stderr
 
 
 def test_cut_end_of_the_last_segment_is_a_torn_tail_and_no_failure(
