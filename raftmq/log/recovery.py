@@ -50,7 +50,7 @@ Sources: Protocol-Aware Recovery (FAST '18) §3.4; etcd's WAL repair.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple, NoReturn
 
 from raftmq.errors import CorruptRecord
@@ -410,7 +410,10 @@ def _find_proof(segment: Unsealed, position: int) -> int | None:
 def _stitch(folder: str, segments: list[Segment]) -> list[Segment]:
     """Let later segments supersede earlier ones, and check that each chains to the one before."""
     joined: list[Segment] = []
-    for segment in segments:
+    bases = [segment.base for segment in segments]
+    lowest_later = [*accumulate(reversed(bases[1:]), min)][::-1]
+    for segment, lowest in zip_longest(segments, lowest_later):
+        segment = _without_superseded(segment, joined, lowest)
         at = len(joined)
         while at and (joined[at - 1].base > segment.base or joined[at - 1].last >= segment.base):
             at -= 1
@@ -428,6 +431,22 @@ def _stitch(folder: str, segments: list[Segment]) -> list[Segment]:
                 segment.before = previous
         joined.append(segment)
     return joined
+
+
+def _without_superseded(segment: Segment, joined: list[Segment], lowest: int | None) -> Segment:
+    """A segment, or an empty one if a later segment supersedes all of its records and more.
+
+    The index of the segment before lacks what was superseded there. Without an index of its own,
+    which comes later, this one seems not to follow it.
+    """
+    before = joined[-1].last if joined else segment.base - 1
+    if (
+        lowest is None
+        or isinstance(segment, SegmentIndex)
+        or not lowest <= before + 1 < segment.base
+    ):
+        return segment
+    return segment.cut(before + 1, last_link(joined) or Link(before))
 
 
 def _supersede(folder: str, joined: list[Segment], at: int, later: Segment) -> None:

@@ -53,6 +53,23 @@ def test_a_golden_log_is_read(version: str, tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_golden_log_is_whole_whichever_indexes_are_lost(version: str, tmp_path: Path) -> None:
+    expected = json.loads((GOLDEN / f"{version}.json").read_text())
+    names = sorted(path.name for path in (GOLDEN / version).glob("*.index"))
+    for kept in range(1 << len(names)):
+        folder = tmp_path / str(kept)
+        shutil.copytree(GOLDEN / version, folder)
+        for at, name in enumerate(names):
+            if not kept >> at & 1:
+                (folder / name).unlink()
+        store, recovered = LogStore.open(RealFiles(), str(folder), LogSettings(), IDENTITY)
+        records = store.read(recovered.first_index, recovered.last_index + 1, 2**30)
+        assert [record.encoded.hex() for record in records] == expected["records"]
+        assert list(recovered.hard_state) == expected["hard_state"]
+        store.close()
+
+
 def test_this_version_still_writes_the_newest_golden_log(tmp_path: Path) -> None:
     make(tmp_path / VERSIONS[-1])
     written = {path.name: path.read_bytes() for path in (tmp_path / VERSIONS[-1]).iterdir()}

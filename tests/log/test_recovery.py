@@ -196,6 +196,44 @@ def test_membership_record_is_not_written_before_the_last_one_is_committed() -> 
         store.append(chain.make([b""], kind=Kind.MEMBERSHIP), HardState(1, 1, 3))
 
 
+@pytest.mark.parametrize("first", range(1, 18))
+@pytest.mark.parametrize("more", [2, 20])
+def test_kill_between_the_seals_of_superseded_segments_leaves_the_whole_log(
+    first: int, more: int
+) -> None:
+    """An index lacks what was superseded of its segment; the next segment, all of it superseded and
+    without an index yet, seemed not to follow."""
+    sealed, finished = 0, False
+    while not finished:
+        files, chain = MemoryFiles(Random(1)), Chain()
+        store, _ = open_store(files)
+        for _ in range(18):
+            store.append(chain.make([bytes(90)]), HardState(1, 1, 0))
+        store.append(chain.make([bytes(40)] * more, term=2, first=first), HardState(2, 1, 0))
+        # Rolls the segment.
+        store.append(chain.make([bytes(1100)], term=2), HardState(2, 1, 0))
+        store.append(chain.make([b"last"], term=2), HardState(2, 1, 0))
+        store.sync()
+        index = LogIndex(store.sealed, store.layout, applied=0)
+        index.arrange(store.layout)
+        place_all(index, store, store.last_index)
+        for _ in range(sealed):
+            builder = index.sealable(store.last_index)
+            if builder is None:
+                finished = True
+                break
+            index.sealed(store.seal(builder))
+        sealed += 1
+        files.kill()
+        store, recovered = open_store(files)
+        assert read_all(store) == chain.upto(chain.last)
+        assert not recovered.abstains
+        # Going on writes the same indexes.
+        write(store, chain, 3)
+        assert read_all(store) == chain.upto(chain.last)
+    assert sealed > 3
+
+
 # A crash inside every call to the disk.
 
 
