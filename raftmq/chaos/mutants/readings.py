@@ -84,6 +84,19 @@ def takes_leases_of_a_moment(patch: Patch) -> None:
     patch.set(popping, "INVISIBLE_MS_MIN", 1)
 
 
+def filters_what_was_read_for_all(patch: Patch) -> None:
+    """332"""
+    module = import_module("raftmq.broker.feeding")
+    propose = module.Feeding._propose
+
+    def by_now(self: Any, group: Any, key: Any, look: Any, records: Any) -> None:
+        is_filtered = module._subscription(group, key) > 0
+        assert look.subscription or not is_filtered, "the wish of each batch is known"
+        propose(self, group, key, look, records)
+
+    patch.set(module.Feeding, "_propose", by_now)
+
+
 def takes_a_refused_read_for_no_rot(patch: Patch) -> None:
     """333"""
     patch.set(import_module("raftmq.log.reading"), "_lost", lambda error, path, position: error)
@@ -156,6 +169,18 @@ MUTANTS = (
         plant=takes_leases_of_a_moment,
         workload="pop",
         seconds=6.0,
+    ),
+    Mutant(
+        number=332,
+        name="filter-meets-a-look",
+        what="A feed that was read for a group without a filter is proposed by the filter that "
+        "the group got meanwhile.",
+        killers=("bug",),
+        plant=filters_what_was_read_for_all,
+        workload="admin",
+        kinds=("slow-disk",),
+        why_hinted="it takes a filter that comes while keys are read from disk, and one seed in "
+        "twenty draws a disk that is slow for long",
     ),
     Mutant(
         number=333,

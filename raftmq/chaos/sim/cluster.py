@@ -164,6 +164,7 @@ class Cluster:
         process = Process(self._machine(number), self.agenda, seed=seed)
         process.machine.descriptors_max = self.descriptors_max
         process.on_crash = lambda: self.kill(number)
+        process.on_bug = partial(self._broke, number, process)
         process.machine.disk.on_stop = lambda: None if process.is_dead else process.on_crash()
         world = MadeUpWorld(self.network, process)
         self.processes[number], self.worlds[number] = process, world
@@ -210,6 +211,13 @@ class Cluster:
     def _crash(self, number: int, process: Process) -> None:
         if not process.is_dead:
             self.kill(number)
+
+    def _broke(self, number: int, process: Process, error: Exception) -> None:
+        """A call from the world into the node raised: its disk's answer, for one."""
+        if not process.is_dead:
+            scope = self._scopes[number]
+            self._note_bug(number, process, error)
+            scope.cancel()
 
     def _note_bug(self, number: int, process: Process, error: BaseException) -> None:
         self.broken[number] = "".join(traceback.format_exception(error))

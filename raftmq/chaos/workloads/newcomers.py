@@ -11,7 +11,8 @@ its messages have keys, so that an ordered group needs keys of messages that hav
 
 Invariants, asserted here:
 - Once its first subscription has returned, a group gets messages that do not match only if they
-  were asked for before.
+  were asked for before. Where the first pop came before the request, that is not counted: a leader
+  with a slow disk hears of the filter a moment later.
 
 A newcomer waits in vain for a message that it must be handed and is not.
 """
@@ -37,6 +38,9 @@ PAUSE_SECONDS = 1.5
 """Mean time between two newcomers."""
 POP_SECONDS = 0.06
 """Longest time from the request for a filter to the first pop: about the length of that request."""
+FIRST_SECONDS = 0.4
+"""Longest time from the first pop to the request for a filter, if the pop comes first: about as
+long as keys are read from a slow disk."""
 CALL_SECONDS = 2.0
 ASKED = 10
 """Messages that are asked for at a time, of the leader of each queue."""
@@ -121,18 +125,29 @@ class Newcomers:
         random: Random,
         wanted: dict[Place, str],
     ) -> None:
-        """Pop a few messages, or none, while the first filter comes; then all that match."""
+        """Pop a few messages, or none, while the first filter comes, or before that; then all that
+        match."""
         before: Tags = {}
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(mq.admin.subscribe, TOPIC, group, RED)
-            await trio.sleep(random.uniform(0, POP_SECONDS))
+        is_pop_first = random.random() < 0.5
+        wait = random.uniform(0, FIRST_SECONDS if is_pop_first else POP_SECONDS)
+
+        async def pop() -> None:
             await self._pop(consumer, before)
+
+        async def subscribe() -> None:
+            await mq.admin.subscribe(TOPIC, group, RED)
+
+        async with trio.open_nursery() as nursery:
+            # A feed that the first pop begins may be under way when the filter comes.
+            nursery.start_soon(pop if is_pop_first else subscribe)
+            await trio.sleep(wait)
+            await (subscribe if is_pop_first else pop)()
         red = {at for at, tag in wanted.items() if tag == RED}
         # By their own tags: messages whose sends are in doubt may match, and come, too.
         tags = await self._read(consumer, red - before.keys())
         wrong = sorted(at for at, tag in tags.items() if tag != RED)
         fact = f"{group}: {len(wrong)} messages came that its first filter does not let by"
-        assert len(wrong) <= ASKED * QUEUES, f"{fact}: {wrong}"
+        assert is_pop_first or len(wrong) <= ASKED * QUEUES, f"{fact}: {wrong}"
 
     async def _read(self, consumer: PopConsumer, missing: set[Place]) -> Tags:
         """Pop until no message is missing; the tags of all that came."""

@@ -115,6 +115,9 @@ class Process:
         """How often it went on so far, after it stood still."""
         self.on_crash: Callable[[], None] = self.die
         """Called when a crash point was reached inside of it."""
+        self.on_bug: Callable[[Exception], object] | None = None
+        """Called when a call from outside its tasks raised, which ends a real process; None: the
+        error ends the world."""
         self.context: Context = copy_context()
         """In which its callbacks run, so that tasks they start are its own."""
         self.context.run(_PROCESS.set, self)
@@ -169,7 +172,16 @@ class Process:
         else:
             # A crash point in there has ended it.
             with suppress(PowerLoss):
-                self.context.run(call)
+                self._call(call)
+
+    def _call(self, call: Callable[[], object]) -> None:
+        try:
+            self.context.run(call)
+        except Exception as error:
+            # Outside of the node's tasks no nursery of it would see the error.
+            if self.on_bug is None:
+                raise
+            self.on_bug(error)
 
     def crash_at_point(self, name: str, *, after: bool) -> None:
         """End before or after it next passes a point of this name; for points of the disk see

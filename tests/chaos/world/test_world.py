@@ -472,3 +472,17 @@ def test_run_whose_scheduler_breaks_leaves_no_task_to_later_runs() -> None:
     assert isinstance(caught.value.__cause__, Alarm)
     # The error is still held here, and with it the run.
     assert ended == ["child", "parent"]
+
+
+def test_call_into_a_process_that_raises_is_a_bug_of_that_process_alone() -> None:
+    found: list[Exception] = []
+
+    async def main() -> None:
+        process = Pair().one
+        process.on_bug = found.append
+        # As when the answer of a slow disk meets code that does not expect it.
+        process.call(lambda: 1 // 0)
+        await trio.sleep(1)
+
+    run(main, seed=0)
+    assert [type(error) for error in found] == [ZeroDivisionError]
