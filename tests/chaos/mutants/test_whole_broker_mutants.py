@@ -60,7 +60,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "claim-before-deletion": 22,
         "check-back-in-turn": 0,
         "lease-of-a-moment": 2,
-        "filter-meets-a-look": 2,
+        "filter-meets-a-look": 42,
         "refused-read-is-no-rot": 0,
         "refusal-of-a-repeat": 0,
     },
