@@ -22,7 +22,7 @@ from raftmq.chaos.core import atlas
 from raftmq.chaos.core.effects import DAMAGED
 from raftmq.chaos.core.stage import Skipped, Stage, Undo
 from raftmq.log.faults import LogFault, RotFound
-from raftmq.log.record import Record
+from raftmq.log.record import Kind, Record
 from raftmq.log.segment import (
     HEADER_BYTES,
     MARK_BYTES,
@@ -260,8 +260,9 @@ def _stop(node: "Node") -> None:
 def cut_tail(stage: Stage) -> None:
     """D16: a stopped node's last file has lost its end.
 
-    A log that was cut where nothing vouches looks like an older one. Then no vote may be among
-    what is gone, and of each record a majority of the other voters must have a copy.
+    A log that was cut where nothing vouches looks like an older one. Then no vote and no change of
+    members may be among what is gone, and of each record a majority of the other voters must have a
+    copy.
     """
     node = _victim(stage)
     if node.durable.written:
@@ -280,7 +281,7 @@ def cut_tail(stage: Stage) -> None:
         raise Skipped(str(fault)) from fault
     if recovered is not None and not _is_bearable(stage, node, recovered):
         stage.cluster.counts["spared by the atlas"] += 1
-        raise Skipped("a vote, or too much, would be gone")
+        raise Skipped("a vote, a change of members, or too much would be gone")
     _stop(node)
     node.disk.put(path, data[:size])
     if recovered is not None:
@@ -296,7 +297,9 @@ def _is_bearable(stage: Stage, node: "Node", recovered: Recovered) -> bool:
     if recovered.hard_state[:2] != durable.hard_state[:2]:
         return False
     gone = durable.records[max(recovered.last_index - durable.base, 0) :]
-    return all(_is_elsewhere(stage, node, record) for record in gone)
+    # A lone voter that forgets whom it let in elects itself again.
+    is_told = all(record.kind != Kind.MEMBERSHIP for record in gone)
+    return is_told and all(_is_elsewhere(stage, node, record) for record in gone)
 
 
 def _is_elsewhere(stage: Stage, node: "Node", record: Record) -> bool:
