@@ -202,8 +202,8 @@ MUTANTS = (
         killers=("answered-late",),
         plant=times_each_request,
         workload="flows",
-        seconds=15.0,
-        kinds=("isolate-leader", "kill-majority", "pause"),
+        seconds=30.0,
+        kinds=("kill-majority", "pause-leader"),
         why_hinted="it takes leaders that are silent one after the other, as one call asks them",
     ),
     Mutant(
