@@ -243,8 +243,10 @@ class _Stranger:
         """Measure what the node holds, from outside."""
         stage, seen = self._stage, set[str]()
         while True:
-            # A process that lost power holds nothing, though its connections look open.
+            # A process that lost power holds nothing, though its connections look open; one that
+            # stands still accepts nothing, and its system connects on.
             held = [each for each in self._streams if each.is_open and not each.is_orphan]
+            held = [each for each in held if each.is_held]
             endless = [stream for stream in held if stream in self._endless]
             taken = sum(stream.taken_bytes for stream in endless)
             bound = LIMITS.requests_bytes_max + FRAME_BYTES + READ_BYTES * len(endless)

@@ -7,7 +7,7 @@ import trio
 from raftmq.chaos.world.process import Process
 
 if TYPE_CHECKING:
-    from raftmq.chaos.world.network import Network
+    from raftmq.chaos.world.network import Network, Stream
 
 Address = tuple[str, int]
 
@@ -23,11 +23,15 @@ class Listener(trio.abc.Listener[trio.abc.Stream]):
         self._address = address
         self.process = process
         """Who listens."""
-        self.send, self._receive = trio.open_memory_channel[trio.abc.Stream](BACKLOG)
+        channel: tuple[trio.MemorySendChannel[Stream], trio.MemoryReceiveChannel[Stream]]
+        channel = trio.open_memory_channel(BACKLOG)
+        self.send, self._receive = channel
 
     async def accept(self) -> trio.abc.Stream:
         """Wait for the next connection."""
-        return await self._receive.receive()
+        stream = await self._receive.receive()
+        stream.note_accepted()
+        return stream
 
     async def aclose(self) -> None:
         """Give up the address."""

@@ -78,6 +78,8 @@ class Connection:
         """From who opened it."""
         self.back = Pipe(self, home, there, 2 * serial + 1)
         """To who opened it."""
+        self.is_accepted = False
+        """Its far end is out of the backlog, in the hands of who listens."""
         self.is_broken = False
         """Both ends know."""
         self.is_silent = False
@@ -114,6 +116,16 @@ class Stream(trio.abc.Stream):
     def is_open(self) -> bool:
         """Neither end closed it, and it did not break."""
         return not (self._is_closed or self._is_broken or self._back.is_ended)
+
+    @property
+    def is_held(self) -> bool:
+        """Of the end that opened it: who listens took it out of the backlog, and did not close
+        it."""
+        return self._connection.is_accepted and not self._out.is_shut
+
+    def note_accepted(self) -> None:
+        """It was taken."""
+        self._connection.is_accepted = True
 
     @property
     def is_orphan(self) -> bool:
