@@ -84,6 +84,8 @@ class Starter:
         except Exception as error:
             if not _is_of_spark(error):
                 raise
+            if _is_interruption(error):
+                raise KeyboardInterrupt from error
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> Failure:
@@ -152,6 +154,14 @@ def _is_of_spark(error: Exception) -> bool:
     except ImportError:
         return False
     return isinstance(error, PySparkException | Py4JError)
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """True if it came of Ctrl-C: Py4J raises an error of its own when it is interrupted while its
+    connection is being made again."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def with_spark(command: Callable[Concatenate[Starter, P], T]) -> Callable[..., T]:

@@ -47,6 +47,17 @@ def test_bug_is_not_hidden() -> None:
         raise ZeroDivisionError
 
 
+def test_error_of_py4j_that_came_of_ctrl_c_is_an_interruption() -> None:
+    from py4j.protocol import Py4JError
+
+    with pytest.raises(KeyboardInterrupt), STARTER.explaining():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            # So does py4j.clientserver, if its connection is being made again at that moment.
+            raise Py4JError("Gateway must be connected to send cancel cmd.")  # noqa: B904
+
+
 _INTERRUPTED = """
 import os, signal, threading
 from raftmq.cli.pipeline.running import Starter
