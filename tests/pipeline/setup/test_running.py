@@ -50,12 +50,15 @@ def test_bug_is_not_hidden() -> None:
 def test_error_of_py4j_that_came_of_ctrl_c_is_an_interruption() -> None:
     from py4j.protocol import Py4JError
 
-    with pytest.raises(KeyboardInterrupt), STARTER.explaining():
+    def call() -> None:
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
             # So does py4j.clientserver, if its connection is being made again at that moment.
             raise Py4JError("Gateway must be connected to send cancel cmd.")  # noqa: B904
+
+    with pytest.raises(KeyboardInterrupt), STARTER.explaining():
+        call()
 
 
 _INTERRUPTED = """
