@@ -13,7 +13,7 @@ CHECKS = ("claims", "hand-off", "resets", "instances", "topic lives", "pop a")
 
 
 def test_run_without_faults_does_all_and_is_judged_in_all() -> None:
-    outcome = run(Schedule(1, 6, ()), workload="flows")
+    outcome = run(Schedule(2, 9, ()), workload="flows")
     assert outcome.is_good, str(outcome)
     for name in (*CHECKS, RECORDS, DELIVERIES):
         assert outcome.compared[name] > 10, name
