@@ -48,13 +48,16 @@ def test_mutant_of_connections_is_killed(number: int, seed: int) -> None:
 
 
 def test_what_the_node_holds_no_more_gives_it_no_room_and_takes_none() -> None:
-    def stream(taken: int, *, is_open: bool = True, is_orphan: bool = False) -> SimpleNamespace:
-        return SimpleNamespace(is_open=is_open, is_orphan=is_orphan, taken_bytes=taken)
+    def stream(taken: int, **others: bool) -> SimpleNamespace:
+        states = {"is_open": True, "is_orphan": False, "is_held": True, **others}
+        return SimpleNamespace(**states, taken_bytes=taken)
 
     stranger = object.__new__(hostile._Stranger)
     limit = hostile.LIMITS.requests_bytes_max + FRAME_BYTES + hostile.READ_BYTES
     gone = [stream(0, is_open=False) for _ in range(100)]
     gone += [stream(limit, is_orphan=True) for _ in range(100)]
+    # Its system connected them while the node stood still.
+    gone += [stream(0, is_held=False) for _ in range(hostile.DESCRIPTORS)]
     for taken, names in ((limit, []), (limit + 1, ["B1"])):
         found: list[Violation] = []
         stage = SimpleNamespace(violations=found, watch=SimpleNamespace(now_ms=0))
