@@ -115,8 +115,8 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         # Claims, hand-offs, groups that are moved or broadcast, topics that change.
         "claims-overlap": "A claim was granted while another one of its key surely ran: two "
         "consumers do what only one may do.",
-        "claim-disowned": "A claim that had long to run was given up for the first time, and the "
-        "answer was that it was over: its holder takes it for lost, and somebody else's.",
+        "claim-disowned": "The first call that gave up a claim with long to run was told that "
+        "the claim was over: its holder believes that somebody else did the work.",
         "made-twice": "Of one input two outputs can be seen: a hand-off counted twice, or the "
         "input came again although it was acknowledged with its output.",
         "made-undone": "An output can be seen of a transaction that was rolled back, was never "

@@ -24,7 +24,7 @@ SHARE = 0.12
 """So often something of that kind happens between two other things."""
 KEPT_MS = (30, 2000)
 SENDERS = (901, 902)
-"""Who numbers plain commits; others do not."""
+"""The senders that number plain commits; the others do not."""
 
 
 class RandomOffsets:

@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         number=164,
         name="ages-by-own-clock",
-        what="Open transactions have an age by the leader's clock, not by the log's time.",
+        what="The age of an open transaction goes by the leader's clock, not by the log's time.",
         killers=("undecided-unlisted", "V3"),
         plant=_own_clock_for_ages,
         kinds=_ALL_CLOCKS,

@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         number=221,
         name="claim-given-up-by-any",
-        what="A claim is given up by whoever asks, not by its claimant alone.",
+        what="Anybody can give up a claim, not its claimant alone.",
         killers=("claims-overlap", "claim-disowned"),
         plant=believes_who_gives_a_claim_up,
         workload="flows",

@@ -196,8 +196,7 @@ MUTANTS = (
     Mutant(
         number=334,
         name="refusal-of-a-repeat",
-        what="A request that is refused when it is sent again counts as not done, though the first "
-        "one had no answer.",
+        what="A refused repeat counts as not done, though the first request had no answer.",
         killers=("claim-disowned", "aborted-read", "made-undone"),
         plant=believes_each_refusal,
         workload="flows",

@@ -123,7 +123,7 @@ class Nodes(Cluster):
         return await ask_status(self.host(node), self.private_port(node), own=own)
 
     def last_words(self, node: int, *, lines: int = 3) -> str:
-        """What a node said last: why it ended, or what it waits for."""
+        """The last lines of a node's log: why it ended, or what it waits for."""
         return "\n".join(self.log(node).splitlines()[-lines:])
 
     def _route(self, node: int) -> None:
