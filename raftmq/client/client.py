@@ -504,14 +504,16 @@ def connect(
         url: `raftmq://host:port[,host:port...]`, any nodes of the cluster; the port may be left
             out (7400).
         timeout: seconds; the default of every call.
-        cluster: refuse a cluster of another id; empty: take any.
+        cluster: the cluster's id: nodes of another one, which may have got the address of a node
+            that is gone, are passed over. Empty: take the cluster of the first node that answers.
         wait_refused: seconds for which every address may refuse the connection, before the answer
             is that no process listens there. 0: the first refusal is the answer. None: wait for a
             cluster that is about to start for as long as `timeout` says.
         world: the network, clock and randomness to use; None: the real ones.
 
     Raises:
-        Rejected: the URL is wrong (`BAD_ARGUMENT`), or it is another cluster (`WRONG_CLUSTER`).
+        Rejected: the URL is wrong (`BAD_ARGUMENT`), or each address is another cluster's
+            (`WRONG_CLUSTER`).
         Unavailable: no node answered in time, or no process listens at any address.
     """
     world = world or RealWorld()

@@ -4,6 +4,7 @@
 |---|---|
 | a node answers | its routing table is taken |
 | every one refuses the connection, for `wait_refused` seconds | the answer: no process listens |
+| a node of another cluster than the wanted one answers at each | the answer: the wrong cluster |
 | anything else | all of them again, after a short while, until the caller's deadline |
 
 A node that is started again refuses connections for a moment, so one refusal is no answer to a
@@ -26,7 +27,7 @@ async def first_contact(router: Router, wait_refused: float | None) -> None:
     """Wait until any node has answered, however long it takes; give it a deadline.
 
     Raises:
-        Rejected: `WRONG_CLUSTER`.
+        Rejected: `WRONG_CLUSTER`, at every address.
         Unavailable: for `wait_refused` seconds every address has refused the connection; None:
             that is never an answer.
     """

@@ -322,16 +322,22 @@ class Router:
         none of them; False, neither.
 
         Raises:
-            Rejected: `WRONG_CLUSTER`.
+            Rejected: `WRONG_CLUSTER`, of a node at each of them.
         """
         self.check()
-        refused = 0
+        refused = wrong = 0
         for address in self.bootstrap:
             try:
                 await self._open(address)
             except Unavailable as error:
                 self.last_error = str(error)
                 refused += is_refused(error.__cause__)
+            except Rejected as error:
+                # A node of another cluster may have got the address of one that is gone.
+                self.last_error = str(error)
+                wrong += 1
+                if wrong == len(self.bootstrap):
+                    raise
             else:
                 if await self.refresh():
                     return True

@@ -43,6 +43,12 @@ async def test_another_cluster_is_rejected(cluster: FakeCluster) -> None:
     assert caught.value.reason is Reason.WRONG_CLUSTER
 
 
+async def test_node_of_another_cluster_at_one_address_is_passed_over(cluster: FakeCluster) -> None:
+    cluster.nodes[1].welcome_cluster = "stranger"
+    async with connect(URL, world=cluster, cluster="fake") as mq:
+        assert len((await mq.admin.cluster(is_latest=False)).nodes) == 3
+
+
 @pytest.mark.parametrize("url", ["", "http://a:1", "raftmq://", "raftmq://a:0", "raftmq://a:x"])
 async def test_wrong_url_is_rejected_before_anything_happens(url: str) -> None:
     with pytest.raises(Rejected, match="no cluster URL"):

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import trio
 
-from raftmq.chaos.sim.cluster import PORT, Cluster
+from raftmq.chaos.sim.cluster import CLUSTER, PORT, Cluster
 from raftmq.chaos.sim.lost_answers import plant_lost_answers
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.made_up import MadeUpClientWorld
 from raftmq.chaos.world.process import Machine, Process, WallClock
 from raftmq.client import Client, connect
-from raftmq.errors import OutcomeUnknown, Unavailable
+from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 
 CALL_SECONDS = 8.0
 """Every call of a client ends within this time."""
@@ -161,7 +161,12 @@ class Clients:
             world = MadeUpClientWorld(self._cluster.network, process)
             try:
                 async with connect(
-                    self.url(), timeout=CALL_SECONDS, wait_refused=None, world=world
+                    self.url(),
+                    timeout=CALL_SECONDS,
+                    # A node of another cluster may answer at an address of a node that is down.
+                    cluster=CLUSTER,
+                    wait_refused=None,
+                    world=world,
                 ) as mq:
                     self._lose_answers(mq, process.machine.name, session)
                     await job(mq, session)
@@ -207,4 +212,7 @@ def _leaves(error: Exception) -> list[Exception]:
 
 
 def _is_usual(error: Exception) -> bool:
+    if isinstance(error, Rejected):
+        # For a while each address may be that of a node of another cluster.
+        return error.reason is Reason.WRONG_CLUSTER
     return isinstance(error, Unavailable | OutcomeUnknown)

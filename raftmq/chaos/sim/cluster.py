@@ -28,6 +28,8 @@ from raftmq.chaos.world.process import Machine, Process, allow_freezing
 
 PORT = 7400
 """Of every node."""
+CLUSTER = "test"
+"""The id of each."""
 DATA = "/data"
 """Every node's folder."""
 
@@ -102,7 +104,7 @@ class Cluster:
         is_founder = own in self.peers and number not in self.join
         node = NodeSettings(
             number,
-            "test",
+            CLUSTER,
             DATA,
             own.host,
             own.port,

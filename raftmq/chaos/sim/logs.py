@@ -5,14 +5,11 @@ from typing import NamedTuple
 import google_crc32c
 
 from raftmq.chaos.checkers.evidence import NO_ENTRY, Entry
-from raftmq.chaos.sim.cluster import DATA
+from raftmq.chaos.sim.cluster import CLUSTER, DATA
 from raftmq.chaos.world.disk import MemoryFiles, PageLost
 from raftmq.errors import CorruptRecord, RaftmqError
 from raftmq.log.segment import Identity
 from raftmq.log.store import LogSettings, LogStore
-
-CLUSTER = "test"
-"""The id of every made-up cluster."""
 
 
 class Held(NamedTuple):

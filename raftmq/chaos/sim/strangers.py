@@ -30,6 +30,8 @@ async def _stay(stage: Stage, node: int) -> None:
         NodeSettings(node, "stranger", DATA, host, PORT, peers=[own], groups=1, replicas=1),
         stage.cluster.raft,
         stage.cluster.log,
+        # Another stranger may come to it.
+        stage.cluster.limits,
     ).validate()
     machine = Machine(host, stage.agenda, MemoryFiles())
     process = Process(machine, stage.agenda, seed=stage.random.getrandbits(32))
