@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .group_members import clone, members
+from .group_members import clone, members, require_group
 from .group_settings import COMMANDS, plain_settings, show_attachments, show_backlogs, show_settings
 from .lag import lag
 from .lazy import HintedGroup
@@ -195,6 +195,7 @@ def unsubscribe(session: Session, name: str, topic: str) -> None:
     help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago).",
 )
 @click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
+@click.option("--create", is_flag=True, help="Also if there is no such group: it begins there.")
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
 @output_option()
 @with_session
@@ -204,6 +205,7 @@ def reset(
     topic: str,
     to: "Start",
     queues: tuple[int, ...],
+    create: bool,
     execute: bool,
     output: str,
 ) -> None:
@@ -212,10 +214,12 @@ def reset(
     Groups that pop go on from there at once: what is in hand is fenced, dead letters before the new
     place stay. So do members of a group, and instances of one that broadcasts: name one as
     NAME@INSTANCE. Other consumers that run now do not see it until they start again, and may undo
-    it: stop them first.
+    it: stop them first. With --create the group need not exist: one that reads by offset begins.
     """
 
     async def call(mq: "Client") -> "list[OffsetChange]":
+        if not create:
+            await require_group(mq, name)
         return await mq.admin.reset_group(
             name, topic, to=to, queues=queues or None, dry_run=not execute
         )

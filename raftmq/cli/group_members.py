@@ -4,14 +4,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raftmq.errors import Reason, Rejected
+
 from .exits import Failure
-from .names import GROUP, TOPIC
+from .names import GROUP, TOPIC, group_names
 from .output import note, output_option, print_json, print_table
 from .session import Session, with_session
 
 if TYPE_CHECKING:
     from raftmq.client import Client, OffsetChange
     from raftmq.wire.assigning import MemberView
+
+GROUPS_LISTED_MAX = 10
+"""Names in one error; `raftmq group list` has all."""
 
 
 @click.command()
@@ -27,7 +32,11 @@ def members(session: Session, name: str | None, output: str) -> None:
 
     async def call(mq: "Client") -> "list[MemberView]":
         found = await mq.admin.members()
-        return [each for each in found if name in (None, *_names(each))]
+        found = [each for each in found if name in (None, *_names(each))]
+        if name is not None and not found:
+            # A group without members is empty, a group that there is not is a misspelt name.
+            await mq.admin.describe_group(name)
+        return found
 
     found = session.run(call)
     if output == "json":
@@ -57,6 +66,38 @@ def members(session: Session, name: str | None, output: str) -> None:
 def _names(member: "MemberView") -> tuple[str, str]:
     """What a member's group is called: with its instance, and without."""
     return member.consumer_group, member.consumer_group.removesuffix(f"@{member.instance}")
+
+
+async def require_group(mq: "Client", name: str) -> None:
+    """Refuse a name under which there is no consumer group, and no member of one.
+
+    Raises:
+        Failure: there is none; it names those that there are.
+    """
+    if await mq.admin.members(name):
+        return
+    try:
+        await mq.admin.describe_group(name)
+    except Rejected as error:
+        if error.reason is not Reason.UNKNOWN_GROUP:
+            raise
+        raise Failure(
+            f"there is no consumer group {name!r}: {listed_groups(await group_names(mq))}",
+            fix="correct the name, or add --create to let a group of this name begin there",
+        ) from error
+
+
+def listed_groups(names: list[str]) -> str:
+    """The names of the consumer groups, as an error lists them.
+
+    >>> listed_groups(["audit", "billing"])
+    'there are audit, billing'
+    """
+    if not names:
+        return "there are none yet"
+    left = len(names) - GROUPS_LISTED_MAX
+    more = f" and {left:,} more" if left > 0 else ""
+    return f"there are {', '.join(names[:GROUPS_LISTED_MAX])}{more}"
 
 
 def _plain(member: "MemberView") -> dict[str, Any]:

@@ -56,12 +56,13 @@ async def _topics(mq: "Client") -> list[str]:
     return [topic.name for topic in await mq.admin.list_topics()]
 
 
-async def _groups(mq: "Client") -> list[str]:
+async def group_names(mq: "Client") -> list[str]:
+    """All consumer groups: those that were created, and those that have committed something."""
     settled = {group.name for group in await mq.admin.consumer_groups()}
     return sorted(settled.union(group.name for group in await mq.admin.list_groups()))
 
 
 TOPIC = _Name(_topics)
 """A topic's name."""
-GROUP = _Name(_groups)
+GROUP = _Name(group_names)
 """A consumer group's name."""

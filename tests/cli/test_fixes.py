@@ -3,6 +3,7 @@
 import pytest
 
 import raftmq as package
+from raftmq.cli.group_members import listed_groups
 from tests.cli.command_line import CommandLine
 from tests.cli.test_consume import in_memory
 
@@ -19,6 +20,8 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         ("msg get 1-99", "no topic with queue 1", "raftmq msg find TOPIC --key KEY"),
         ("msg get nope", "'nope' is no message id", "raftmq msg find TOPIC --key KEY"),
         ("trace 1-99", "no topic with queue 1", "raftmq msg find TOPIC --key KEY"),
+        ("group members nope", "consumer group 'nope' was not created", "raftmq group list"),
+        ("group members nope -o json", "consumer group 'nope' was not", "raftmq group list"),
         ("group clone nope new orders", "'nope' has no place on 'orders'", "raftmq group list"),
         (
             "consume orders -g cache --instance one",
@@ -71,6 +74,20 @@ def test_commands_of_a_group_are_described_in_whole_sentences(raftmq: CommandLin
         assert "..." not in raftmq.ok(group, "--help").stdout.partition("Commands:")[2]
 
 
-def test_reset_of_a_group_without_a_place_says_so(raftmq: CommandLine) -> None:
-    ended = raftmq.ok("group", "reset", "TYPO", "orders", "--to", "earliest")
+def test_reset_of_a_group_that_there_is_not_is_refused_unless_it_shall_begin(
+    raftmq: CommandLine,
+) -> None:
+    reset = ("group", "reset", "TYPO", "orders", "--to", "earliest")
+    for command in (reset, (*reset, "--execute")):
+        ended = raftmq(*command)
+        assert (ended.code, ended.stdout) == (1, "")
+        assert "there is no consumer group 'TYPO': there are none yet" in ended.stderr
+        assert "--create" in ended.stderr.partition("fix:")[2]
+    ended = raftmq.ok(*reset, "--create", "--execute")
     assert "TYPO had no place on orders before" in ended.stderr
+
+
+def test_names_of_groups_are_listed_up_to_ten() -> None:
+    assert listed_groups([]) == "there are none yet"
+    assert listed_groups(["a", "b"]) == "there are a, b"
+    assert listed_groups([f"g{n:02}" for n in range(12)]).endswith("g08, g09 and 2 more")

@@ -118,6 +118,23 @@ def test_group_that_nobody_knows_is_refused_with_what_to_do(
     assert raftmq("group", "alter", "nobody").code == 2
 
 
+def test_reset_of_a_misspelt_group_names_those_that_there_are_and_makes_none(
+    raftmq: CommandLine, topic: str
+) -> None:
+    raftmq.ok("produce", topic, "a", "b", "-k", "one")
+    raftmq.ok("consume", topic, "-g", "biling", "-n", "1")
+    reset = ("group", "reset", "billing", topic, "--to", "earliest", "--execute")
+    refused = raftmq(*reset)
+    assert refused.code == 1
+    assert "there is no consumer group 'billing': there are" in refused.stderr
+    assert "biling" in refused.stderr
+    assert raftmq("group", "describe", "billing").code == 1
+    raftmq.ok(*reset, "--create")
+    assert raftmq.ok("consume", topic, "-g", "billing", "-e").stdout == "a\nb\n"
+    # It is there now.
+    raftmq.ok(*reset)
+
+
 @pytest.mark.parametrize("text", ["250ms", "1.5s", "10s", "2m", "1h", "7d"])
 def test_duration_is_shown_as_it_is_typed(text: str) -> None:
     assert duration_text(SCHEDULE.read(text)[0]) == text
