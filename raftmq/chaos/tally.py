@@ -18,6 +18,7 @@ from pathlib import Path
 
 from raftmq.chaos.faults import World, of_world
 from raftmq.chaos.outcome import Outcome
+from raftmq.words import counted
 
 VARIABLE = "RAFTMQ_CHAOS_TALLY"
 SKIPPED = "skipped: "
@@ -66,7 +67,7 @@ def _of_world(
     never = [name for name in kinds if not struck[name]]
     lines = [f"{world.value}: {len(kinds) - len(never)} of {len(kinds)} kinds of faults struck"]
     for name in never:
-        times = f"due {due[name]} times" if due[name] else "never due"
+        times = f"due {counted(due[name], 'time')}" if due[name] else "never due"
         why = "; ".join(filter(None, [times, reasons.get(name, "")]))
         lines.append(f"  {name} never struck ({why})")
     return lines

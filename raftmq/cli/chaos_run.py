@@ -365,7 +365,7 @@ def _shrunk(plan: "Plan", outcome: "Outcome", trials: int) -> "Outcome":
 def _print_schedule(outcome: "Outcome") -> None:
     """What is left after shrinking."""
     events = outcome.schedule.events
-    click.echo(f"shrunk to {len(events)} fault{'' if len(events) == 1 else 's'}:")
+    click.echo(f"shrunk to {counted(len(events), 'fault')}:")
     for event in events:
         click.echo(f"  {event}")
     for violation in outcome.violations[:3]:

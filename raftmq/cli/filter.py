@@ -9,6 +9,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from raftmq.words import counted
+
 from .exits import ExitCode, Failure
 from .lazy import HintedGroup
 from .output import note, output_option, print_json, print_line, print_table
@@ -92,7 +94,7 @@ def test(expression: str, file: str, only: bool, output: str) -> None:
                 print_line({"line": number, "outcome": verdict, "props": json.loads(text)})
             else:
                 click.echo(text if only else f"{verdict:<7}  {text}")
-    note(f"{counts['true']} of {sum(counts.values())} messages match")
+    note(f"{counts['true']:,} of {counted(sum(counts.values()), 'message')} match")
 
 
 def _compile(expression: str) -> "Filter":

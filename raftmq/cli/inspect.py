@@ -345,7 +345,7 @@ def _verdict(summaries: list[Summary]) -> int:
     code = ExitCode.OK
     for summary in summaries:
         for damaged in summary.damaged:
-            place = f"{damaged.path}, byte {damaged.position}, {damaged.bytes} bytes"
+            place = f"{damaged.path}, byte {damaged.position}, {counted(damaged.bytes, 'byte')}"
             if summary.is_torn(damaged):
                 note(f"torn tail: {place}: {damaged.message}; the next start cuts it")
             else:

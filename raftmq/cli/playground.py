@@ -47,7 +47,7 @@ class RunningNode:
     data: str
     """Its data folder."""
     role: str
-    """`starting`, `leads groups ...`, `follows`, or `down`."""
+    """`starting`, `leads group ...`, `follows`, or `down`."""
 
 
 @dataclass(slots=True)

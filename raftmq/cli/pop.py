@@ -285,7 +285,7 @@ def reject(session: Session, handles: tuple[str, ...], reason: str, output: str)
 
     HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
     """
-    return _settle(session, "reject", "now dead letters", handles, output, reason=reason)
+    return _settle(session, "reject", "dead-lettered", handles, output, reason=reason)
 
 
 @click.command()

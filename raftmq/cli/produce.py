@@ -174,7 +174,9 @@ async def _send_all(
         async for chunk in sending.source:
             while (pending := _take(producer, sending, chunk)) is None:
                 if not under_way:
-                    raise Unavailable(f"the buffer has no room for {len(chunk.bodies)} messages")
+                    raise Unavailable(
+                        f"the buffer has no room for {counted(len(chunk.bodies), 'message')}"
+                    )
                 await settle()
             under_way.append((len(chunk.bodies), pending))
             while under_way and (under_way[0][1].is_done or len(under_way) >= UNDER_WAY_MAX):

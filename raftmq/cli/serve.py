@@ -261,10 +261,13 @@ def tell_gone(
 def leads_text(groups: list[int]) -> str:
     """What a node leads, in words.
 
-    >>> leads_text([0, 2]), leads_text([])
-    ('leads groups 0, 2', 'follows')
+    >>> leads_text([0, 2]), leads_text([2]), leads_text([])
+    ('leads groups 0, 2', 'leads group 2', 'follows')
     """
-    return f"leads groups {', '.join(map(str, groups))}" if groups else "follows"
+    if not groups:
+        return "follows"
+    what = "group" if len(groups) == 1 else "groups"
+    return f"leads {what} {', '.join(map(str, groups))}"
 
 
 def die_with(parent: int) -> None:

@@ -44,7 +44,7 @@ TURN_SECONDS = 1.0
 STOP_SECONDS_MAX = 20.0
 """Nodes that have not ended after so long are killed."""
 
-LEADS = "leads groups "
+LEADS = "leads group"
 """Begins the role of a node that leads: see `serve.leads_text`."""
 
 COMMAND = (sys.executable, "-m", "raftmq", "serve")
@@ -95,8 +95,8 @@ class Supervisor:
 
         A cluster made by `up` has one data group a node, and the system group.
         """
-        led = [child.role.removeprefix(LEADS).split(",") for child in self._leaders()]
-        return self.is_ready and sum(map(len, led)) > len(self._children)
+        led = sum(child.role.count(",") + 1 for child in self._leaders())
+        return self.is_ready and led > len(self._children)
 
     def _leaders(self) -> list[_Child]:
         return [child for child in self._children if child.role.startswith(LEADS)]

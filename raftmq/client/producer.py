@@ -15,6 +15,7 @@ import anyio.lowlevel
 
 from raftmq.batch import Limits, Value
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.words import counted
 
 from .columns import Columns, columns_of
 from .deadlines import Deadlines
@@ -240,7 +241,7 @@ class Producer:
         await anyio.lowlevel.checkpoint()
         if scope.cancelled_caught:
             count = sum(entry.count for entry in waited if not entry.is_done)
-            raise OutcomeUnknown(f"{count} messages are still under way: flush again")
+            raise OutcomeUnknown(f"{counted(count, 'message')} still under way: flush again")
         self._raise_failed()
 
     async def send_many(
@@ -559,7 +560,8 @@ class Producer:
         unheard = [entry.error for entry in failed if not entry.is_heard and entry.error]
         if unheard:
             if len(unheard) > 1:
-                unheard[0].add_note(f"and {len(unheard) - 1} more messages or batches failed")
+                more = counted(len(unheard) - 1, "more call")
+                unheard[0].add_note(f"and {more} of `send_nowait` or `send_many_nowait` failed")
             raise unheard[0]
 
     def _end(self, error: RaftmqError | None = None) -> None:

@@ -184,9 +184,9 @@ class SomeUnsent(RaftmqError):
     def __init__(self, sent: SentMany) -> None:
         failed = sent.failed
         is_sure = all(isinstance(error, (Unavailable, Rejected)) for _, error in failed)
-        what = "were not stored" if is_sure else "are not known to be stored"
+        what = "not stored" if is_sure else "not known to be stored"
         super().__init__(
-            f"{len(failed)} of {len(sent)} messages {what}; "
+            f"{len(failed):,} of {counted(len(sent), 'message')} {what}; "
             f"the first is number {failed[0][0]}: {failed[0][1]}"
         )
         self.sent = sent

@@ -20,7 +20,7 @@ def main() -> None:
     handler = signal.SIG_IGN if "deaf" in words else lambda *_: sys.exit(0)
     signal.signal(signal.SIGTERM, handler)
     notify("READY=1", "STATUS=follows")
-    notify("STATUS=leads groups 0, 1")
+    notify("STATUS=leads group 2" if "lone" in words else "STATUS=leads groups 0, 1")
     while True:
         time.sleep(0.05)
 

@@ -32,7 +32,8 @@ def test_popped_messages_are_settled_by_their_handles(raftmq: CommandLine, topic
     assert late.json == {"settled": 1, "acked_before": [], "not_settled": [first]}
     assert "settled before" in late.stderr
     raftmq.ok("extend", taken[1]["handle"], "--for", "2m")
-    raftmq.ok("reject", taken[1]["handle"], "--reason", "no such order")
+    dead = raftmq.ok("reject", taken[1]["handle"], "--reason", "no such order")
+    assert dead.stderr == "1 message dead-lettered\n"
     raftmq.ok("nack", taken[2]["handle"], taken[3]["handle"], "--delay", "0s")
     again = raftmq.ok("pop", topic, "-g", group, "-n", "10", "-f", "%a %v %g\n", "--ack")
     assert sorted(again.stdout.splitlines()) == ["2 d paid", "2 e paid"]

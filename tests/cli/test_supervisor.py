@@ -12,6 +12,7 @@ import pytest
 from raftmq.cli import supervisor as supervisor_module
 from raftmq.cli.notify import parse
 from raftmq.cli.playground import Playground
+from raftmq.cli.serve import leads_text
 from raftmq.cli.supervisor import Supervisor
 
 COMMAND = (sys.executable, "-m", "tests.cli.fake_serve")
@@ -69,6 +70,15 @@ def test_nodes_become_ready_and_tell_their_roles(start: Callable[..., Run]) -> N
     run.until(lambda: run.supervisor.is_led)
     assert run.supervisor.is_ready
     assert [node.role for node in run.supervisor.state().nodes] == ["leads groups 0, 1"] * 2
+
+
+def test_group_that_a_node_leads_alone_is_one_and_counts(start: Callable[..., Run]) -> None:
+    assert (leads_text([2]), leads_text([0, 2])) == ("leads group 2", "leads groups 0, 2")
+    run = start("lone", "")
+    run.until(lambda: run.supervisor.is_led)
+    assert [node.role for node in run.supervisor.state().nodes] == [
+        "leads group 2", "leads groups 0, 1",
+    ]  # fmt: skip
 
 
 def test_killed_node_is_started_again_and_a_line_says_so(start: Callable[..., Run]) -> None:

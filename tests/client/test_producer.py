@@ -286,7 +286,7 @@ async def test_send_that_finds_no_room_in_time_stores_nothing(cluster: FakeClust
         held = p.send_nowait(b"held", timeout=0.5)
         with pytest.raises(Unavailable, match="no room in time"):
             await p.send(b"late", timeout=0.1)
-        with pytest.raises(SomeUnsent, match="1 of 1 messages were not stored"):
+        with pytest.raises(SomeUnsent, match="1 of 1 message not stored"):
             await p.send_many(bodies=[b"late"], timeout=0.1)
         with pytest.raises(RaftmqError):
             await held.wait()

@@ -33,6 +33,7 @@ from raftmq.chaos.core.settings import Settings, draw_settings
 from raftmq.chaos.faults import Fault, Schedule, World, draw, of_world
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.tally import noted
+from raftmq.words import counted
 
 SECONDS = 60.0
 """Length of a run unless said otherwise."""
@@ -224,6 +225,6 @@ def _vacuous(counts: Mapping[str, int], compared: Mapping[str, int], seconds: fl
     if not counts["elections"]:
         return "nobody was elected"
     if (acked := counts["acked"]) < seconds / 10:
-        return f"only {acked} records were acknowledged in {seconds:.0f} s"
+        return f"only {counted(acked, 'record')} acknowledged in {seconds:.0f} s"
     never = [name for name in DUE if not compared[name]]
     return f"nothing was compared by: {', '.join(never)}" if never else ""

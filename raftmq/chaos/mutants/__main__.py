@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from raftmq.chaos.checkers import ANOMALIES, INVARIANTS
 from raftmq.chaos.mutants import MUTANTS, Hunt, Mutant, hunt
 from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX, SIM_CPU_SECONDS_MAX
+from raftmq.words import counted
 
 DOCS = Path("docs/chaos")
 
@@ -59,7 +60,7 @@ def _hunt_with_progress(mutants: Sequence[Mutant]) -> list[Hunt]:
 def line(found: Hunt) -> str:
     """A hunt in one line."""
     name = f"{found.mutant.number:3} {found.mutant.name:24}"
-    cost = f"{found.seeds:3} seeds {found.cpu_seconds:5.1f} s"
+    cost = f"{counted(found.seeds, 'seed'):>9} {found.cpu_seconds:5.1f} s"
     if not found.is_killed:
         return f"{name} {cost}  SURVIVED"
     who = found.killer if found.is_as_expected else f"{found.killer} (not expected)"

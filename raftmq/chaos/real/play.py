@@ -47,6 +47,7 @@ from raftmq.chaos.workloads.deadlines import Deadlines
 from raftmq.chaos.workloads.popping import FEW, judge_pop
 from raftmq.chaos.workloads.withholding import judge_withheld
 from raftmq.errors import RaftmqError
+from raftmq.words import counted
 
 from .disks import disks, why_no_overlay
 from .namespaces import Switch, why_no_namespaces
@@ -440,7 +441,7 @@ def _violations(reports: list[Report], history: History) -> list[Violation]:
 
 def _vacuous(stage: Stage, schedule: Schedule) -> str:
     if stage.workload.acked < ACKED_MIN:
-        return f"only {stage.workload.acked} messages were acknowledged"
+        return f"only {counted(stage.workload.acked, 'message')} acknowledged"
     if not stage.workload.polled:
         return "no consumer group read anything"
     if schedule.events and not stage.struck:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from raftmq.chaos.history import NONE, History, Integers, RowType
+from raftmq.words import counted
 
 OPERATIONS_MAX = 2_400
 """Drawn as bars; more would be slow in a browser and too thin to see."""
@@ -93,7 +94,7 @@ class Sample(msgspec.Struct, frozen=True):
         parts.append(f"one in {self.step:,} of the others")
         text = ", ".join(parts)
         if self.lanes_left_out:
-            text += f"; {self.lanes_left_out:,} processes have no lane"
+            text += f"; without a lane: {counted(self.lanes_left_out, 'process', 'processes')}"
         return text + ". Rates and quantiles below are made of all."
 
 

@@ -77,6 +77,7 @@ from raftmq.chaos.workloads.withholding import judge_withheld
 from raftmq.chaos.world.agenda import Agenda, TimeStandsStill
 from raftmq.chaos.world.agenda import run as run_world
 from raftmq.chaos.world.process import Process
+from raftmq.words import counted
 
 WorkloadName = Literal["log", "queue", "register", "pop", "members", "flows", "admin"]
 WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
@@ -260,7 +261,7 @@ class _Run:
         violations += [Violation("missing-file", watch.now_ms, text) for text in missing]
         at_ms = int(self._elapsed * 1000)
         for host, count in stage.cluster.network.sought.items():
-            text = f"{count} attempts to connect to {host}, which is gone"
+            text = f"{counted(count, 'attempt')} to connect to {host}, which is gone"
             violations.append(Violation("B3", at_ms, text))
         violations += [Violation("client-bug", at_ms, text) for text in self._clients.failures]
         reports = self._judge_clients(history)
@@ -376,7 +377,7 @@ class _Run:
 
     def _why_vacuous(self, compared: Mapping[str, int]) -> str:
         if self._before_heal < ACKED_MIN:
-            return f"only {self._before_heal} operations succeeded before the heal"
+            return f"before the heal only {counted(self._before_heal, 'operation')} succeeded"
         never = [name for name, count in compared.items() if not count]
         return f"nothing was compared by: {', '.join(never)}" if never else ""
 

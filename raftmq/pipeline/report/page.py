@@ -39,7 +39,9 @@ def page(rows: Sequence[Row], alerts: Sequence[Row]) -> str:
         *(_sheet(sheet, axis) for sheet in sheets),
     ]
     if left_out:
-        parts.append(f"<p>{left_out} topics with fewer messages are not drawn: name one.</p>")
+        parts.append(
+            f"<p>Not drawn: {counted(left_out, 'topic')} with fewer messages; name one.</p>"
+        )
     frame = resources.files(__package__).joinpath("page.html").read_text("utf-8")
     return frame.replace("{{body}}", "\n".join(parts))
 

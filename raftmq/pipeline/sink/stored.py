@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from raftmq.errors import Rejected, Unavailable
 from raftmq.pipeline.errors import PipelineError
+from raftmq.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,9 +78,10 @@ def read_stored(
                 try:
                     fetched = consumer.fetch(_FETCH_MAX, wait=timeout)
                 except Rejected as error:
-                    message = f"{count} rows of this batch are stored in queue {queue}, not all"
+                    what = f"{counted(count, 'row')} of this batch in queue {queue}"
+                    message = f"not all can be read of {what}"
                     fix = "start a new query: what is there cannot be told apart any more"
-                    raise PipelineError(f"{message} can be read: {error}", fix) from error
+                    raise PipelineError(f"{message}: {error}", fix) from error
                 if not fetched:
                     raise Unavailable(f"queue {queue} of {topic!r} cannot be read back in time")
                 for batch, start, stop, _ in fetched.slices:
@@ -131,8 +133,8 @@ class Missing:
 def other_rows(count: int) -> PipelineError:
     """An attempt lacks rows that an earlier one had."""
     return PipelineError(
-        f"an earlier attempt stored {count} rows that this one does not have: the query does not "
-        "give the same rows twice",
+        f"an earlier attempt stored {counted(count, 'row')} that this one does not have: the query "
+        "does not give the same rows twice",
         "take out what differs from run to run (rand(), current_timestamp(), uuid()), or write "
         "the rows to a table first; then start a new query",
     )

@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING
 from raftmq.client import Compression
 from raftmq.errors import BadRow, Reason, Rejected
 from raftmq.pipeline.errors import PipelineError
+from raftmq.words import counted
 
 from .columns import divided, with_times
 from .options import Options
@@ -233,8 +234,9 @@ def _refuse_if_grown(
     begun = mq.claim_part(topic, name, label=work.label, part=1 if stored else 2, parts=0)
     if begun < 2:
         message = (
-            f"topic {topic!r} got queues since an earlier attempt stored {stored} rows with a "
-            "delay: its rows cannot be told from those that are missing; nothing was stored"
+            f"topic {topic!r} got queues since an earlier attempt stored "
+            f"{counted(stored, 'row')} with a delay: its rows cannot be told from those that are "
+            "missing; nothing was stored"
         )
         fix = "compare the topic with the batch's rows once they fell due; start a new query"
         raise PipelineError(message, fix)

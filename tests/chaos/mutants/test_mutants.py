@@ -13,8 +13,8 @@ import pytest
 
 from raftmq.chaos.core import run
 from raftmq.chaos.mutants import MUTANTS, Mutant, hunt, planted
-from raftmq.chaos.mutants.__main__ import page
-from raftmq.chaos.mutants.campaign import SEEDS_MAX, schedule_of
+from raftmq.chaos.mutants.__main__ import line, page
+from raftmq.chaos.mutants.campaign import SEEDS_MAX, Hunt, schedule_of
 from raftmq.chaos.mutants.mutant import Patch
 from raftmq.consensus import election
 
@@ -109,3 +109,8 @@ def test_handler_that_does_not_exist_is_not_patched() -> None:
 
     with ExitStack() as stack, pytest.raises(AssertionError):
         Patch(stack).handler(MessageKind.VOTE, election.on_propose, election.on_propose)
+
+
+def test_hunt_that_needed_one_seed_says_so() -> None:
+    hunted = Hunt(PLANTED[0], seed=4, killer="V1", text="what was seen", seeds=1, cpu_seconds=0.2)
+    assert "   1 seed   0.2 s" in line(hunted)

@@ -53,7 +53,7 @@ def test_suite_names_the_kinds_that_never_struck_whatever_process_played_them(
     for options in ((), ("-n", "2")):
         told = summary_of(tmp_path, *options)
         assert re.search(r"^core: 3 of \d+ kinds of faults struck$", told, re.MULTILINE), told
-        assert "  rejoin never struck (due 1 times)" in told
+        assert "  rejoin never struck (due 1 time)" in told
         assert "  wipe never struck (never due)" in told
         for struck in ("kill", "torn-write", "pause"):
             assert f"  {struck} never" not in told
@@ -62,7 +62,7 @@ def test_suite_names_the_kinds_that_never_struck_whatever_process_played_them(
 
 def test_kind_that_could_not_be_made_has_its_reason(tmp_path: Path) -> None:
     told = summary_of(tmp_path, suite=REAL)
-    assert "  full-disk never struck (due 1 times; there is no overlay)" in told
+    assert "  full-disk never struck (due 1 time; there is no overlay)" in told
     assert re.search(r"^real: 1 of \d+ kinds", told, re.MULTILINE)
 
 

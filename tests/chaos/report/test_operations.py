@@ -59,7 +59,7 @@ def test_too_many_processes_are_counted_and_those_with_anomalies_keep_their_lane
     assert len(shown.lanes) == LANES_MAX
     assert 199 in shown.lanes
     assert shown.lanes_left_out == 200 - LANES_MAX
-    assert f"{200 - LANES_MAX} processes have no lane" in shown.sentence()
+    assert f"without a lane: {200 - LANES_MAX} processes" in shown.sentence()
 
 
 def test_operations_of_one_process_that_overlap_get_rows_of_their_own() -> None:
