@@ -25,6 +25,10 @@ ID_FIX = "`raftmq msg find TOPIC --key KEY` and `raftmq consume TOPIC -o json` s
 _OF_IDS = (Reason.BAD_ARGUMENT, Reason.UNKNOWN_TOPIC, Reason.OFFSET_OUT_OF_RANGE)
 """Refusals that mean that there is no such message."""
 
+DEAD = "dead letter"
+_TAKING_LETTERS = ("purged", "redriven", "reset", "lost")
+"""What a dead letter does not outlast; see `Touch.what`."""
+
 T = TypeVar("T")
 
 CONSUMER_DIGITS = 6
@@ -157,6 +161,7 @@ def touch_json(touch: "Touch") -> dict[str, Any]:
 def _rows(found: "Trace") -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     before = None
+    gone = _gone_letters(found)
     for touch in found.touches:
         after = "" if before is None else f"+{duration_text((touch.timestamp - before) / 1000)}"
         before = touch.timestamp
@@ -169,7 +174,7 @@ def _rows(found: "Trace") -> list[tuple[object, ...]]:
                 consumer_text(touch.consumer),
                 touch.token or "-",
                 touch.attempt or "-",
-                _detail(touch),
+                gone.get((touch.group, touch.index)) or _detail(touch),
                 touch.index,
                 touch.term,
                 touch.node or "?",
@@ -181,6 +186,23 @@ def _rows(found: "Trace") -> list[tuple[object, ...]]:
 def consumer_text(consumer: int) -> str:
     """The beginning of a consumer's number."""
     return f"{consumer:016x}"[:CONSUMER_DIGITS] if consumer else "-"
+
+
+def _gone_letters(found: "Trace") -> dict[tuple[str, int], str]:
+    """Of dead letters that the broker no longer has, and so no reason of: what took them, by group
+    and entry."""
+    gone: dict[tuple[str, int], str] = {}
+    for journey in found.journeys:
+        for number, touch in enumerate(journey.touches):
+            if touch.what != DEAD or touch.reason:
+                continue
+            later = [each.what for each in journey.touches[number + 1 :]]
+            what = next((each for each in later if each in _TAKING_LETTERS), "")
+            # A group without a name was detached or deleted, and its dead letters with it.
+            what = what or ("its group is gone" if journey.group.startswith("#") else "")
+            if what:
+                gone[journey.group, touch.index] = f"no longer there: {what}"
+    return gone
 
 
 def _detail(touch: "Touch") -> str:

@@ -124,9 +124,13 @@ def produce(
     try:
         session.run(lambda mq: _send(mq, sending))
     except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    finally:
         _summarize(sending)
+        return ExitCode.INTERRUPTED
+    except Failure:
+        if sending.done or sending.in_doubt:
+            _summarize(sending)
+        raise
+    _summarize(sending)
     return ExitCode.INTERRUPTED if sending.is_interrupted else ExitCode.OK
 
 

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from raftmq.broker import group as group_module
+from raftmq.broker.group import listed_members
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.world import run
 from raftmq.cli.cluster import _transfer
@@ -57,3 +58,21 @@ def test_node_remembers_the_latest_leaders_and_no_more(monkeypatch: pytest.Monke
         assert max(len(each.leaders) for each in system.values()) == 3
 
     in_cluster(scenario)
+
+
+def test_transfer_to_a_stranger_names_all_members_and_who_leads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found()
+        leader = cluster.leader(0)
+        refused = cluster.nodes[leader].groups[0].transfer(9)
+        assert refused is not None
+        members = ", ".join(f"{n} (leads)" if n == leader else str(n) for n in (1, 2, 3))
+        assert refused.message == (
+            f"node 9 is no voter of partition group 0; its members are nodes {members}"
+        )
+
+    in_cluster(scenario)
+
+
+def test_member_that_only_learns_is_marked() -> None:
+    assert listed_members([2, 1], [7 << 32 | 3], leader=2) == "1, 2 (leads), 3 (learns)"

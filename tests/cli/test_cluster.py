@@ -4,7 +4,7 @@ from typing import Any
 
 from structlog.testing import CapturingLogger
 
-from raftmq.cli.cluster import merged
+from raftmq.cli.cluster import behind_text, merged
 from raftmq.cli.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
 
@@ -147,6 +147,28 @@ def test_behind_is_counted_by_the_leader_and_named_by_node() -> None:
     progress = {1: {"match": 10}, (7 << 32) | 2: {"match": 4}}
     answers[1] = node(1, replica(0, "leader", leader=1, term=1, progress=progress))
     assert merged(VIEW, answers)["groups"][0]["behind"] == {"1": 0, "2": 6}
+
+
+def test_how_far_a_dead_node_is_behind_is_not_known() -> None:
+    # A leader of after its death has heard nothing of it, and would count the whole log.
+    answers = told()
+    progress = {1: {"match": 10}, 2: {"match": 9}, 3: {"match": 0}}
+    answers[1] = node(1, replica(0, "leader", leader=1, term=1, progress=progress))
+    picture = merged(VIEW, answers | {3: "timed out"})
+    assert picture["groups"][0]["behind"] == {"1": 0, "2": 1, "3": None}
+    assert [behind_text(group) for group in picture["groups"]] == ["1 (3: -)", "0"]
+    assert behind_text(merged(VIEW, dict.fromkeys((1, 2, 3), "gone"))["groups"][0]) == "-"
+
+
+def test_dead_node_that_re_enters_lacks_an_unknown_number_of_records() -> None:
+    again = 1 << 32 | 3
+    progress = {str(again): {"match": 7}, "3": {"match": 2}, "1": {"match": 10}}
+    replicas = [replica(0, "leader", leader=1, term=1, learners=[again], progress=progress)]
+    problems = merged(VIEW, told() | {1: node(1, *replicas), 3: "timed out"})["problems"]
+    assert problems[1] == (
+        "node 3 lost its data folder and re-enters group 0: it lacks an unknown number of records "
+        "and does not count yet"
+    )
 
 
 def test_damage_that_a_node_reports_is_a_problem_until_it_is_over() -> None:

@@ -41,6 +41,15 @@ def test_error_says_what_would_be_right(
 
 
 @pytest.mark.parametrize(
+    "command", ["produce nope hello", "produce nope --count 3000", "produce orders hello -q 99"]
+)
+def test_nothing_sent_is_not_counted_before_the_error(raftmq: CommandLine, command: str) -> None:
+    ended = raftmq(*command.split())
+    assert (ended.code, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
     ("command", "error"),
     [
         ("create jobs --order queue", "--order is for --mode ordered"),

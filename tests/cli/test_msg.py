@@ -2,6 +2,7 @@
 
 import pytest
 
+from raftmq.cli.msg import print_touches
 from raftmq.cli.trace import picture
 from raftmq.client import Journey, Touch, Trace
 from tests.cli.command_line import CommandLine
@@ -64,6 +65,37 @@ def test_message_that_no_group_came_to_is_only_stored() -> None:
     assert drawn("fresh")[2:] == ["no consumer group that pops has come to it"]
 
 
+@pytest.mark.parametrize(
+    ("later", "state", "detail"),
+    [
+        ("purged", "purged", "no longer there: purged"),
+        ("redriven", "ready", "no longer there: redriven"),
+        ("reset", "fresh", "no longer there: reset"),
+        ("acked", "dead", "-"),
+    ],
+)
+def test_letter_that_is_gone_is_said_to_be_gone(
+    capsys: pytest.CaptureFixture[str], later: str, state: str, detail: str
+) -> None:
+    touches = (
+        touch("handed out", 1_000_000, attempt=1, until=1_030_000),
+        touch("dead letter", 1_001_000, attempt=1),
+        touch(later, 1_002_000),
+    )
+    found = Trace("10000-0", "orders", 0, 0, None, (Journey("g", state, touches),), is_whole=True)
+    print_touches(found)
+    _, _, dead, _ = capsys.readouterr().out.splitlines()
+    assert detail in dead.partition(" 1 ")[2]
+    assert ("no longer there" in dead) == (detail != "-")
+
+
+def test_letter_of_a_group_that_is_gone_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    dead = touch("dead letter", 1_001_000, attempt=1)._replace(group="#7")
+    found = Trace("10000-0", "o", 0, 0, None, (Journey("#7", "dead", (dead,)),), is_whole=True)
+    print_touches(found)
+    assert "no longer there: its group is gone" in capsys.readouterr().out
+
+
 @pytest.mark.process
 def test_message_is_got_found_and_told_of(cluster: LocalCluster, raftmq: CommandLine) -> None:
     raftmq.ok("topic", "create", "orders", "--queues", "2")
@@ -94,3 +126,6 @@ def test_message_is_got_found_and_told_of(cluster: LocalCluster, raftmq: Command
     way = raftmq.ok("trace", message_id, "-o", "json").json
     assert [(each["group"], each["state"]) for each in way["groups"]] == [("g", "dead")]
     assert "g: dead" in raftmq.ok("trace", message_id).stdout
+    raftmq.ok("dlq", "purge", "orders", "-g", "g", "--execute")
+    why = raftmq.ok("msg", "why", message_id).stdout.splitlines()
+    assert "no longer there: purged" in why[3]
