@@ -20,7 +20,7 @@ Invariants:
 - The machine sees each committed record once, in order, from its snapshot on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -350,8 +350,12 @@ class Group:
         if target == self.raft.id:
             return None
         if target not in others:
-            voters = sorted(map(node_of, others))
-            message = f"node {node_of(to)} is no voter of partition group {self.number}: {voters}"
+            conf, leader = self.conf_state, node_of(self.raft.id)
+            members = listed_members(conf.voters, conf.learners, leader=leader)
+            message = (
+                f"node {node_of(to)} is no voter of partition group {self.number}; its members "
+                f"are nodes {members}"
+            )
             return ErrorReply(Reason.UNKNOWN_NODE.value, message)
         self.raft.transfer_leadership(target)
         self._host.mark(self)
@@ -540,3 +544,14 @@ class Group:
         self._reads, self._granted = {}, []
         for ready in reads:
             ready(self.not_leader())
+
+
+def listed_members(voters: Iterable[int], learners: Iterable[int], *, leader: int) -> str:
+    """The nodes of a group's members, as an error lists them.
+
+    >>> listed_members([1, 2], [3], leader=2)
+    '1, 2 (leads), 3 (learns)'
+    """
+    marks = {node_of(member): " (learns)" for member in learners}
+    marks |= {node_of(member): "" for member in voters} | {leader: " (leads)"}
+    return ", ".join(f"{node}{mark}" for node, mark in sorted(marks.items()))

@@ -256,7 +256,8 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     | `nodes` | a map for each node: `id`, `address`, `is_reachable`; if it is, `pid`, `leads`, |
     | | `uptime_ms`, `data`, `software`, `connections`; else `error` |
     | `groups` | a map for each group: `id`, `leader` (0: none), `term`, `voters`, `learners`, |
-    | | `commit`, `behind` (node → records that it lacks, as its leader sees it), |
+    | | `commit`, `behind` (node → records that it lacks, as its leader sees it; null: the node |
+    | | does not answer, so the leader cannot know), |
     | | `re_enter` (nodes that lost their data folders and do not count again yet) |
     | `problems` | sentences; empty if all is well |
     | `notes` | sentences: what is well, and costs something |
@@ -268,11 +269,12 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
             for replica in answer["groups"]:
                 replicas.setdefault(replica["group"], []).append(replica)
     known = {group.id: group for group in view.groups}
+    silent = {node["id"] for node in nodes if not node["is_reachable"]}
     groups = []
     for number, found in sorted(replicas.items()):
         group = known.get(number)
         members = (group.voters, group.learners) if group else ([], [])
-        groups.append(_group(number, found, *members))
+        groups.append(_group(number, found, *members, silent=silent))
     problems = [
         f"node {node['id']} at {node['address']} does not answer: {node['error']}"
         for node in nodes
@@ -287,13 +289,17 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     ]
     problems += [
         f"node {node} lost its data folder and re-enters group {group['id']}: it lacks "
-        f"{counted(group['behind'].get(str(node), 0), 'record')} and does not count yet"
+        f"{_lacking(group['behind'].get(str(node), 0))} and does not count yet"
         for group in groups
         for node in group["re_enter"]
     ]
     problems += _damages(told)
     plain = {"cluster": view.cluster, "nodes": nodes, "groups": groups}
     return {**plain, "problems": problems, "notes": [*_kept_for_dead(replicas), *_gone(replicas)]}
+
+
+def _lacking(records: int | None) -> str:
+    return "an unknown number of records" if records is None else counted(records, "record")
 
 
 def _kept_for_dead(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
@@ -347,7 +353,12 @@ def _node(node: "NodeView", answer: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def _group(
-    number: int, replicas: list[dict[str, Any]], voters: list[int], learners: list[int]
+    number: int,
+    replicas: list[dict[str, Any]],
+    voters: list[int],
+    learners: list[int],
+    *,
+    silent: set[int],
 ) -> dict[str, Any]:
     leading = [replica for replica in replicas if replica["role"] == "leader"]
     best = max(leading or replicas, key=lambda replica: int(replica["term"]), default=None)
@@ -357,7 +368,11 @@ def _group(
     # A member with a new data folder has a larger id, with the node's number in its low half: the
     # last one of a node holds.
     progress = sorted((int(member), seen) for member, seen in best["progress"].items())
-    behind = {str(_node_of(m)): max(0, best["last_index"] - seen["match"]) for m, seen in progress}
+    behind: dict[str, int | None] = {
+        str(_node_of(m)): max(0, best["last_index"] - seen["match"]) for m, seen in progress
+    }
+    # A leader of after a node's death has heard nothing of it, and would count its whole log.
+    behind |= {node: None for node in behind if int(node) in silent}
     counted = {*best["voters"], *best.get("voters_outgoing", ())}
     newest = {_node_of(member): member for member in sorted([*counted, *best["learners"]])}
     # An earlier self of such a node is still counted on.
@@ -407,11 +422,24 @@ def _show(picture: dict[str, Any]) -> None:
                 ", ".join(map(str, group["voters"])),
                 ", ".join(map(str, group["learners"])) or "-",
                 group["commit"],
-                max(group["behind"].values(), default=0),
+                behind_text(group),
             )
             for group in picture["groups"]
         ],
     )
+
+
+def behind_text(group: dict[str, Any]) -> str:
+    """How far the last member that answers is behind, then those that do not; `-`: no leader tells.
+
+    >>> behind_text({"leader": 1, "behind": {"1": 0, "2": 7, "3": None}})
+    '7 (3: -)'
+    """
+    if not group["leader"]:
+        return "-"
+    known = max((n for n in group["behind"].values() if n is not None), default=0)
+    unknown = ", ".join(f"{node}: -" for node, n in group["behind"].items() if n is None)
+    return f"{known} ({unknown})" if unknown else f"{known}"
 
 
 def _age(milliseconds: int) -> str:
