@@ -62,6 +62,11 @@ EXTREMES = ("most ", "longest ")
 class CannotPlay(Exception):
     """A plan that no world can play; the message says why and what would be right."""
 
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
+        """What to do about it, if it is not another fault or mutant."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -228,7 +233,27 @@ def _play_core(mutant: "Mutant | None", nodes: int, schedule: Schedule) -> Outco
 
     settings = draw_settings(schedule.seed)
     settings = replace(settings, nodes=nodes or settings.nodes)
-    return run(schedule, settings if mutant is None else mutant.settings(settings))
+    settings = settings if mutant is None else mutant.settings(settings)
+    _require_nodes(schedule, settings.nodes)
+    return run(schedule, settings)
+
+
+def _require_nodes(schedule: Schedule, nodes: int) -> None:
+    """Refuse a schedule for a larger cluster of the core world.
+
+    Raises:
+        CannotPlay: an event names a node that the cluster has not.
+    """
+    from raftmq.chaos.core.cluster import SPARES
+
+    for event in schedule.events:
+        unknown = [node for node in event.nodes if node > nodes + SPARES]
+        if unknown:
+            raise CannotPlay(
+                f"{event}: there is no node {unknown[0]}; the cluster of this run has nodes 1 to "
+                f"{nodes} and the spares {nodes + 1} to {nodes + SPARES}",
+                fix="name one of these, or say with --nodes how large the cluster is",
+            )
 
 
 def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:

@@ -479,7 +479,7 @@ def explained() -> Iterator[None]:
         yield
     except CannotPlay as problem:
         fix = "`raftmq chaos list faults` and `list mutants` show what there is"
-        raise Failure(str(problem), fix=fix, code=ExitCode.USAGE) from None
+        raise Failure(str(problem), fix=problem.fix or fix, code=ExitCode.USAGE) from None
     except ModuleNotFoundError as problem:
         if (problem.name or "").startswith("raftmq"):
             raise

@@ -247,6 +247,26 @@ def test_what_is_no_schedule_is_refused_with_what_would_be_one(
     assert "--artifacts" in ended.stderr
 
 
+@pytest.mark.parametrize("command", ["replay", "shrink"])
+@pytest.mark.parametrize("fault", ["kill", "split-majority"])
+def test_node_that_the_core_world_lacks_is_refused_with_those_it_has(
+    raftmq: CommandLine, command: str, fault: str
+) -> None:
+    # It was a broken promise: a KeyError of the harness.
+    text = f'{{"seed": 7, "seconds": 6, "events": [[1000, "{fault}", [2, 9], 1000, 0]]}}'
+    ended = raftmq("chaos", command, text, "--world", "core")
+    assert (ended.code, ended.stdout) == (ExitCode.USAGE, "")
+    assert f"1.000s {fault} node 2,9 for 1.000s: there is no node 9" in ended.stderr
+    assert "nodes 1 to 3 and the spares 4 to 5" in ended.stderr
+    assert "--nodes" in ended.stderr.partition("fix:")[2]
+
+
+def test_node_is_there_if_the_cluster_is_large_enough(raftmq: CommandLine) -> None:
+    text = '{"seed": 7, "seconds": 6, "events": [[1000, "kill", [9], 1000, 0]]}'
+    played = raftmq("chaos", "replay", text, "--world", "core", "--nodes", "9", "-o", "json").json
+    assert played["violations"] == []
+
+
 @pytest.mark.parametrize("name", ["", "outcome.json", "replay.txt"])
 def test_kept_run_is_played_as_it_was(raftmq: CommandLine, tmp_path: Path, name: str) -> None:
     kept = ("--artifacts", str(tmp_path))
