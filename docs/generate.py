@@ -313,9 +313,23 @@ def messages_page() -> str:
         if node.name == "FrameKind":
             parts.append(table(["kind", "number"], [[code(row[0]), row[2]] for row in rows]))
         elif rows:
-            cells = [[code(n), code(kind), code(default), text] for n, kind, default, text in rows]
+            cells = [
+                [code(n), code(bounded(kind)), code(default), text]
+                for n, kind, default, text in rows
+            ]
             parts.append(table(["field", "type", "default", "meaning"], cells))
     return "\n".join(parts)
+
+
+def bounded(kind: str) -> str:
+    """The type of a message's field: of a number with a range also the range."""
+    from raftmq.wire import numbers
+
+    alias = getattr(numbers, kind, None)
+    if alias is None:
+        return kind
+    (bounds,) = alias.__metadata__
+    return f"int >= {bounds.ge}" if bounds.le is None else f"int, {bounds.ge} to {bounds.le}"
 
 
 FORMATS = {

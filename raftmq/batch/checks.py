@@ -115,8 +115,14 @@ def check_below(column: Column, limit: int) -> None:
         raise column.corrupt(f"code {highest} where {limit - 1} is the highest")
 
 
+def out_of_range(time: int, low: int, high: int) -> str:
+    """What is wrong with a time."""
+    return f"a time is out of range: {time} is not within {low} and {high}"
+
+
 def check_within(column: Column, low: int, high: int) -> None:
     """Each number is from `low` to `high`."""
     values = column.array()
     if int(values.min()) < low or int(values.max()) > high:
-        raise column.corrupt("a time is out of range")
+        outside = int(values.min()) if int(values.min()) < low else int(values.max())
+        raise column.corrupt(out_of_range(outside, low, high))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.errors import CorruptRecord
 
-from .checks import check_below, check_keys, check_lengths, check_within
+from .checks import check_below, check_keys, check_lengths, check_within, out_of_range
 from .columns import I64, PLAIN, U32, Column, Cursor, split_at, split_text
 from .compression import decompress
 from .keys import key_hash
@@ -410,7 +410,8 @@ class Batch:
         self, column: Column, times: tuple[int, ...], earliest: int, latest: int
     ) -> None:
         if min(times) < earliest or max(times) > latest:
-            raise column.corrupt("a time is out of range")
+            outside = min(times) if min(times) < earliest else max(times)
+            raise column.corrupt(out_of_range(outside, earliest, latest))
 
 
 def admit(payload: bytes, *, bytes_max: int) -> BatchHead:

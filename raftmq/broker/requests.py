@@ -50,6 +50,7 @@ from raftmq.wire.messages import (
     Status,
     Transfer,
 )
+from raftmq.wire.numbers import NODE_MAX
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .answers import answering, elsewhere, refusal
@@ -388,6 +389,8 @@ class Requests:
         problem = ""
         if isinstance(command, PutNode):
             problem = why_no_address(command.node.host, command.node.port)
+            if not 1 <= command.node.id <= NODE_MAX:
+                problem = f"a node's number is 1 to {NODE_MAX}, not {command.node.id}"
         if problem:
             # Refused here and not when applied: logs may hold such an address already, and all
             # replicas must make the same of it.

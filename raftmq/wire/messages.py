@@ -43,6 +43,8 @@ from typing import Any
 
 import msgspec
 
+from .numbers import NodeNumber, NodeNumberOrNone
+
 PROTOCOL = 1
 """The version of this page. A peer of another version is refused at `Hello`."""
 
@@ -450,7 +452,7 @@ class Transfer(_Wire, frozen=True):
 
     partition_group: int
     """The group."""
-    to: int
+    to: NodeNumberOrNone
     """The node that shall lead; 0: any other voter that is caught up."""
 
 
@@ -459,13 +461,13 @@ class ChangeMember(_Wire, frozen=True):
 
     action: str
     """`add`, `remove` or `replace`."""
-    node: int
+    node: NodeNumber
     """The number of the node that comes, goes or is replaced."""
     host: str = ""
     """For `add` and `replace`: where the new node is reached."""
     port: int = 0
     """For `add` and `replace`: its port."""
-    new: int = 0
+    new: NodeNumberOrNone = 0
     """For `replace`: the new node's number."""
 
 

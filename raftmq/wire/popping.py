@@ -28,6 +28,7 @@ from .fetching import FetchedQueue
 from .messages import (
     _Wire,
 )
+from .numbers import Amount, DrawnNumber, SequenceNumber
 
 
 class Pop(_Wire, frozen=True):
@@ -43,11 +44,11 @@ class Pop(_Wire, frozen=True):
     """The partition group."""
     number: int
     """The attachment's number."""
-    consumer: int
+    consumer: DrawnNumber
     """Who asks: random, 1 to 2^63 - 1."""
     count: int
     """At most this many messages. 0: only make the attachment known here."""
-    wait_ms: int
+    wait_ms: Amount
     """How long to wait when there are none; 0 answers at once."""
     invisible_ms: int
     """How long the messages are this consumer's alone; 0: as the group's policy says."""
@@ -146,9 +147,9 @@ class Settle(_Wire, frozen=True):
     """The partition group."""
     number: int
     """The attachment's number."""
-    consumer: int
+    consumer: DrawnNumber
     """Who settles."""
-    sequence: int
+    sequence: SequenceNumber
     """From 1, one more with each request of this consumer to this partition group; by handle: any
     that is higher than the last one by handle."""
     items: list[SettleItem]
@@ -195,7 +196,7 @@ class Leave(_Wire, frozen=True):
     """The partition group."""
     number: int
     """The attachment's number."""
-    consumer: int
+    consumer: DrawnNumber
     """Who leaves."""
     is_idle: bool = False
     """True: no wish of it stands, so the log need not hear of it; the leader forgets how the

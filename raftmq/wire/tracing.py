@@ -16,6 +16,7 @@ batches were stored, it is 0.
 """
 
 from .messages import _Wire
+from .numbers import Amount
 
 
 class FindTouches(_Wire, frozen=True):
@@ -86,7 +87,7 @@ class FindEvents(_Wire, frozen=True):
     """The record after the last one; 0: up to the last that is applied."""
     skip: int = 0
     """For the next page: `FoundEvents.skip` of the one before."""
-    bytes_max: int = 4 * 1024 * 1024
+    bytes_max: Amount = 4 * 1024 * 1024
     """About the length of the answer's body; 0: only `first` and `end` are wanted."""
 
 

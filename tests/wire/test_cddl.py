@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import pytest
@@ -57,6 +57,9 @@ def type_rule(type_: Any) -> str:
     """A field's type in CDDL."""
     if type_ is Any:
         return "any"
+    if get_origin(type_) is Annotated:
+        _, bounds = get_args(type_)
+        return f"{bounds.ge}..{bounds.le}" if bounds.le is not None else f"int .ge {bounds.ge}"
     if type_ in PLAIN:
         return PLAIN[type_]
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):

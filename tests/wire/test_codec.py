@@ -4,7 +4,7 @@ import array
 import random
 import threading
 import tracemalloc
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import cbor2
 import msgspec
@@ -74,6 +74,9 @@ def structs(type_: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
 
 def of_annotation(type_: Any) -> st.SearchStrategy[Any]:
     """Values of an annotation as the messages use them: X, X | None, list[X], dict[str, Any]."""
+    if get_origin(type_) is Annotated:
+        _, bounds = get_args(type_)
+        return st.integers(bounds.ge, 2**64 - 1 if bounds.le is None else bounds.le)
     arguments = getattr(type_, "__args__", None)
     if not arguments:
         return drawn(type_)

@@ -1,0 +1,29 @@
+"""Numbers of requests that have a range: what is outside of it is refused where it is decoded.
+
+`unpack` raises `Misfit`, which names the field and the bound, and the node refuses the request with
+`bad_argument`. So such a number reaches no log.
+
+Left out: numbers whose bounds are state, as the offsets of a queue, and those that the machines
+refuse with a text of their own, as the length of a lease: logs may hold such requests already, and
+all replicas must make the same of them.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+NUMBER_MAX = (1 << 63) - 1
+"""The largest number that a client gives itself or its requests."""
+NODE_MAX = (1 << 32) - 1
+"""The largest number of a node: a member's id has it in its low half (`raftmq.pop.replicas`)."""
+
+DrawnNumber = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+"""Who asks: 1 to 2^63 - 1."""
+SequenceNumber = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+"""A number that only grows: 0 to 2^63 - 1."""
+NodeNumber = Annotated[int, Meta(ge=1, le=NODE_MAX)]
+"""A node: 1 to 2^32 - 1."""
+NodeNumberOrNone = Annotated[int, Meta(ge=0, le=NODE_MAX)]
+"""A node; 0: none is named."""
+Amount = Annotated[int, Meta(ge=0)]
+"""Milliseconds, bytes: not negative."""
