@@ -193,6 +193,17 @@ class _Question:
         return f"its data folder is blank: {_objection(self._node)}"
 
 
+def why_not_counted(node: "Node") -> str:
+    """What a node that serves, and that no cluster counts yet, waits for; empty: nothing."""
+    own = node.settings.node
+    if own.peers or node.catalog.is_bootstrapped:
+        return ""
+    return (
+        f"the cluster does not count node {node.id} yet: "
+        f"`raftmq cluster add {node.id} {own.host}:{own.port}` makes it a member"
+    )
+
+
 async def ask_guest(node: "Node", link: PeerLink) -> None:
     """Ask a node that only said Hello whether it knows this founder by another folder: then the
     cluster was founded before. A stranger that lies keeps a founder waiting, or ends one that has

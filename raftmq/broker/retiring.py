@@ -57,7 +57,8 @@ class Retiring:
         self.under_way: set[int] = set()
         """Groups whose log is being deleted."""
         self.is_removed = False
-        """True if this node holds an unwanted replica of which no other node knows."""
+        """True if no other node that answers knows this one: asked for while it holds an unwanted
+        replica, and by `look`."""
 
     def think(self) -> None:
         """Look whether there is a replica that nobody wants."""
@@ -70,6 +71,22 @@ class Retiring:
             # Asked again after as long.
             self._since.update(dict.fromkeys(due, now))
             self._node.start_soon(self._ask, due)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if the catalog, as this node knows it, says that it leaves or has left."""
+        own = self._node.catalog.nodes.get(self._node.id)
+        return self._node.catalog.is_bootstrapped and (own is None or own.is_leaving)
+
+    async def look(self) -> None:
+        """Ask the others whether a node that leaves is out; nothing is deleted. A node that is out
+        is told nothing by the leaders, and `think` asks late, as it deletes what is not wanted."""
+        self._note_removal(await ask_all(self._node))
+
+    def _note_removal(self, found: dict[int, ClusterView]) -> None:
+        own = self._node.id
+        others = [{each.id for each in found[node].nodes} for node in found if node != own]
+        self.is_removed = bool(others) and not any(own in ids for ids in others)
 
     def _is_unwanted(self, number: int) -> bool:
         wanted = self._node.catalog.groups.get(number)
@@ -88,10 +105,9 @@ class Retiring:
 
     async def _ask(self, due: list[int]) -> None:
         try:
-            found, own = await ask_all(self._node), self._node.id
+            found = await ask_all(self._node)
             views = list(found.values())
-            others = [{each.id for each in found[node].nodes} for node in found if node != own]
-            self.is_removed = bool(others) and not any(own in ids for ids in others)
+            self._note_removal(found)
             for number in due:
                 if number in self._node.groups and self._is_unwanted(number):
                     await self._give_up(self._node.groups[number], views)

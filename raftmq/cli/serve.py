@@ -31,6 +31,10 @@ WATCH_SECONDS = 0.2
 """Between two looks at what the node leads."""
 WAIT_SECONDS = 1.0
 """A node that waits for others at its start does not say so before."""
+JOIN_SECONDS = 2.0
+"""A node that was added before it was started is counted sooner than this."""
+LEAVE_SECONDS = 1.0
+"""Between two questions whether a node that leaves is out."""
 
 
 @click.command()
@@ -126,6 +130,7 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
             log.info("serving", host=own.host, port=own.port, incarnation=node.incarnation)
             notify("READY=1", f"STATUS={leads_text([])}")
             nursery.start_soon(_watch, node, log, parent)
+            nursery.start_soon(_look_for_removal, node)
     except* NodeStopped as stopped:
         log.error("stopped by a fault", reason=str(stopped.exceptions[0]))
         return_code = ExitCode.FAILED
@@ -183,8 +188,11 @@ async def _await_signals(
 
 
 async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
-    """Say what a node waits for before it serves, if it waits for long."""
+    """Say what a node waits for before it serves, or until a cluster counts it, if it waits for
+    long."""
     import trio
+
+    from raftmq.broker.founding import why_not_counted
 
     told = ""
     await trio.sleep(WAIT_SECONDS)
@@ -196,6 +204,27 @@ async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
         await trio.sleep(WATCH_SECONDS)
     if node.generation:
         log.info("has a new data folder", generation=node.generation)
+    await trio.sleep(JOIN_SECONDS)
+    is_told = False
+    while waits := why_not_counted(node):
+        if not is_told:
+            is_told = True
+            log.warning("waits", what=waits)
+            notify(f"STATUS=waits: {waits}")
+        await trio.sleep(WATCH_SECONDS)
+    if is_told:
+        log.info("is a member of the cluster")
+        notify(f"STATUS={leads_text([])}")
+
+
+async def _look_for_removal(node: "Node") -> None:
+    """Ask the others whether this node is out, once it leaves."""
+    import trio
+
+    while not node.retiring.is_removed:
+        if node.retiring.is_leaving:
+            await node.retiring.look()
+        await trio.sleep(LEAVE_SECONDS)
 
 
 async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None:

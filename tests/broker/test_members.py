@@ -175,6 +175,10 @@ def test_node_that_is_removed_hands_over_and_the_rest_serves_without_it() -> Non
             lambda: all(cluster.members(group) == {1, 2} for group in (0, *DATA_GROUPS))
         )
         await cluster.wait_until(lambda: sorted(cluster.nodes[1].catalog.nodes) == [1, 2])
+        # Its own catalog says that it leaves, so it need not wait to be unwanted to ask.
+        for node in (1, 2, 3):
+            retiring = cluster.nodes[node].retiring
+            assert (retiring.is_leaving, retiring.is_removed) == (node == 3, False)
         await cluster.wait_until(lambda: not linked(cluster, 3))
         # It goes on knocking; nobody links back, and what it asks for costs no record.
         await trio.sleep(30)
