@@ -165,7 +165,8 @@ class Client:
             start: where a group begins that is new to the topic, or a queue for which it has
                 committed nothing: `"earliest"`, or with broadcast `"latest"`, if nothing is said.
                 Queues that are added while it is open are read from their beginning; so are those
-                that were added while an instance of a broadcast group was closed.
+                that were added while an instance of a broadcast group was closed, or while a group
+                that had members before had none.
             on_trimmed: to pull: what to do where retention has dropped the next messages: raise, or
                 go on at an end of the queue (`"error"`, `"earliest"`, `"latest"`).
             auto_commit: to pull: seconds between commits of what the application is done with;

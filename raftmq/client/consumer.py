@@ -80,7 +80,8 @@ class Consumer:
         self._sender, self._sequence = router.draw_request(), 0
         self._assigned: AssignedQueues | None = None
         self._is_instance = join is not None and join.mode is Mode.BROADCAST
-        # Of a member: `start` holds for so many queues; the others are newer than its place.
+        # Of a member: `start` holds for so many queues; the others are newer than its place. The
+        # leader's word (`AssignedQueues.old_queues`) comes first.
         self._old_queues = 0
         if join is not None:
             self._assigned = AssignedQueues(self, Member(router, join), router)
@@ -402,8 +403,11 @@ class Consumer:
         numbers = {view.id << QUEUE_BITS | queue: epoch for queue, epoch in epochs.items()}
         fenced = await self._commit_at(group, dict.fromkeys(numbers, CLAIM), numbers)
         owned = tuple(number & _MASK for number in numbers if number not in fenced)
-        old = tuple(queue for queue in owned if queue < self._old_queues)
-        new = tuple(queue for queue in owned if queue >= self._old_queues)
+        assert self._assigned is not None
+        told = self._assigned.old_queues
+        old_queues = self._old_queues if told is None else told
+        old = tuple(queue for queue in owned if queue < old_queues)
+        new = tuple(queue for queue in owned if queue >= old_queues)
         cursors = await self._cursors_at(view, old, start_of(self._settings.start))
         # Whatever `start` says: a queue that is new has nothing that is too old.
         cursors += await self._cursors_at(view, new, EARLIEST)

@@ -127,7 +127,7 @@ def _join(
         message = f"a session is {SESSION_MS_MIN / 1000:g} to {SESSION_MS_MAX / 1000:g} s"
         raise Rejected(Reason.BAD_ARGUMENT, message)
     member = random.getrandbits(63) or 1
-    return JoinGroup(topic, group, member, session_ms, instance, mode=mode)
+    return JoinGroup(topic, group, member, session_ms, instance, mode=mode, notes_beginning=True)
 
 
 def popping(

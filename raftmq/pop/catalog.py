@@ -81,11 +81,11 @@ QUEUES_MAX = 1 << QUEUE_BITS
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
 
-_STATE_VERSION = 7
-_STATE_VERSIONS = (*range(1, 7), _STATE_VERSION)
+_STATE_VERSION = 8
+_STATE_VERSIONS = (*range(1, 8), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
 third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
-`Repeats`."""
+`Repeats`, the seventh no `Beginnings`."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
 
 
@@ -237,7 +237,7 @@ def parse_command(values: list[Any], request: int = 0) -> Command:
 class Catalog:
     """The state of the system group after a prefix of its log."""
 
-    record_version = 1  # as in `PartitionMachine`
+    record_version = 2  # as in `PartitionMachine`
     state_version = _STATE_VERSION  # as in `PartitionMachine`
 
     def __init__(self) -> None:
@@ -558,6 +558,7 @@ class Catalog:
             self.memberships.dump(),
             self.deletions.dump(),
             self.repeats.dump(),
+            self.memberships.beginnings.dump(),
         ]
         return cbor2.dumps(msgspec.to_builtins(state))
 
@@ -581,6 +582,7 @@ class Catalog:
             catalog.memberships.load,
             catalog.deletions.load,
             catalog.repeats.load,
+            catalog.memberships.beginnings.load,
         )
         for load, dumped in zip(loading, newer, strict=False):
             load(dumped)

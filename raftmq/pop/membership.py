@@ -49,6 +49,7 @@ import msgspec
 
 from raftmq.errors import Reason
 
+from .beginnings import Beginnings
 from .policy import Mode
 from .results import Changed, Refused, Result
 
@@ -90,6 +91,9 @@ class JoinGroup(msgspec.Struct, frozen=True, array_like=True, tag="join"):
     """The only member whose place it may take; 0: none. So a join that arrives a second time, after
     its process has left, does not drive out the next process of the instance. None, which older
     software wrote: any member that has the place."""
+    notes_beginning: bool = False
+    """True: if a group that pulls is new to the topic, the catalog notes how many queues the topic
+    has (`beginnings`). False in records of older software, which noted nothing."""
 
     @property
     def offsets_name(self) -> str:
@@ -276,6 +280,8 @@ class Memberships:
         """By consumer group and topic number; those without members are forgotten."""
         self.of_member: dict[int, Assignment] = {}
         """Member → where it takes part."""
+        self.beginnings = Beginnings()
+        """How many queues topics had when groups began there."""
 
     def member(self, number: int) -> Member | None:
         """A member; None: there is no such member, or not any more."""
@@ -286,6 +292,13 @@ class Memberships:
         """What a member has; None: there is no such member, or not any more."""
         assignment = self.of_member.get(number)
         return assignment.holding(number) if assignment is not None else None
+
+    def old_queues(self, number: int) -> int | None:
+        """How many queues, from the first, are older than a member's group; None: not known."""
+        assignment = self.of_member.get(number)
+        if assignment is None:
+            return None
+        return self.beginnings.find(assignment.consumer_group, assignment.topic)
 
     def count(self, consumer_group: str) -> int:
         """Members of a consumer group; of one that broadcasts: its instances."""
@@ -332,6 +345,9 @@ class Memberships:
             assignment.replace(replaced, number, index)
             del self.of_member[replaced]
         assignment.deal(index)
+        # An instance of a broadcast group knows by its own offsets where it began.
+        if command.notes_beginning and command.mode is Mode.PULL:
+            self.beginnings.note(*key, queues)
         return Changed(list(assignment.holding(number)))
 
     def regrant(self, topic: int, command: RegrantQueues, *, index: int) -> Result:
@@ -407,6 +423,7 @@ class Memberships:
 
     def expel(self, consumer_group: str, index: int) -> None:
         """A consumer group is deleted, and its members with it."""
+        self.beginnings.drop_group(consumer_group)
         self._remove(self._members_of(consumer_group), index)
 
     def topic_changed(self, topic: int, queues: int, index: int) -> None:
@@ -418,6 +435,7 @@ class Memberships:
 
     def drop_topic(self, topic: int) -> None:
         """A topic is deleted."""
+        self.beginnings.drop_topic(topic)
         for key, assignment in list(self.assignments.items()):
             if assignment.topic == topic:
                 for number in assignment.members:
