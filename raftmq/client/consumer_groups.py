@@ -44,6 +44,8 @@ class GroupAttachment(NamedTuple):
     is_latest: bool
     """True: it began at the end of the queues that the topic had then, else with the first message
     that was kept."""
+    queues: int
+    """How many queues the topic had then; the others it reads from their first message."""
 
 
 class GroupSettings(NamedTuple):
@@ -259,5 +261,5 @@ def _settings(view: ConsumerGroupView) -> GroupSettings:
         view.invisible_ms / 1000,
         view.order,
         view.is_blocking,
-        tuple(GroupAttachment(a.topic, a.number, a.is_latest) for a in view.attachments),
+        tuple(GroupAttachment(a.topic, a.number, a.is_latest, a.queues) for a in view.attachments),
     )

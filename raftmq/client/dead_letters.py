@@ -145,7 +145,7 @@ async def find_backlogs(
             view = views.get((number, queue))
             if view is None:
                 end, earliest = ends[queue].end, ends[queue].earliest
-                start = end if attached.attachment.is_latest else earliest
+                start = end if attached.is_latest(queue) else earliest
                 unbegun = BacklogView(number, queue, end, start, 0, 0, 0, 0, 0, 0, 0)
                 found.append(_backlog(attached, unbegun)._replace(has_begun=False))
                 continue
@@ -159,6 +159,11 @@ class _Attached(NamedTuple):
     group: str
     attachment: GroupAttachment
     topic: TopicView
+
+    def is_latest(self, queue: int) -> bool:
+        """True if the group begins at the end of a queue, given by its number."""
+        is_old = queue & _MASK < self.attachment.queues
+        return self.attachment.is_latest and is_old
 
     @property
     def queues(self) -> dict[int, int]:

@@ -8,7 +8,9 @@ import trio
 from raftmq.client import Client, Consumer
 from raftmq.wire.assigning import Assigned
 from tests.broker.cluster import Cluster
+from tests.broker.scenario import with_client
 from tests.broker.test_assignment import QUEUES, opened, send, with_clients
+from tests.broker.test_resetting import bodies_of
 
 OLD, NEW = range(24), range(24, 64)
 
@@ -115,3 +117,20 @@ def test_leader_of_older_software_leaves_it_to_the_member_what_is_old(monkeypatc
 
     monkeypatch.setattr("raftmq.broker.assigning.Assigned", without)
     with_clients(job)
+
+
+def test_books_of_a_group_that_pops_from_the_latest_on_count_queues_that_came_later() -> None:
+    async def job(_: Cluster, mq: Client) -> None:
+        await mq.admin.attach("orders", "g", start="latest")
+        # In a data group that has not heard of the group.
+        await mq.admin.alter_topic("orders", 2)
+        async with mq.producer("orders") as p:
+            for number in range(10):
+                await p.send(b"%d" % number, queue=1)
+        old, new = await mq.admin.backlogs(group="g")
+        assert (old.lag, new.lag) == (0, 10)
+        await mq.admin.clone_group("g", "h", "orders")
+        for group in ("g", "h"):
+            assert await bodies_of(mq, group) == list(range(10)), group
+
+    with_client(job)

@@ -55,8 +55,8 @@ async def test_group_is_attached_to_topics_and_detached(cluster: FakeCluster) ->
         assert await admin.attach("refunds", "billing") == 2
         assert await admin.attach("orders", "billing") == 1
         attachments = (
-            GroupAttachment("orders", 1, is_latest=True),
-            GroupAttachment("refunds", 2, is_latest=False),
+            GroupAttachment("orders", 1, is_latest=True, queues=1),
+            GroupAttachment("refunds", 2, is_latest=False, queues=1),
         )
         assert await admin.consumer_groups() == [USUAL._replace(attachments=attachments)]
         of_refunds = await admin.consumer_groups(topic="refunds")

@@ -64,9 +64,9 @@ def _attachments(
 ) -> Iterator[Attachment]:
     for each in groups:
         if each.mode in POPPED:
-            for topic, number, is_latest in each.attachments:
-                begins = starts.get((each.name, topic), {})
-                yield Attachment(topic, each.name, number, is_latest, begins)
+            for its in each.attachments:
+                begins = starts.get((each.name, its.topic), {})
+                yield Attachment(its.topic, each.name, its.number, its.is_latest, begins)
 
 
 def _standings(mq: "BlockingClient", groups: "list[GroupSettings]") -> Iterator[Standing]:
