@@ -64,7 +64,8 @@ CLOSED_MAX = 1000
 
 LOST_MAX = 10_000
 """Queues in one record that tells what is lost, each counted for every consumer group that follows
-it: 20,000 queues of 50 groups in two records held the loops of all replicas for 2 s each."""
+it, and at least once: 20,000 queues of 50 groups in two records held the loops of all replicas for
+2 s each."""
 
 ASK_AGAIN_SECONDS = 30.0
 """Pause before a member that was asked in vain to take over is asked again. A leader that hands
@@ -391,17 +392,19 @@ class Duties:
             self._told[group.number] = state
 
     def _tell_lost(self, group: Group, *, since: int = 0) -> bool:
-        """Propose to tell the consumer groups that pop what of their queues stands before a record;
-        True if they were told."""
+        """Propose to tell the consumer groups that pop what of all queues stands before a record;
+        True if that was told."""
         assert isinstance(group.machine, PartitionMachine)
         if ("lose", group.number) in self._under_way:
             # A look at 20,000 queues holds the loop for tens of milliseconds.
             return False
         serving = group.machine.serving
         followed = Counter(queue for x in serving.attached.values() for queue in x.group.backlogs)
+        # Also of queues that no group follows: one that is opened before the record is dropped
+        # begins by what was told.
         kept = [
             (queue, earliest)
-            for queue in sorted(followed)
+            for queue in sorted(group.machine.ends)
             if (earliest := _earliest(group, queue, since)) > serving.earliest.get(queue, 0)
         ]
         if kept:
@@ -425,8 +428,8 @@ def _parts(kept: list[tuple[int, int]], followed: Mapping[int, int]) -> Iterator
     at = 0
     while at < len(kept):
         start, room = at, LOST_MAX
-        while at < len(kept) and (at == start or followed[kept[at][0]] <= room):
-            room -= followed[kept[at][0]]
+        while at < len(kept) and (at == start or room >= max(1, followed[kept[at][0]])):
+            room -= max(1, followed[kept[at][0]])
             at += 1
         part = kept[start:at]
         yield Lose([queue for queue, _ in part], [earliest for _, earliest in part])

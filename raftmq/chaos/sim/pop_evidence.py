@@ -133,8 +133,7 @@ class PopEvidence(Twins):
 class KeptQueues:
     """Places of each queue's messages in a log, and the offsets before which groups gave up.
 
-    A leader tells before it trims, and another one may trim less than what was told. A group that
-    was opened since the log was trimmed last may have come between the two.
+    A leader tells of all queues before it trims, and another one may trim less than what was told.
     """
 
     def __init__(self) -> None:
@@ -144,8 +143,6 @@ class KeptQueues:
         # By queue: where it begins as groups were told, and in which term.
         self._told: dict[int, tuple[int, int]] = {}
         self._log_start = 1
-        # Attachments when the log was trimmed last.
-        self._older: set[int] = set()
 
     def follow(
         self, record: Record, results: Sequence[Result], machine: PartitionMachine
@@ -162,18 +159,19 @@ class KeptQueues:
                 self._told[queue] = earliest, record.term
                 is_border = earliest in self._ends[queue]
                 what = f"groups are told that queue {queue} begins at offset {earliest}"
-                yield earliest - before, "" if is_border else f"{what}, and no batch does"
+                attached = machine.serving.attached.values()
+                is_followed = any(queue in each.group.backlogs for each in attached)
+                given_up = earliest - before if is_followed else 0
+                yield given_up, "" if is_border else f"{what}, and no batch does"
         if machine.log_start > self._log_start:
             self._log_start = machine.log_start
             for fact in self._why_wrong(record, machine):
                 yield 0, fact
-            self._older = set(machine.serving.attached)
 
     def _why_wrong(self, record: Record, machine: PartitionMachine) -> Iterator[str]:
-        """What groups should have been told before the log was trimmed."""
-        attached = machine.serving.attached
-        older = [attached[number].group for number in self._older if number in attached]
-        for queue in sorted({queue for group in older for queue in group.backlogs}):
+        """What should have been told before the log was trimmed: of queues without a group, too, as
+        one may be opened until the trim."""
+        for queue in sorted(machine.ends):
             dropped = bisect_left(self._indexes[queue], self._log_start)
             first = self._ends[queue][dropped - 1] if dropped else 0
             told, term = self._told.get(queue, (0, 0))

@@ -75,6 +75,7 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     group = PopGroup(Policy(), Mode.POP)
     group.follow(7, 0)
     machine.serving.attached[1] = Attached(0, "g", 1, group)
+    machine.ends = {7: 13}
 
     def follow(index: int, *results: Appended, term: int = 1) -> list[tuple[int, bool]]:
         record = encode(b"", index=index, term=term, kind=Kind.NOOP, timestamp=0, chain=0)
@@ -87,8 +88,10 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     batches = [(0, 3), (3, 2), (5, 4), (9, 1), (10, 1), (11, 1), (12, 1)]
     for index, (base, count) in enumerate(batches, 10):
         assert follow(index, Appended(7, base, count, 0, False, 0)) == []
-    # A group that was opened since the log was trimmed last may have come too late to be told.
-    assert told(20, 0, 11) == []
+    # Whether a group follows the queue makes no difference: one may be opened until the trim.
+    del group.backlogs[7]
+    assert told(19, 0, 11) == [(0, True)]
+    group.follow(7, 0)
     assert told(21, 3, 11) == [(3, False)]
     assert told(22, 5, 11) == [(2, False)]
     assert told(23, 5, 12) == []
@@ -101,4 +104,7 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     assert told(28, 13, 15) == [(0, True)]
     # Within a batch.
     machine.serving.earliest[8] = 1
-    assert follow(29) == [(1, True)]
+    assert follow(29) == [(0, True)]
+    # The messages of a queue that is gone are nobody's.
+    machine.ends.clear()
+    assert told(30, 13, 17) == []
