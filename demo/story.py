@@ -216,7 +216,7 @@ class Story:
         """What the pull group committed is where the queues end."""
         ends = await self._ends(mq)
         group = await mq.admin.describe_group(BOARD)
-        committed = {offset.queue: offset.committed for offset in group.offsets}
+        committed = {offset.queue: offset.committed or 0 for offset in group.offsets}
         # A queue that nothing was sent to needs no commit.
         wrong = [
             f"{BOARD}: queue {queue} ends at {end}, committed {committed.get(queue)}"

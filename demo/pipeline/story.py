@@ -197,7 +197,7 @@ class Story:
         for name in read:
             for group_name, group in groups.items():
                 if group_name.startswith(f"spark-{name}"):
-                    read[name] = sum(offset.committed for offset in group.offsets)
+                    read[name] = sum(offset.committed or 0 for offset in group.offsets)
         return read
 
     async def _lag(self, mq: raftmq.Client) -> dict[str, int]:

@@ -9,7 +9,7 @@ from .group_settings import COMMANDS, plain_settings, show_attachments, show_bac
 from .lag import lag
 from .lazy import HintedGroup
 from .names import GROUP, TOPIC
-from .output import note, output_option, print_json, print_table, time_text
+from .output import dash, note, output_option, print_json, print_table, time_text
 from .session import Session, with_session
 from .values import START
 
@@ -34,17 +34,18 @@ for command in (*COMMANDS, lag, members, clone):
 def list_(session: Session, topic: str | None, output: str) -> None:
     """List all consumer groups: those that were created, and those that have committed something.
 
-    LAG counts messages that are not read, or not done with; `raftmq group lag` tells more.
+    LAG counts messages that are not read, or not done with; `raftmq group lag` tells more. A dash:
+    not known, as the group reads by offset and has committed nothing in a queue.
     """
 
-    async def call(mq: "Client") -> "tuple[list[ConsumerGroup], dict[str, int]]":
+    async def call(mq: "Client") -> "tuple[list[ConsumerGroup], dict[str, int | None]]":
         groups = await _all_groups(mq, topic)
-        lags = {group.name: group.lag for group in groups}
         # Of all topics: a group that broadcasts is attached to none.
         for settings in await mq.admin.consumer_groups():
             modes[settings.name] = settings.mode
+        lags = {group.name: _lag(group, modes) for group in groups}
         for each in await mq.admin.backlogs(topic=topic):
-            lags[each.group] = lags.get(each.group, 0) + each.lag
+            lags[each.group] = (lags.get(each.group) or 0) + each.lag
         return groups, lags
 
     modes: dict[str, str] = {}
@@ -52,7 +53,9 @@ def list_(session: Session, topic: str | None, output: str) -> None:
     if output == "json":
         print_json([_plain(g, mode=_mode(g, modes), lag=lags[g.name]) for g in groups])
     elif groups:
-        rows = [(g.name, _mode(g, modes), ", ".join(_topics(g)), lags[g.name]) for g in groups]
+        rows = [
+            (g.name, _mode(g, modes), ", ".join(_topics(g)), dash(lags[g.name])) for g in groups
+        ]
         print_table(["GROUP", "MODE", "TOPICS", ">LAG"], rows)
     else:
         note("no groups yet: `raftmq group create NAME` makes one")
@@ -72,6 +75,12 @@ async def _all_groups(mq: "Client", topic: str | None) -> "list[ConsumerGroup]":
 def _mode(found: "ConsumerGroup", modes: dict[str, str]) -> str:
     """How a group is served; an instance as its group, whose settings it has not."""
     return modes.get(found.name) or modes.get(found.name.partition("@")[0], "pull")
+
+
+def _lag(found: "ConsumerGroup", modes: dict[str, str]) -> int | None:
+    """The lag of what it reads by offset; None: not known, as a group that pulls and has committed
+    nothing begins wherever a consumer says."""
+    return None if not found.offsets and modes.get(found.name) == "pull" else found.lag
 
 
 def _topics(found: "ConsumerGroup") -> list[str]:
@@ -108,7 +117,8 @@ def describe(session: Session, name: str, output: str) -> None:
         left = [{**each._asdict(), "lag": each.lag} for each in backlogs]
         heard = [_plain(each, mode="broadcast", lag=each.lag) for each in instances]
         # A group that pops has no committed offsets: its lag is that of its backlogs.
-        lag = found.lag + sum(each.lag for each in backlogs)
+        own = _lag(found, modes)
+        lag = own if not backlogs else (own or 0) + sum(each.lag for each in backlogs)
         plain = _plain(found, mode=_mode(found, modes), lag=lag)
         print_json({**plain, "backlogs": left, **({"instances": heard} if heard else {})})
         return
@@ -134,16 +144,16 @@ def _show_offsets(found: "ConsumerGroup") -> None:
             (
                 o.topic,
                 o.queue,
-                o.committed,
+                dash(o.committed),
                 o.earliest,
                 o.end,
-                o.lag,
+                dash(o.lag),
                 o.passed,
-                time_text(o.timestamp),
+                time_text(o.timestamp) if o.timestamp else "-",
             )
             for o in found.offsets
         ],
-        title=f"{found.name}, lag {found.lag}",
+        title=f"{found.name}, lag {dash(found.lag)}",
     )
 
 
@@ -236,7 +246,7 @@ def reset(
         note("nothing was changed: add --execute to do it")
 
 
-def _plain(found: "ConsumerGroup", *, mode: str, lag: int) -> dict[str, Any]:
+def _plain(found: "ConsumerGroup", *, mode: str, lag: int | None) -> dict[str, Any]:
     offsets = [{**offset._asdict(), "lag": offset.lag} for offset in found.offsets]
     wanted = [each._asdict() for each in found.subscriptions]
     return {

@@ -2,7 +2,7 @@
 
 | column | groups that pop | groups that read by offset |
 |---|---|---|
-| LAG | not done with, dead letters apart | kept and not read |
+| LAG | not done with, dead letters apart | kept and not read; -: not known, see `GroupOffset` |
 | IN HAND | handed out, neither settled nor run out | - |
 | WAITING | failed, and wait for their time | - |
 | READY | handed out next: their time has come, or they were given back | - |
@@ -46,8 +46,8 @@ class GroupLine(NamedTuple):
     """The topic."""
     mode: str
     """How the group is served."""
-    lag: int
-    """See the heading; so are the next ones."""
+    lag: int | None
+    """See the heading; so are the next ones. None: not known."""
     in_hand: int | None
     """None: there is no such thing in this mode."""
     waiting: int | None
@@ -98,8 +98,9 @@ def lag(
 ) -> None:
     """Show what consumer groups have left to do: of one group, or of all.
 
-    LAG counts all that is not done with. READY counts messages to be handed out again, or
-    that wait for their turn with their key; others never handed out stand in LAG alone.
+    LAG counts all that is not done with; a dash: not known, as nothing was committed in a queue
+    that is read by offset. READY counts messages to be handed out again, or that wait for their
+    turn with their key; others never handed out stand in LAG alone.
 
     With -w and -o json each look is one line.
     """
@@ -175,7 +176,7 @@ async def look_at_groups(mq: "Client", *, topic: str | None, group: str | None) 
                     waiting=None,
                     ready=None,
                     dead=None,
-                    done=offset.committed,
+                    done=offset.committed or 0,
                 ),
             )
     for each in await mq.admin.backlogs(topic=topic, group=group):
@@ -208,9 +209,10 @@ def _add(lines: dict[tuple[str, str], GroupLine], line: GroupLine) -> None:
         return
     sums = [
         b if a is None else a if b is None else a + b
-        for a, b in zip(before[3:], line[3:], strict=True)
+        for a, b in zip(before[4:], line[4:], strict=True)
     ]
-    lines[key] = GroupLine(line.group, line.topic, line.mode, *sums)  # type: ignore[arg-type]
+    lag = None if before.lag is None or line.lag is None else before.lag + line.lag
+    lines[key] = GroupLine(line.group, line.topic, line.mode, lag, *sums)  # type: ignore[arg-type]
 
 
 async def _look_at_topics(mq: "Client", only: str | None) -> tuple[list[TopicLine], int]:
@@ -301,8 +303,9 @@ def _group_rows(found: Look, before: Look | None) -> tuple[Columns, Rows]:
     rates = _rates(found, before)
     rows: Rows = []
     for line in found.groups:
-        known = ["" if each is None else f"{each:,}" for each in line[3:8]]
-        row = [line.group, line.mode, line.topic, *known]
+        known = ["" if each is None else f"{each:,}" for each in line[4:8]]
+        lag = "-" if line.lag is None else f"{line.lag:,}"
+        row = [line.group, line.mode, line.topic, lag, *known]
         rows.append((*row, _rate(rates.get((line.group, line.topic)))) if before else tuple(row))
     columns = ["GROUP", "MODE", "TOPIC", ">LAG", ">IN HAND", ">WAITING", ">READY", ">DEAD"]
     return [*columns, ">DONE/s"] if before else columns, rows

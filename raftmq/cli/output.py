@@ -93,6 +93,15 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: st
     return table
 
 
+def dash(value: object | None) -> object:
+    """A cell of a table: what is not known is a dash.
+
+    >>> dash(0), dash(None)
+    (0, '-')
+    """
+    return "-" if value is None else value
+
+
 def note(message: str) -> None:
     """One line for people, on stderr."""
     click.echo(message, err=True)

@@ -1,8 +1,9 @@
 """What administrative calls return: topics, queues, consumer groups."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from raftmq.wire.messages import LATEST
+from raftmq.wire.messages import LATEST, CommittedOffset, FoundOffset
 
 from .consumer_groups import GroupSettings
 from .message import QUEUE_BITS
@@ -55,21 +56,24 @@ class GroupOffset(NamedTuple):
     """The topic."""
     queue: int
     """The queue within the topic, from 0."""
-    committed: int
-    """The next message to read."""
+    committed: int | None
+    """The next message to read; None: the group has committed nothing in this queue."""
     earliest: int
     """The first kept offset."""
     end: int
     """The offset after the last message."""
     timestamp: int
-    """When it was committed, milliseconds since 1970."""
+    """When it was committed, milliseconds since 1970; 0: never."""
     passed: int = 0
     """Messages that do not match the group's filter and were passed over when it read the queue, as
     its leader counted since it was started; what was read twice counts twice."""
 
     @property
-    def lag(self) -> int:
-        """Messages that are kept and not read."""
+    def lag(self) -> int | None:
+        """Messages that are kept and not read. None: some are kept and nothing was committed, so
+        each consumer begins where its `start` says."""
+        if self.committed is None:
+            return 0 if self.end <= self.earliest else None
         return max(0, self.end - max(self.committed, self.earliest))
 
 
@@ -79,16 +83,16 @@ class ConsumerGroup(NamedTuple):
     name: str
     """Its name."""
     offsets: list[GroupOffset]
-    """One entry for each queue with a committed offset, by topic and queue."""
+    """By topic and queue: all queues of the topics in which it has committed an offset."""
     subscriptions: tuple[Subscription, ...] = ()
     """What it wants, by topic; of a topic without an entry everything."""
     settings: GroupSettings | None = None
     """How it is served; None: it only reads by offset, or was not asked for."""
 
     @property
-    def lag(self) -> int:
-        """The sum over its queues."""
-        return sum(offset.lag for offset in self.offsets)
+    def lag(self) -> int | None:
+        """The sum over its queues; None: that of a queue is not known."""
+        return sum_of(offset.lag for offset in self.offsets)
 
 
 class OffsetChange(NamedTuple):
@@ -102,6 +106,20 @@ class OffsetChange(NamedTuple):
     """What it becomes."""
 
 
+def sum_of(lags: Iterable[int | None]) -> int | None:
+    """The sum; None: one of them is not known.
+
+    >>> sum_of([3, 4]), sum_of([]), sum_of([3, None])
+    (7, 0, None)
+    """
+    total = 0
+    for lag in lags:
+        if lag is None:
+            return None
+        total += lag
+    return total
+
+
 async def find_standings(
     router: Router,
     groups: dict[int, int],
@@ -113,19 +131,31 @@ async def find_standings(
     topics of these names, by number; `only` one group, None: all."""
     left = seconds_left(router, timeout)
     ends = await find_offsets(router, groups, LATEST, left()) if groups else {}
-    by_name: dict[str, list[GroupOffset]] = {}
+    by_name: dict[str, dict[int, CommittedOffset]] = {}
     for partition_group in by_partition(groups):
         for entry in await committed_of(router, partition_group, only, left()):
-            end = ends.get(entry.queue)
-            if end is not None:
-                offset = GroupOffset(
-                    names[entry.queue >> QUEUE_BITS],
-                    entry.queue & ((1 << QUEUE_BITS) - 1),
-                    entry.offset,
-                    end.earliest,
-                    end.end,
-                    entry.timestamp,
-                    entry.passed,
-                )
-                by_name.setdefault(entry.consumer_group, []).append(offset)
-    return [ConsumerGroup(name, sorted(by_name[name])) for name in sorted(by_name)]
+            if entry.queue in ends:
+                by_name.setdefault(entry.consumer_group, {})[entry.queue] = entry
+    of_topic: dict[int, list[int]] = {}
+    for number in sorted(ends):
+        of_topic.setdefault(number >> QUEUE_BITS, []).append(number)
+    found = []
+    for name, committed in sorted(by_name.items()):
+        topics = {number >> QUEUE_BITS for number in committed}
+        offsets = [
+            _group_offset(names[topic], ends[number], committed.get(number))
+            for topic in topics
+            for number in of_topic[topic]
+        ]
+        found.append(ConsumerGroup(name, sorted(offsets, key=lambda each: each[:2])))
+    return found
+
+
+def _group_offset(topic: str, end: FoundOffset, entry: CommittedOffset | None) -> GroupOffset:
+    """A queue of a group; `entry`: what it committed there, None: nothing."""
+    queue = end.queue & ((1 << QUEUE_BITS) - 1)
+    if entry is None:
+        return GroupOffset(topic, queue, None, end.earliest, end.end, 0)
+    return GroupOffset(
+        topic, queue, entry.offset, end.earliest, end.end, entry.timestamp, entry.passed
+    )

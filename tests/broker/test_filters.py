@@ -51,7 +51,7 @@ async def drain(c: Consumer) -> list[int]:
 
 
 def test_group_gets_what_matches_and_its_position_passes_the_rest() -> None:
-    async def job(_: Cluster, mq: Client) -> tuple[list[int], dict[int, int], int, int]:
+    async def job(_: Cluster, mq: Client) -> tuple[list[int], dict[int, int], int | None, int]:
         await send(mq, numbers(*range(20)))
         async with mq.consumer("orders", group="g", filter="n BETWEEN 4 AND 9 OR n = 13") as c:
             got = await drain(c)

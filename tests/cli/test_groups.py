@@ -108,6 +108,31 @@ def test_group_described_has_the_lag_and_the_mode_that_the_list_shows(
     assert (refused.code, "--order is for --mode ordered" in refused.stderr) == (2, True)
 
 
+def test_lag_that_is_not_known_is_a_dash(raftmq: CommandLine, topic: str) -> None:
+    # Only what was committed counted, so a group that had not come to a queue had no lag there.
+    raftmq.ok("produce", topic, "a", "b", "-q", "0")
+    raftmq.ok("produce", topic, "c", "-q", "1")
+    raftmq.ok("consume", topic, "-g", "slow", "-q", "0", "-n", "1")
+    (listed,) = raftmq.ok("group", "list", "-t", topic, "-o", "json").json
+    assert (listed["name"], listed["lag"]) == ("slow", None)
+    described = raftmq.ok("group", "describe", "slow", "-o", "json").json
+    assert described["lag"] is None
+    offsets = [(each["queue"], each["committed"], each["lag"]) for each in described["offsets"]]
+    assert offsets == [(0, 1, 1), (1, None, None), (2, None, 0), (3, None, 0)]
+    (line,) = raftmq.ok("group", "lag", "slow", "-o", "json").json["groups"]
+    assert (line["lag"], line["done"]) == (None, 1)
+    assert raftmq.ok("group", "list", "-t", topic).stdout.splitlines()[1].split()[-1] == "-"
+    assert raftmq.ok("group", "lag", "slow").stdout.splitlines()[1].split()[-1] == "-"
+    shown = raftmq.ok("group", "describe", "slow").stdout.splitlines()
+    assert shown[0] == "slow, lag -"
+    assert shown[3].split() == [topic, "1", "-", "0", "1", "-", "0", "-"]
+    raftmq.ok("consume", topic, "-g", "slow", "-e")
+    assert raftmq.ok("group", "describe", "slow", "-o", "json").json["lag"] == 0
+    raftmq.ok("group", "create", "fresh", "--mode", "pull")
+    groups = {each["name"]: each for each in raftmq.ok("group", "list", "-o", "json").json}
+    assert groups["fresh"]["lag"] is None
+
+
 def test_group_that_nobody_knows_is_refused_with_what_to_do(
     cluster: LocalCluster, raftmq: CommandLine
 ) -> None:

@@ -299,6 +299,29 @@ async def test_change_without_an_answer_says_whether_it_may_have_happened(
             await mq.admin.create_topic("orders", timeout=0.15)
 
 
+async def test_lag_of_a_queue_without_a_commit_is_not_known_unless_it_is_empty(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic(queues=3)
+    cluster.create_topic("others", queues=2)
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        await p.send_many(bodies=[b"x"] * 10, queue=0)
+        await p.send_many(bodies=[b"x"] * 4, queue=1)
+        async with mq.consumer("orders", group="g") as c:
+            await c.commit({0: 3})
+        (group,) = await mq.admin.list_groups()
+        assert [(o.topic, o.queue, o.committed, o.lag) for o in group.offsets] == [
+            ("orders", 0, 3, 7),
+            ("orders", 1, None, None),
+            ("orders", 2, None, 0),
+        ]
+        assert (group.offsets[1].timestamp, group.lag) == (0, None)
+        assert await mq.admin.describe_group("g") == group
+        async with mq.consumer("orders", group="g") as c:
+            await c.commit({1: 4})
+        assert (await mq.admin.describe_group("g")).lag == 7
+
+
 async def test_consumer_groups_are_listed_with_their_lag_and_reset(cluster: FakeCluster) -> None:
     cluster.create_topic(queues=2)
     async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:

@@ -37,8 +37,9 @@ class Standing(msgspec.Struct, frozen=True):
     """The consumer group; `group@instance`: an instance of one that broadcasts."""
     mode: str
     """`pull` or `broadcast`."""
-    lag: int
-    """Messages that are kept and not read."""
+    lag: int | None
+    """Messages that are kept and not read, of queues in which it has committed something; None: 0,
+    and there are messages in other queues."""
 
 
 class Look(msgspec.Struct, frozen=True):

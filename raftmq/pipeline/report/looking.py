@@ -73,9 +73,15 @@ def _standings(mq: "BlockingClient", groups: "list[GroupSettings]") -> Iterator[
     modes = {each.name: each.mode for each in groups}
     for each in mq.admin.list_groups():
         mode = modes.get(each.name.partition("@")[0], "pull")
-        lags: dict[str, int] = {}
+        lags: dict[str, list[int | None]] = {}
         for offset in each.offsets:
-            lags[offset.topic] = lags.get(offset.topic, 0) + offset.lag
+            lags.setdefault(offset.topic, []).append(offset.lag)
         if mode not in POPPED:
-            for topic, lag in sorted(lags.items()):
-                yield Standing(topic, each.name, mode, lag)
+            for topic, of_queues in sorted(lags.items()):
+                yield Standing(topic, each.name, mode, _known(of_queues))
+
+
+def _known(lags: list[int | None]) -> int | None:
+    """What is known of a sum. An alert must not end because one queue has no commit yet, so it is
+    None only if no more than zero is known and something is not."""
+    return sum(lag or 0 for lag in lags) or (None if None in lags else 0)

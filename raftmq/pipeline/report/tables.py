@@ -31,8 +31,9 @@
 | consumers | bigint | consumers that were handed or settled something |
 
 Groups that pull or broadcast leave no events. They have `lag` alone, as the cluster told it when
-the minute was closed: such a row is a `snapshot`. A minute that was closed long after it was over
-has none.
+the minute was closed: such a row is a `snapshot`. Queues in which nothing was committed are left
+out of it, and it is null instead of 0 if there are messages in those. A minute that was closed long
+after it was over has none.
 
 `alert` has a row for each alert that opened or closed: `raftmq.pipeline.report.rules.Alert`.
 

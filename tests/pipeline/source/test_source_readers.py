@@ -224,7 +224,7 @@ def drain(reader: StreamReader, start: dict[str, Any], limit: Any) -> tuple[Rows
     return rows, start
 
 
-def lag(mq: "BlockingClient", group: str) -> int:
+def lag(mq: "BlockingClient", group: str) -> int | None:
     return mq.admin.describe_group(group).lag
 
 
