@@ -21,7 +21,11 @@ All messages of a transaction stand in one partition group, that of the inputs, 
 message. A key whose queue lies in another one is refused: give related messages one key, or the
 topic queues in one group.
 
+Calls of one transaction, from any tasks or threads, run one after the other: a batch that is sent
+beside another one would take the other's number, and be answered as its repeat.
+
 Invariants:
+- One call of a transaction is under way at a time; the others wait for it, within their timeouts.
 - A transaction of which a message may be lost is not committed from here.
 - What `commit` returns without an exception is delivered, each message once.
 - If `commit` raises `FENCED`, none of its messages is ever delivered.
@@ -87,7 +91,11 @@ Check = Callable[[OpenTransaction], bool | Awaitable[bool | None] | None]
 
 
 class Transaction:
-    """Made by `Producer.transaction`; use it as `async with`."""
+    """Made by `Producer.transaction`; use it as `async with`.
+
+    Several tasks may send at once: their calls wait for each other, and so do a commit, a rollback
+    and the end of the block. What is sent after a commit is refused.
+    """
 
     def __init__(
         self,
@@ -118,7 +126,12 @@ class Transaction:
         self._may_be_open = False
         self._is_begun = False
         self._is_ended = False
-        self._is_broken = False
+        # True while a message is being stored, and for ever if that failed.
+        self._is_storing = False
+        # True once a message found no turn in time.
+        self._is_short = False
+        # Held by the one call that is under way.
+        self._turn = anyio.Lock()
 
     @property
     def id(self) -> str | None:
@@ -155,10 +168,19 @@ class Transaction:
         await self._send(rows, queue)
 
     async def _send(self, rows: list[Outgoing], queue: int | None) -> None:
-        self._check_whole()
+        try:
+            async with self._one_call() as left:
+                self._check_whole()
+                await self._store_all(rows, queue, left)
+        except Unavailable:
+            self._is_short = True
+            raise
+
+    async def _store_all(
+        self, rows: list[Outgoing], queue: int | None, left: Callable[[], float]
+    ) -> None:
         queues = self._queues
-        seconds = self._router.seconds_max if self._timeout is None else self._timeout
-        await queues.learn(queue, anyio.current_time() + seconds)
+        await queues.learn(queue, anyio.current_time() + left())
         by_queue: dict[int, list[Outgoing]] = {}
         for row in rows:
             by_queue.setdefault(self._pick(row.key, queue), []).append(row)
@@ -168,12 +190,34 @@ class Transaction:
             raise Rejected(Reason.BAD_ARGUMENT, self._elsewhere(home, sorted(groups - {home})))
         batches = [(at, part, self._encode(part)) for at, part in by_queue.items()]
         # Until all of it is stored a message may be lost. The next one would take its number, too.
-        self._is_broken = bool(batches)
+        self._is_storing = bool(batches)
         if batches and not self._is_begun:
-            await self._begin(home)
+            await self._begin(home, left())
         for at, part, sealed in batches:
-            await self._store(queues.view.id << QUEUE_BITS | at, part, sealed)
-        self._is_broken = False
+            await self._store(queues.view.id << QUEUE_BITS | at, part, sealed, left())
+        self._is_storing = False
+
+    @asynccontextmanager
+    async def _one_call(self) -> AsyncIterator[Callable[[], float]]:
+        """Wait until no other call is under way; gives what is left of this one's timeout.
+
+        Raises:
+            Unavailable: another one was under way until the timeout.
+        """
+        left = seconds_left(self._router, self._timeout)
+        try:
+            # Without a checkpoint, and also with a timeout of 0.
+            self._turn.acquire_nowait()
+        except anyio.WouldBlock:
+            with anyio.move_on_after(left()) as waiting:
+                await self._turn.acquire()
+            if waiting.cancelled_caught:
+                message = "another call of this transaction was under way until the time ran out"
+                raise Unavailable(f"{message}: nothing was sent") from None
+        try:
+            yield left
+        finally:
+            self._turn.release()
 
     def _elsewhere(self, home: int, others: list[int]) -> str:
         """Why messages cannot stand where their queues are, and where they could."""
@@ -193,7 +237,9 @@ class Transaction:
             "created beside each other (`beside=`) have the messages of a key in one"
         )
 
-    async def _store(self, queue_number: int, rows: list[Outgoing], sealed: Sealed) -> None:
+    async def _store(
+        self, queue_number: int, rows: list[Outgoing], sealed: Sealed, timeout: float
+    ) -> None:
         """Store messages in one queue; `sealed` has them as a batch."""
         first = self._sequences.get(queue_number, 0)
         body = sealed.stamp(queue=queue_number, producer=self._number, first_sequence=first)
@@ -202,7 +248,7 @@ class Transaction:
             FrameKind.PRODUCE,
             None,
             body=body,
-            timeout=self._timeout,
+            timeout=timeout,
             is_change=True,
             queue_number=queue_number,
         )
@@ -234,14 +280,14 @@ class Transaction:
             limits=self._limits,
         )
 
-    async def _begin(self, partition_group: int) -> None:
+    async def _begin(self, partition_group: int, timeout: float) -> None:
         inputs = [] if self._inputs is None else self._inputs.wire()
         request = BeginTransaction(partition_group, self._number, self._group, self._note, inputs)
         was_doubtful, self._may_be_open = self._may_be_open, True
         self._partition_group = partition_group
         try:
             await self._router.call_leader(
-                partition_group, FrameKind.BEGIN, request, timeout=self._timeout, is_change=True
+                partition_group, FrameKind.BEGIN, request, timeout=timeout, is_change=True
             )
         except (Rejected, Unavailable):
             self._may_be_open = was_doubtful
@@ -257,11 +303,15 @@ class Transaction:
                 of its messages may be lost.
             OutcomeUnknown: no answer came; the check-back, or this call again, finds out.
         """
-        self._check_whole()
+        async with self._one_call() as left:
+            self._check_whole()
+            await self._commit(left)
+
+    async def _commit(self, left: Callable[[], float]) -> None:
         if self._inputs is not None and not self._is_begun:
             # There is nothing to send, and still something to acknowledge.
-            await self._begin(self._partition_group)
-        await self._end(is_commit=True)
+            await self._begin(self._partition_group, left())
+        await self._end(left(), is_commit=True)
         if self._inputs is not None:
             self._inputs.acked()
 
@@ -273,14 +323,18 @@ class Transaction:
             Rejected: `TRANSACTION_ENDED`, it was committed before, from elsewhere.
             OutcomeUnknown: no answer came.
         """
-        self._check_open()
-        await self._end(is_commit=False)
+        async with self._one_call() as left:
+            self._check_open()
+            await self._end(left(), is_commit=False)
 
-    async def _end(self, *, is_commit: bool) -> None:
+    async def _end(self, timeout: float, *, is_commit: bool) -> None:
         if self.id is not None:
-            router, timeout = self._router, self._timeout
-            await end_transaction(router, self.id, is_commit=is_commit, timeout=timeout)
+            await end_transaction(self._router, self.id, is_commit=is_commit, timeout=timeout)
         self._is_ended = True
+
+    @property
+    def _is_broken(self) -> bool:
+        return self._is_storing or self._is_short
 
     def _check_open(self) -> None:
         if self._is_ended:
@@ -292,6 +346,13 @@ class Transaction:
             message = "a message of this transaction may not be stored: it can only be rolled back"
             raise Rejected(Reason.BAD_ARGUMENT, message)
 
+    async def _commit_whole(self) -> bool:
+        """Commit, unless it has ended; False: it can only be rolled back."""
+        async with self._one_call() as left:
+            if not self._is_ended and not self._is_broken:
+                await self._commit(left)
+            return self._is_ended
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -302,10 +363,9 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         """Commit, or after an exception roll back; if that fails, the check-back does it later."""
-        if self._is_ended:
+        if error is None and await self._commit_whole():
             return
-        if error is None and not self._is_broken:
-            await self.commit()
+        if self._is_ended:
             return
         try:
             with anyio.move_on_after(_ROLLBACK_SECONDS_MAX, shield=True):

@@ -125,20 +125,22 @@ class RecordedTransaction(Transaction):
         self._process = process
         self._sends: list[int] = []
 
-    async def _store(self, queue_number: int, rows: list[Outgoing], sealed: Sealed) -> None:
+    async def _store(
+        self, queue_number: int, rows: list[Outgoing], sealed: Sealed, timeout: float
+    ) -> None:
         digests = [digest(row.body, row.key, row.tag) for row in rows]
         told = [shown(row.body, row.key) for row in rows]
         self._sends.append(self._tape.hidden(self._process, queue_number, digests, told))
-        await super()._store(queue_number, rows, sealed)
+        await super()._store(queue_number, rows, sealed, timeout)
 
-    async def _end(self, *, is_commit: bool) -> None:
+    async def _end(self, timeout: float, *, is_commit: bool) -> None:
         acks: list[tuple[int, int]] = []
         if is_commit and self._inputs is not None:
             for desk, parts in self._inputs.by_desk.items():
                 assert isinstance(desk, RecordedDesk)
                 acks.append(desk.begin_acks(parts))
         try:
-            await super()._end(is_commit=is_commit)
+            await super()._end(timeout, is_commit=is_commit)
         except Rejected as error:
             if error.reason is Reason.FENCED:
                 self._never()

@@ -40,7 +40,7 @@ from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.offsets import CommitOffsets as CommitCommand
 from raftmq.pop.producers import ClaimSessions as ClaimCommand
-from raftmq.pop.results import Appended, Changed, Refused, Result
+from raftmq.pop.results import Appended, Changed, Delayed, Refused, Result
 from raftmq.pop.topics import CreateTopic
 from raftmq.wire.assigning import CommitOffsets, FindMembers, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
@@ -83,6 +83,7 @@ from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .fake_fetching import FakeFetching
 from .fake_popping import FakePopping
+from .fake_transactions import FakeTransactions
 from .pipe import Pipe
 
 URL = "raftmq://node1:1,node2:2,node3:3"
@@ -178,6 +179,8 @@ class FakeCluster:
         self.unreachable: set[int] = set()
         self.connects = 0
         self.page_entries = 1_000_000
+        # Of each transaction that has ended: was it committed, and its messages.
+        self.ended: list[tuple[bool, int]] = []
         self.changed = anyio.Event()
         nodes = [Node(number, f"node{number}", number) for number in self.nodes]
         self.change_catalog(Bootstrap(nodes, groups, 3))
@@ -287,7 +290,7 @@ class FakeNode:
         }
         self.fetching = FakeFetching(self)
         self.popping = FakePopping(self)
-        self._handlers |= self.popping.handlers
+        self._handlers |= self.popping.handlers | FakeTransactions(self).handlers
 
     def accept(self, pipe: Pipe) -> None:
         self._pipes.append(pipe)
@@ -394,8 +397,10 @@ class FakeNode:
         result = self.cluster.log_of(queue).add(Kind.BATCH, frame.body, self.cluster.clock_ms)
         if isinstance(result, Refused):
             return ErrorReply(result.reason.value, result.message, last=result.last)
-        assert isinstance(result, Appended)
         self.cluster.tell()
+        if isinstance(result, Delayed):
+            return pack(Produced(-1, result.timestamp, result.duplicate, result.number)), []
+        assert isinstance(result, Appended)
         return pack(Produced(result.base_offset, result.timestamp, result.duplicate)), []
 
     def _metadata(self, frame: Frame) -> tuple[bytes, list[bytes]] | ErrorReply:
