@@ -139,14 +139,15 @@ class Desk:
             raise _fenced(part)
 
     async def make_invisible(self, milliseconds: int) -> None:
-        """Set the length of the leases of later pops, and of those on the shelf.
+        """Set the length of the leases of later pops, and of those on the shelf. No lease gets
+        shorter: what is shelved of longer ones goes back.
 
         Raises:
             As `settle`.
         """
         waiter = Waiter()
         extended = self._intake.make_invisible(milliseconds, waiter)
-        if extended:
+        if waiter.open:
             await self._finish(waiter, None)
         for lease in extended:
             lease.invisible_ms = milliseconds

@@ -26,6 +26,7 @@ from raftmq.errors import Unavailable
 from raftmq.filters import compile as compile_filter
 from raftmq.pop.policy import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Mode
 from raftmq.wire.messages import TopicView
+from raftmq.wire.popping import Action
 
 from .leases import HeldLease
 from .router import Router
@@ -260,20 +261,28 @@ class Intake:
     # -- leases ----------------------------------------------------------------------------------
 
     def make_invisible(self, milliseconds: int, waiter: Waiter) -> list[HeldLease]:
-        """Change the length of the leases to come, and extend those on the shelf.
+        """Change the length of the leases to come, and of those on the shelf.
+
+        A lease that is too short is extended as a whole. No lease is shortened, since the
+        application may have some of it in hand: what is shelved of a longer one is given back.
 
         Returns:
-            The leases that are being extended; `waiter` waits for them.
+            The leases that are being extended; `waiter` waits for them, and for what goes back.
         """
+        if milliseconds != self.invisible_ms:
+            # A wish that stands would bring leases of the time before.
+            self.leave()
         self.invisible_ms = milliseconds
-        least = anyio.current_time() + 0.9 * milliseconds / 1000
-        short = [
-            lease
-            for lease in self.shelf.leases()
-            if lease.deadline < least or lease.invisible_ms != milliseconds
-        ]
-        for lease in short:
-            self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
+        now = anyio.current_time()
+        least, until = now + 0.9 * milliseconds / 1000, now + milliseconds / 1000
+        short: list[HeldLease] = []
+        for lease in self.shelf.leases():
+            is_another = lease.invisible_ms != milliseconds
+            if is_another and lease.latest_deadline(now) > until:
+                self._give_back_while(lease, waiter)
+            elif is_another or lease.deadline < least:
+                self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
+                short.append(lease)
         return short
 
     async def look_after_leases(self) -> None:
@@ -337,6 +346,14 @@ class Intake:
         source.leave()
         # No call waits for it, and its result is not the application's concern.
         source.give_back(lease, Waiter())
+
+    def _give_back_while(self, lease: HeldLease, waiter: Waiter) -> None:
+        """Give back what is shelved of a lease; `waiter` waits for that."""
+        source, bits = self.sources[lease.group], lease.shelved
+        source.give_back(lease, Waiter())
+        # The call only joins: if it ends early, nothing is taken back, which would leave messages
+        # that are neither shelved nor given back.
+        source.settler.settle(lease, Action.GIVE_BACK, bits, waiter)
 
     def _list_rest(self, sources: list[Source]) -> bool:
         """Ask what was handed out and has not come yet; False: no answer will come. A source that

@@ -158,6 +158,11 @@ class HeldLease:
         self.run_until(deadline)
         self.clock_ms = deadline_ms - deadline * 1000
 
+    def latest_deadline(self, now: float) -> float:
+        """Until when it may be ours, if the extensions that are under way arrive now."""
+        extensions = [item.delay_ms for item in self.items if item.action is Action.EXTEND]
+        return max([self.deadline, *(now + each / 1000 for each in extensions)])
+
     def set_stale(self, now: float) -> None:
         """What is on the shelf becomes stale when too little is left of what was asked for."""
         whole = max(self.deadline - now, self.invisible_ms / 1000)

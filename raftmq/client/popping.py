@@ -169,6 +169,8 @@ class PopConsumer:
                 consumer's alone, 1 s to 12 hours; None: as before, at first what `consumer` was
                 given, or else the group's policy. Of what was popped ahead, and lay here for a
                 while, up to two thirds of that may be over, unless `invisible` says otherwise.
+                Messages that were returned before keep their time. Those that were popped ahead
+                for a longer one are given back and asked for again.
 
         Returns:
             An empty `PoppedMessages` if the wait ran out.
@@ -179,6 +181,8 @@ class PopConsumer:
                 again, and are dead letters in the end; calling again goes on.
             Unavailable: nothing is there and a leader was not found, or without a wait did not
                 say what it has, for the client's default timeout. Calling again goes on.
+            OutcomeUnknown: with `invisible`, a leader did not say for the client's default timeout
+                whether messages that were popped ahead have that time. Calling again goes on.
         """
         taken = await self._next_many(count, wait, invisible)
         grips = [self._grip(each) for each in taken]
@@ -312,6 +316,9 @@ class PopConsumer:
                 else:
                     intake.ask(count, wait=deadline - now)
                     await intake.wait(deadline)
+                if invisible is not None:
+                    # What came may have been handed out to a wish for another time.
+                    await self._at_desk().make_invisible(invisible_ms(invisible))
                 now = anyio.current_time()
         finally:
             if not self._settings.prefetch:
