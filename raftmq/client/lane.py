@@ -34,6 +34,7 @@ order.
 Invariants:
 - Batches leave in the order in which they were put, and are stored in that order, each once.
 - A batch told `Unavailable` or `Rejected` is not stored, and never will be.
+- What is put in after the producer's end fails at once.
 - At most `FLIGHTS_MAX` batches are in flight: the broker remembers where so many went.
 
 Left out: a batch whose only answer was lost and which is resent after the broker dropped its
@@ -210,9 +211,13 @@ class Lane:
     def append(self, entry: Entry) -> bool:
         """Add an entry to the draft at the end of the lane; True if that is full. `pump` sends it.
 
+        After the end of the producer the entry fails.
+
         Raises:
             Rejected: it cannot be encoded; nothing changed.
         """
+        if self._host.nest.is_closed:
+            return self._turn_away(entry)
         draft = self._waiting[-1] if self._waiting else None
         if draft is None or draft.is_closed or not self._joins(draft, entry):
             # What does not fit into a batch with others may fit into its own.
@@ -230,11 +235,23 @@ class Lane:
         return draft.count + entry.count <= self._host.batch_messages and draft.try_append(entry)
 
     def put(self, part: PendingPart) -> bool:
-        """Add an encoded batch at the end of the lane; True, as it is full. `pump` sends it."""
+        """Add an encoded batch at the end of the lane; True, as it is full. `pump` sends it.
+
+        After the end of the producer the batch fails.
+        """
+        if self._host.nest.is_closed:
+            return self._turn_away(part)
         if self._waiting:
             self._waiting[-1].is_closed = True
         self._waiting.append(Parcel.of_sealed(part, self._host.limits))
         return True
+
+    def _turn_away(self, entry: Entry) -> bool:
+        """A call that let other tasks run comes after the end: no task would send or expire it."""
+        entry.fail(Unavailable(_CLOSED))
+        self._host.failed(entry)
+        self._host.give_back(entry)
+        return False
 
     def take_back(self, entry: Entry) -> bool:
         """Take out an entry that was never written. False: it was, or is done."""
@@ -537,7 +554,7 @@ class Lane:
 
         `Unavailable` is told only to what was never written: of the rest it might be wrong.
         """
-        self._fail_waiting(error or Unavailable("the producer was closed before it was sent"))
+        self._fail_waiting(error or Unavailable(_CLOSED))
         if error is not None and not isinstance(error, Unavailable):
             for parcel in self._flights:
                 parcel.tell(error)
@@ -566,6 +583,7 @@ class Lane:
 
 
 _TOO_LATE = "the time ran out"
+_CLOSED = "the producer was closed before it was sent"
 _CLAIM_ENDED = (
     "not stored: nobody knows what became of a batch before it, so the claimed session is over: "
     "claim it anew"

@@ -482,7 +482,7 @@ class Producer:
             try:
                 if not self._room.take_nowait(batch.part.size, batch.part.count):
                     await self._wait_room(batch.part.size, batch.part.count, deadline)
-            except Unavailable as error:
+            except RaftmqError as error:  # there was no room in time, or the producer was closed
                 for late in batches[number:]:
                     late.part.fail(error)
                 return
@@ -581,6 +581,8 @@ class Producer:
         deadline = self._deadline(timeout)
         if queue is not None and self._queues is not None:
             await self._queues.learn(queue, deadline)
+            # A closed producer hears of no new queue, and would refuse it.
+            self._check()
         return deadline
 
     def _seconds(self, timeout: float | None) -> float:

@@ -8,6 +8,7 @@ import pytest
 from raftmq.batch import queue_of
 from raftmq.client import Outgoing, SomeUnsent, connect
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
+from raftmq.pop.topics import AlterTopic
 from raftmq.wire.messages import FrameKind
 
 from .fake_cluster import URL, FakeCluster, Fate
@@ -316,3 +317,32 @@ async def test_new_queues_are_used_after_a_refresh(cluster: FakeCluster) -> None
     async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
         await mq.admin.alter_topic("orders", 3)
         assert {(await p.send(b"x")).queue for _ in range(6)} == {0, 1, 2}
+
+
+async def test_call_whose_producer_is_closed_under_it_ends(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=24)
+    ends: list[RaftmqError] = []
+    async with connect(URL, world=cluster) as mq:
+        p = await mq.producer("orders", batch_messages=10).__aenter__()
+
+        async def send_many() -> None:
+            with pytest.raises(SomeUnsent) as unsent:
+                # Encoding that many lets other tasks run.
+                await p.send_many(bodies=[b"x"] * 600, timeout=3)
+            ends.extend(run.error for run in unsent.value.sent.ranges if run.error is not None)
+
+        async def send() -> None:
+            with pytest.raises(RaftmqError, match="closed"):
+                # The client asks whether there is such a queue.
+                await p.send(b"x", queue=25, timeout=3)
+
+        cluster.change_catalog(AlterTopic("orders", 26))
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send_many)
+                tasks.start_soon(send)
+                await anyio.lowlevel.checkpoint()
+                await p.aclose()
+    assert len(ends) == 60
+    assert all(isinstance(end, Unavailable) and "was closed" in str(end) for end in ends)
+    assert cluster.stored() == [[]] * 26
