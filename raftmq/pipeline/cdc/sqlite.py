@@ -4,7 +4,12 @@
     raftmq_captures        name | topic | confirmed                who has what
 
 The triggers run in the transaction of the change, so the log has what was committed and nothing
-else. SQLite has one writer at a time: ids grow in the order of commits. A read sees whole
+else. A trigger logs the row as the table has it, and not as `NEW` says: another trigger, or the
+action of a foreign key, may have written the row again and logged that first. So the last entry of
+a key is what the table has, in whichever order triggers run. SQLite runs the newest first. Ours
+have to be the newest, so that entries are in the order of changes and each `before` fits.
+
+SQLite has one writer at a time: ids grow in the order of commits. A read sees whole
 transactions, and nothing says where one ends within it; so what one read finds counts as one
 transaction (`last`), and there is no `txid`.
 
@@ -16,6 +21,8 @@ Positions: 2 x id for a change; the odd ones between are for snapshots.
 Left out:
 - Rows that `INSERT OR REPLACE` removes because of a UNIQUE constraint that is not the primary key:
   SQLite tells triggers of them only in connections with `PRAGMA recursive_triggers = ON`.
+- A `before` that fits where a TEMP trigger, or a row's foreign key to itself, writes the row again:
+  SQLite runs these before our triggers. `after` is right there too.
 - While a snapshot is read, who writes waits, unless the file is in WAL mode.
 """
 
@@ -66,7 +73,12 @@ class SqliteSource:
     def prepare(self) -> list[str]:
         """See `Source.prepare`."""
         found = dict(self._all("SELECT name, sql FROM sqlite_master"))
-        missing = [sql for name, sql in self._statements().items() if found.get(name) != sql]
+        are_last = self._are_newest()
+        missing = [
+            sql
+            for name, sql in self._statements().items()
+            if found.get(name) != sql or (name in self._triggers() and not are_last)
+        ]
         # Changes may have passed unseen: whoever captures has to begin with a snapshot.
         return missing + self._forgetting() if missing else []
 
@@ -189,34 +201,52 @@ class SqliteSource:
         if self._columns(self.table.name) != self.table.columns:
             raise needs_snapshot(f"the columns of {self.table.name} have changed")
         if self.prepare():
-            raise needs_snapshot(f"the triggers of {self.table.name} were changed or are gone")
+            raise PipelineError(
+                f"the triggers of {self.table.name} were changed or are gone, or the table has a "
+                "newer one, which SQLite runs before them",
+                "`raftmq pipeline cdc prepare …`, then capture with --snapshot",
+            )
 
     def _statements(self) -> dict[str, str]:
         """What has to be there: name → the statement that makes it."""
         table, log = _quoted(self.table.name), _quoted(self._log)
         count = len(self.table.columns)
         befores, afters = _numbered("b", count), _numbered("a", count)
-        triggers = iter(self._triggers())
-        olds = [f"OLD.{_quoted(column.name)}" for column in self.table.columns]
-        news = [f"NEW.{_quoted(column.name)}" for column in self.table.columns]
-        values = {
-            Op.CREATE: ("INSERT", afters, news),
-            Op.UPDATE: ("UPDATE", befores + afters, olds + news),
-            Op.DELETE: ("DELETE", befores, olds),
-        }
+        names = ", ".join(_quoted(column.name) for column in self.table.columns)
+        olds = ", ".join(f"OLD.{_quoted(column.name)}" for column in self.table.columns)
+        both = ", ".join(befores + afters)
+        gone = (
+            f"INSERT INTO {log} (op, {', '.join(befores)}) SELECT '{Op.DELETE}', {olds} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE {self._is_row('OLD')});"
+        )
+        there = f"FROM {table} WHERE {self._is_row('NEW')};"
+        new = f"INSERT INTO {log} (op, {', '.join(afters)}) SELECT '{Op.CREATE}', {names} {there}"
+        changed = f"INSERT INTO {log} (op, {both}) SELECT '{Op.UPDATE}', {olds}, {names} {there}"
         made = {
             "raftmq_captures": "CREATE TABLE raftmq_captures "
             "(name TEXT PRIMARY KEY, topic TEXT, confirmed INTEGER)",
             self._log: f"CREATE TABLE {log} (id INTEGER PRIMARY KEY AUTOINCREMENT, op TEXT, "
-            f"{', '.join(befores + afters)})",
+            f"{both})",
         }
-        for op, (event, columns, sources) in values.items():
-            name = next(triggers)
-            made[name] = (
-                f"CREATE TRIGGER {_quoted(name)} AFTER {event} ON {table} BEGIN INSERT INTO {log} "
-                f"(op, {', '.join(columns)}) VALUES ('{op}', {', '.join(sources)}); END"
-            )
+        # An update has both: the row of the old key is gone where the key is another one now.
+        bodies = (new, f"{gone} {changed}", gone)
+        for name, body in zip(self._triggers(), bodies, strict=True):
+            event = name.rpartition("_")[2].upper()
+            made[name] = f"CREATE TRIGGER {_quoted(name)} AFTER {event} ON {table} BEGIN {body} END"
         return made
+
+    def _is_row(self, which: str) -> str:
+        """Whether a row of the table has the key of `OLD` or `NEW`."""
+        keys = map(_quoted, self.table.key)
+        return " AND ".join(f"{key} IS {which}.{key}" for key in keys)
+
+    def _are_newest(self) -> bool:
+        """Whether the table's triggers that are made last, and so run first, are ours."""
+        query = (
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE "
+            "ORDER BY rowid DESC LIMIT 3"
+        )
+        return {name for (name,) in self._all(query, self.table.name)} == set(self._triggers())
 
     def _triggers(self) -> list[str]:
         return [f"{self._log}_{event}" for event in ("insert", "update", "delete")]
@@ -258,8 +288,9 @@ class SqliteSource:
         if before is None or after is None:
             yield Change(Op(op), position, 1, lsn, None, before, after)
             return
-        for seq, (part, old, new) in enumerate(split_update(self.table, before, after), 1):
-            yield Change(part, position, seq, lsn, None, old, new)
+        # The `d` of a key that was changed has an entry of its own.
+        *_, (part, old, new) = split_update(self.table, before, after)
+        yield Change(part, position, 1, lsn, None, old, new)
 
     def _rows(self) -> Iterator[Row]:
         names = ", ".join(_quoted(column.name) for column in self.table.columns)

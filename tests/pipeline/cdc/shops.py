@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raftmq.blocking import BlockingClient
 from raftmq.pipeline.cdc import capture, open_source
+from raftmq.pipeline.cdc.change import Change, Idle, Place, message_of
 from raftmq.pipeline.cdc.source import Source
 
 if TYPE_CHECKING:
@@ -18,6 +19,59 @@ if TYPE_CHECKING:
 
 KEYS = 40
 """Few, so that keys come again after they were deleted."""
+
+_TRIGGERS = {
+    "sqlite": (
+        (
+            "CREATE TRIGGER item_stamp AFTER UPDATE OF name ON item WHEN NEW.name IS NOT OLD.name "
+            "BEGIN UPDATE item SET price = coalesce(price, 0) + 1 WHERE id = NEW.id; END"
+        ),
+        (
+            "CREATE TRIGGER item_move AFTER INSERT ON item WHEN NEW.name = '' BEGIN "
+            "DELETE FROM item WHERE id = (MOVED); "
+            "UPDATE item SET id = (MOVED) WHERE id = NEW.id; END"
+        ),
+        (
+            "CREATE TRIGGER item_back AFTER DELETE ON item WHEN OLD.fresh IS NULL AND OLD.name = '' "
+            "BEGIN INSERT INTO item (id) VALUES (OLD.id); END"
+        ),
+    ),
+    "postgresql": (
+        (
+            "CREATE OR REPLACE FUNCTION item_again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "CASE TG_OP WHEN 'INSERT' THEN DELETE FROM item WHERE id = (MOVED); "
+            "UPDATE item SET id = (MOVED) WHERE id = NEW.id; "
+            "WHEN 'UPDATE' THEN UPDATE item SET price = coalesce(price, 0) + 1 WHERE id = NEW.id; "
+            "ELSE INSERT INTO item (id) VALUES (OLD.id); END CASE; RETURN NULL; END $$"
+        ),
+        (
+            "CREATE TRIGGER item_stamp AFTER UPDATE OF name ON item FOR EACH ROW "
+            "WHEN (NEW.name IS DISTINCT FROM OLD.name) EXECUTE FUNCTION item_again()"
+        ),
+        (
+            "CREATE TRIGGER item_move AFTER INSERT ON item FOR EACH ROW WHEN (NEW.name = '') "
+            "EXECUTE FUNCTION item_again()"
+        ),
+        (
+            "CREATE TRIGGER item_back AFTER DELETE ON item FOR EACH ROW "
+            "WHEN (OLD.fresh IS NULL AND OLD.name = '') EXECUTE FUNCTION item_again()"
+        ),
+    ),
+    # No trigger of MariaDB writes the table that it belongs to: it has the statement's row alone.
+    "mariadb": (
+        (
+            "CREATE TRIGGER item_stamp BEFORE UPDATE ON item FOR EACH ROW SET NEW.price = "
+            "IF(NEW.name <=> OLD.name, NEW.price, coalesce(NEW.price, 0) + 1)"
+        ),
+    ),
+}
+"""Of the shop's own: they write each row once more, move rows, and bring rows back."""
+_UPSERTS = {
+    "sqlite": "INSERT OR REPLACE INTO item (id, name) VALUES (?, ?)",
+    "postgresql": "INSERT INTO item (id, name) VALUES (?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET id = excluded.id, name = excluded.name",
+    "mariadb": "REPLACE INTO item (id, name) VALUES (?, ?)",
+}
 
 
 @dataclass
@@ -30,15 +84,40 @@ class Shop:
     """Run a statement with `?` for each value."""
     abort: type[Exception]
     """What the database raises where a key is there already."""
+    has_words: bool = False
+    """Whether keys are words, equal in any case where the database captures such keys."""
 
-    def create(self, table: str = "item") -> None:
-        """Make the table anew."""
+    @property
+    def kind(self) -> str:
+        """`sqlite`, `postgresql` or `mariadb`."""
+        return self.url.partition(":")[0]
+
+    def create(
+        self, table: str = "item", *, has_words: bool = False, trigger: str = "TRIGGER"
+    ) -> None:
+        """Make the table anew, with triggers that write the rows once more: `TEMP TRIGGER` for some
+        that SQLite runs first."""
+        self.has_words = has_words
         self.execute(f"DROP TABLE IF EXISTS {table}")
-        blob = "bytea" if self.url.startswith("postgresql") else "blob"
+        blob = "bytea" if self.kind == "postgresql" else "blob"
+        key = "integer"
+        if has_words:
+            key = "varchar(20)"
+            if self.kind == "postgresql":
+                # MariaDB's usual collation is such a one.
+                self.execute(
+                    "CREATE COLLATION IF NOT EXISTS any_case "
+                    "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+                )
+                key += " COLLATE any_case"
         self.execute(
-            f"CREATE TABLE {table} (id integer PRIMARY KEY, name varchar(200), "
+            f"CREATE TABLE {table} (id {key} PRIMARY KEY, name varchar(200), "
             f"price decimal(9,2), data {blob}, fresh boolean)"
         )
+        moved = "NEW.id || '00'" if has_words else "NEW.id + 4000"
+        for statement in _TRIGGERS[self.kind]:
+            statement = statement.replace("CREATE TRIGGER", f"CREATE {trigger}")
+            self.execute(statement.replace("item", table).replace("MOVED", moved))
 
     def write(self, random: Random, transactions: int) -> None:
         """Random transactions, some rolled back."""
@@ -52,10 +131,14 @@ class Shop:
                 continue
             self.execute(random.choice(["COMMIT", "COMMIT", "COMMIT", "ROLLBACK"]))
 
+    def _key(self, random: Random) -> int | str:
+        number = random.randrange(KEYS)
+        return f"{random.choice('kK')}{number}" if self.has_words else number
+
     def _statement(self, random: Random) -> None:
-        key, other = random.randrange(KEYS), random.randrange(KEYS)
+        key, other = self._key(random), self._key(random)
         name = random.choice([None, "", "é€𝄞 'x'", "name\n\\" + str(random.random())])
-        match random.randrange(6):
+        match random.randrange(8):
             case 0 | 1:
                 # One that is there would end nearly each long transaction.
                 self.execute("DELETE FROM item WHERE id = ?", key)
@@ -65,6 +148,10 @@ class Shop:
                 self.execute("UPDATE item SET name = ?, fresh = NULL WHERE id = ?", name, key)
             case 4:
                 self.execute("DELETE FROM item WHERE id = ?", key)
+            case 5:
+                self.execute(_UPSERTS[self.kind], key, name)
+            case 6:
+                self.execute("UPDATE item SET name = ? WHERE id < ?", name, key)
             case _:
                 # Another key, which fails if it is taken.
                 self.execute("UPDATE item SET id = ? WHERE id = ?", other, key)
@@ -91,7 +178,7 @@ def capture_all(mq: BlockingClient, shop: Shop, topic: str, *, snapshot: bool = 
 def rows_of(shop: Shop, topic: str) -> "list[Row]":
     """The table as the database has it, in the order of the key."""
     with opened(shop, topic) as source, source.snapshot(is_first=False) as snapshot:
-        return list(snapshot.rows)
+        return sorted(snapshot.rows, key=_by_key)
 
 
 def contents(mq: BlockingClient, topic: str) -> list[dict[str, Any]]:
@@ -106,9 +193,10 @@ def contents(mq: BlockingClient, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def fold(changes: list[dict[str, Any]]) -> "list[Row]":
+def fold(changes: list[dict[str, Any]], *, fits: bool = True) -> "list[Row]":
     """The table that complete transactions make. Each change has to fit the row that is there: so
-    none is missing, and none is there twice or in another order."""
+    none is missing, and none is there twice or in another order. SQLite does not tell which row an
+    INSERT OR REPLACE has removed."""
     rows: dict[str, Any] = {}
     ends = [number for number, change in enumerate(changes) if change["last"]]
     for change in changes[: ends[-1] + 1] if ends else []:
@@ -118,16 +206,35 @@ def fold(changes: list[dict[str, Any]]) -> "list[Row]":
             case "m":
                 pass
             case op:
-                assert rows.pop(change["key"], None) == change["before"], change
+                before = rows.pop(change["key"], None)
+                is_replaced = change["source"] == "sqlite" and op == "c"
+                assert before == change["before"] or is_replaced or not fits, change
                 if op != "d":
                     rows[change["key"]] = change["after"]
-    return sorted(rows.values(), key=lambda row: int(row["id"]))
+    return sorted(rows.values(), key=_by_key)
+
+
+def _by_key(row: "Row") -> tuple[int, str]:
+    """The order of numbers, and the same one for words in each database."""
+    return len(str(row["id"])), str(row["id"])
 
 
 def assert_in_order(changes: list[dict[str, Any]]) -> None:
     """(position, seq) grows: the order of commits, nothing twice."""
     places = [(change["position"], change["seq"]) for change in changes]
     assert all(one < other for one, other in pairwise(places))
+
+
+def seen(source: Source, after: Place) -> list[dict[str, Any]]:
+    """What a capture would send of the changes that are there now, without a cluster."""
+    found: list[dict[str, Any]] = []
+    for event in source.events(after):
+        if isinstance(event, Idle):
+            break
+        if isinstance(event, Change):
+            message = message_of(source.table, event, is_last=True)
+            found.append(json.loads(message.body) | {"key": message.key})
+    return found
 
 
 def written_past_the_triggers(shop: Shop, *statements: str) -> None:
@@ -171,7 +278,7 @@ def postgresql_shop(server: str) -> Iterator[Shop]:
         return connection.execute(statement.replace("?", "%s").encode(), values)
 
     try:
-        yield Shop(f"postgresql:///?{server.replace(' ', '&')}", execute, psycopg.Error)
+        yield Shop(f"postgresql:///?{server.replace(' ', '&')}", execute, psycopg.IntegrityError)
     finally:
         connection.close()
 

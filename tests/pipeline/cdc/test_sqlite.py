@@ -1,0 +1,68 @@
+"""What SQLite alone does to a captured table: triggers in its own order, one writer at a time."""
+
+from random import Random
+
+import pytest
+
+from raftmq.pipeline import PipelineError
+from raftmq.pipeline.cdc import open_source
+from tests.pipeline.cdc.shops import Shop, assert_in_order, fold, opened, rows_of, seen
+
+
+@pytest.mark.parametrize("trigger", ["TRIGGER", "TEMP TRIGGER"])
+def test_row_that_a_trigger_writes_again_is_told_as_it_is(sqlite_item: Shop, trigger: str) -> None:
+    shop, random = sqlite_item, Random(13)
+    shop.create(trigger=trigger)
+    with opened(shop, "again") as source, source.snapshot(is_first=True) as snapshot:
+        assert list(snapshot.rows) == []
+    shop.write(random, 400)
+    with opened(shop, "again") as source:
+        found = seen(source, snapshot.place)
+    assert_in_order(found)
+    # SQLite runs temporary triggers before all others.
+    assert fold(found, fits=trigger == "TRIGGER") == rows_of(shop, "again")
+
+
+def test_row_that_its_foreign_key_writes_again_is_told_as_it_is(sqlite_item: Shop) -> None:
+    shop = sqlite_item
+    shop.execute("DROP TABLE item")
+    shop.execute(
+        "CREATE TABLE item (id INTEGER PRIMARY KEY, "
+        "parent INTEGER REFERENCES item ON UPDATE CASCADE ON DELETE CASCADE)"
+    )
+    shop.execute("PRAGMA foreign_keys = ON")
+    with opened(shop, "parents") as source, source.snapshot(is_first=True) as snapshot:
+        assert list(snapshot.rows) == []
+    shop.execute("INSERT INTO item VALUES (1, 1), (2, 1), (3, 2), (4, 4), (5, 4)")
+    shop.execute("UPDATE item SET id = 9 WHERE id = 1")
+    shop.execute("DELETE FROM item WHERE id = 4")
+    with opened(shop, "parents") as source:
+        found = seen(source, snapshot.place)
+    rows = [{"id": 2, "parent": 9}, {"id": 3, "parent": 2}, {"id": 9, "parent": 9}]
+    assert fold(found, fits=False) == rows_of(shop, "parents") == rows
+
+
+def test_trigger_that_is_newer_than_those_of_the_capture_is_refused(sqlite_item: Shop) -> None:
+    shop = sqlite_item
+    newer = "CREATE TRIGGER newer AFTER UPDATE OF name ON {} BEGIN SELECT 1; END"
+    with opened(shop, "newer") as source, source.snapshot(is_first=True) as snapshot:
+        assert list(snapshot.rows) == []
+    with opened(shop, "newer") as source:
+        shop.create("other")
+        shop.execute(newer.format("other"))
+        assert source.prepare() == []
+        # While a capture runs ...
+        assert seen(source, snapshot.place) == []
+        shop.execute("DROP TRIGGER newer")
+        shop.execute(newer.format("ITEM"))
+        with pytest.raises(PipelineError, match=r"has a newer one.*cdc prepare.*--snapshot"):
+            seen(source, snapshot.place)
+    # ... and when one is started.
+    source = open_source(shop.url, "item", "newer")
+    missing = source.prepare()
+    assert [each.split()[1] for each in missing] == ["TRIGGER", "TRIGGER", "TRIGGER", "FROM"]
+    source.execute(missing)
+    assert source.prepare() == []
+    with pytest.raises(PipelineError, match=r"no snapshot of item was made"):
+        source.check(snapshot.place)
+    source.close()
