@@ -10,8 +10,9 @@ a key is what the table has, in whichever order triggers run. SQLite runs the ne
 have to be the newest, so that entries are in the order of changes and each `before` fits.
 
 SQLite has one writer at a time: ids grow in the order of commits. A read sees whole
-transactions, and nothing says where one ends within it; so what one read finds counts as one
-transaction (`last`), and there is no `txid`.
+transactions, and nothing says where one ends within it; so what one look finds counts as one
+transaction (`last`), and there is no `txid`. A look reads the last id, and then the changes up to
+there in pieces: no lock is held while they are sent.
 
 Nothing wakes up who waits for a SQLite file that other processes write: the capture looks at
 `PRAGMA data_version`, a counter in the file's head, every `LOOK_SECONDS`.
@@ -164,10 +165,13 @@ class SqliteSource:
             found = self._all("PRAGMA data_version")[0][0]
             if found != version:
                 version = found
-                if self._all("PRAGMA schema_version") != shape:
-                    shape = self._all("PRAGMA schema_version")
-                    self._check_columns()
-                for row in self._changes(done):
+                # One read, so up to `end` are whole transactions of these columns.
+                with self._transaction("DEFERRED"):
+                    if self._all("PRAGMA schema_version") != shape:
+                        shape = self._all("PRAGMA schema_version")
+                        self._check_columns()
+                    end = self._last_id()
+                for row in self._changes(done, end):
                     done = row[0]
                     yield from self._change(row)
                 yield Commit(_place(done))
@@ -272,12 +276,13 @@ class SqliteSource:
         found = self._all("SELECT seq FROM sqlite_sequence WHERE name = ?", self._log)
         return int(found[0][0]) if found else 0
 
-    def _changes(self, after: int) -> Iterator[tuple[Any, ...]]:
-        # One read: whole transactions.
-        query = f"SELECT * FROM {_quoted(self._log)} WHERE id > ? ORDER BY id"
-        cursor = self._connection.execute(query, (after,))
-        while rows := cursor.fetchmany(ROWS):
+    def _changes(self, after: int, end: int) -> Iterator[tuple[Any, ...]]:
+        query = f"SELECT * FROM {_quoted(self._log)} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+        # Each read is over before its rows are sent: an open one locks the file for writers, for as
+        # long as the cluster does not answer.
+        while rows := self._all(query, after, end, ROWS):
             yield from rows
+            after = rows[-1][0]
 
     def _change(self, row: tuple[Any, ...]) -> Iterator[Change]:
         number, op, *values = row

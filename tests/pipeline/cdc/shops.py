@@ -32,8 +32,8 @@ _TRIGGERS = {
             "UPDATE item SET id = (MOVED) WHERE id = NEW.id; END"
         ),
         (
-            "CREATE TRIGGER item_back AFTER DELETE ON item WHEN OLD.fresh IS NULL AND OLD.name = '' "
-            "BEGIN INSERT INTO item (id) VALUES (OLD.id); END"
+            "CREATE TRIGGER item_back AFTER DELETE ON item "
+            "WHEN OLD.fresh IS NULL AND OLD.name = '' BEGIN INSERT INTO item (id) VALUES (OLD.id); END"
         ),
     ),
     "postgresql": (

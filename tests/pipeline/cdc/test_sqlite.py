@@ -6,6 +6,7 @@ import pytest
 
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.cdc import open_source
+from raftmq.pipeline.cdc.change import Change, Commit, Idle
 from tests.pipeline.cdc.shops import Shop, assert_in_order, fold, opened, rows_of, seen
 
 
@@ -66,3 +67,32 @@ def test_trigger_that_is_newer_than_those_of_the_capture_is_refused(sqlite_item:
     with pytest.raises(PipelineError, match=r"no snapshot of item was made"):
         source.check(snapshot.place)
     source.close()
+
+
+def test_others_write_the_file_while_changes_are_sent(
+    sqlite_item: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.pipeline.cdc.sqlite.ROWS", 7)
+    shop = sqlite_item
+    # Elsewhere readers and writers do not meet.
+    shop.execute("PRAGMA journal_mode = DELETE")
+    shop.execute("PRAGMA busy_timeout = 0")
+    with opened(shop, "sent") as source, source.snapshot(is_first=True) as snapshot:
+        assert list(snapshot.rows) == []
+    shop.execute("BEGIN")
+    for key in range(30):
+        shop.execute("INSERT INTO item (id) VALUES (?)", key)
+    shop.execute("COMMIT")
+    with opened(shop, "sent") as source:
+        events, found = source.events(snapshot.place), []
+        while not isinstance(event := next(events), Commit):
+            assert isinstance(event, Change)
+            found.append(event.position)
+            shop.execute("INSERT INTO item (id) VALUES (?)", 100 + len(found))
+        # What was written meanwhile is of the next look.
+        assert len(found) == 30
+        assert event.reached.position == found[-1] + 2
+        assert isinstance(next(events), Idle)
+        event = next(events)
+        assert isinstance(event, Change)
+        assert event.position == found[-1] + 2
