@@ -4,10 +4,7 @@
     raftmq_captures        name | topic | confirmed                who has what
 
 The triggers run in the transaction of the change, so the log has what was committed and nothing
-else. A trigger logs the row as the table has it, and not as `NEW` says: another trigger, or the
-action of a foreign key, may have written the row again and logged that first. So the last entry of
-a key is what the table has, in whichever order triggers run. SQLite runs the newest first. Ours
-have to be the newest, so that entries are in the order of changes and each `before` fits.
+else. What they log is in `sqlite_log`.
 
 SQLite has one writer at a time: ids grow in the order of commits. A read sees whole
 transactions, and nothing says where one ends within it; so what one look finds counts as one
@@ -40,6 +37,7 @@ from raftmq.pipeline.errors import PipelineError
 
 from .change import Change, Column, Commit, Event, Idle, Op, Place, Row, Table, Value, split_update
 from .source import Snapshot, needs_snapshot, no_key, no_table
+from .sqlite_log import quoted, statements_of, triggers_of
 
 LOOK_SECONDS = 0.05
 """Between two looks at the file's counter."""
@@ -73,20 +71,21 @@ class SqliteSource:
 
     def prepare(self) -> list[str]:
         """See `Source.prepare`."""
+        self._check_key()
         found = dict(self._all("SELECT name, sql FROM sqlite_master"))
         are_last = self._are_newest()
         missing = [
             sql
-            for name, sql in self._statements().items()
-            if found.get(name) != sql or (name in self._triggers() and not are_last)
+            for name, sql in statements_of(self.table, self._log).items()
+            if found.get(name) != sql or (name in triggers_of(self._log) and not are_last)
         ]
         # Changes may have passed unseen: whoever captures has to begin with a snapshot.
         return missing + self._forgetting() if missing else []
 
     def undo(self) -> list[str]:
         """See `Source.undo`."""
-        triggers = [f"DROP TRIGGER IF EXISTS {_quoted(name)}" for name in self._triggers()]
-        return [*triggers, f"DROP TABLE IF EXISTS {_quoted(self._log)}", *self._forgetting()]
+        triggers = [f"DROP TRIGGER IF EXISTS {quoted(name)}" for name in triggers_of(self._log)]
+        return [*triggers, f"DROP TABLE IF EXISTS {quoted(self._log)}", *self._forgetting()]
 
     def execute(self, statements: list[str]) -> None:
         """See `Source.execute`."""
@@ -95,8 +94,8 @@ class SqliteSource:
                 if statement.startswith("CREATE TRIGGER"):
                     # One that was made for other columns is in the way.
                     name = statement.split('"')[1]
-                    self._connection.execute(f"DROP TRIGGER IF EXISTS {_quoted(name)}")
-                if statement == self._statements()[self._log]:
+                    self._connection.execute(f"DROP TRIGGER IF EXISTS {quoted(name)}")
+                if statement == statements_of(self.table, self._log)[self._log]:
                     self._renew_log(statement)
                 else:
                     self._connection.execute(statement)
@@ -148,7 +147,7 @@ class SqliteSource:
                 statement = "INSERT OR REPLACE INTO raftmq_captures VALUES (?, ?, 0)"
                 self._connection.execute(statement, (self.table.name, self._topic))
                 # A number is used up, so that each snapshot has a place of its own.
-                log = _quoted(self._log)
+                log = quoted(self._log)
                 self._connection.execute(f"INSERT INTO {log} (op) VALUES ('{Op.MARK}')")
                 self._connection.execute(f"DELETE FROM {log} WHERE op = '{Op.MARK}'")
         with self._transaction("DEFERRED"):
@@ -182,7 +181,7 @@ class SqliteSource:
         """See `Source.confirm`."""
         with self._transaction("IMMEDIATE"):
             before = (reached.position + 1) // 2
-            self._connection.execute(f"DELETE FROM {_quoted(self._log)} WHERE id < ?", (before,))
+            self._connection.execute(f"DELETE FROM {quoted(self._log)} WHERE id < ?", (before,))
             statement = "UPDATE raftmq_captures SET confirmed = ? WHERE name = ? AND topic = ?"
             values = (reached.position, self.table.name, self._topic)
             self._connection.execute(statement, values)
@@ -201,6 +200,29 @@ class SqliteSource:
             raise no_key(table)
         return tuple(Column(name, _kind(type_), type_, key) for name, type_, key in found)
 
+    def _check_key(self) -> None:
+        """Equal keys have to be one text, by which messages and the rebuilt table know rows:
+        `INSERT OR REPLACE` does not tell which row it has removed."""
+        name = self.table.name
+        query = (
+            "SELECT c.name, c.coll FROM pragma_index_list(?) AS i, pragma_index_xinfo(i.name) AS c "
+            "WHERE i.origin = 'pk' AND c.key AND c.coll <> 'BINARY' COLLATE NOCASE"
+        )
+        for column, collation in self._all(query, name):
+            raise PipelineError(
+                f"the key {name}.{column} has the collation {collation}, so keys of different "
+                "text may be equal",
+                f"make {name} again with the key COLLATE BINARY, and its values in one case",
+            )
+        for column in self.table.columns:
+            # Without a type 1 and 1.0 are stored as they come, and are equal.
+            if column.key and not column.type:
+                raise PipelineError(
+                    f"the key {name}.{column.name} is declared without a type, so keys of "
+                    "different text may be equal",
+                    f"make {name} again with the type of its values, as TEXT or INTEGER",
+                )
+
     def _check_columns(self) -> None:
         if self._columns(self.table.name) != self.table.columns:
             raise needs_snapshot(f"the columns of {self.table.name} have changed")
@@ -211,46 +233,15 @@ class SqliteSource:
                 "`raftmq pipeline cdc prepare …`, then capture with --snapshot",
             )
 
-    def _statements(self) -> dict[str, str]:
-        """What has to be there: name → the statement that makes it."""
-        table, log = _quoted(self.table.name), _quoted(self._log)
-        count = len(self.table.columns)
-        befores, afters = _numbered("b", count), _numbered("a", count)
-        names = ", ".join(_quoted(column.name) for column in self.table.columns)
-        olds = ", ".join(f"OLD.{_quoted(column.name)}" for column in self.table.columns)
-        both = ", ".join(befores + afters)
-        gone = (
-            f"INSERT INTO {log} (op, {', '.join(befores)}) SELECT '{Op.DELETE}', {olds} "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE {self._is_row('OLD')});"
-        )
-        there = f"FROM {table} WHERE {self._is_row('NEW')};"
-        new = f"INSERT INTO {log} (op, {', '.join(afters)}) SELECT '{Op.CREATE}', {names} {there}"
-        changed = f"INSERT INTO {log} (op, {both}) SELECT '{Op.UPDATE}', {olds}, {names} {there}"
-        made = {
-            "raftmq_captures": "CREATE TABLE raftmq_captures "
-            "(name TEXT PRIMARY KEY, topic TEXT, confirmed INTEGER)",
-            self._log: f"CREATE TABLE {log} (id INTEGER PRIMARY KEY AUTOINCREMENT, op TEXT, "
-            f"{both})",
-        }
-        # An update has both: the row of the old key is gone where the key is another one now.
-        bodies = (new, f"{gone} {changed}", gone)
-        for name, body in zip(self._triggers(), bodies, strict=True):
-            event = name.rpartition("_")[2].upper()
-            made[name] = f"CREATE TRIGGER {_quoted(name)} AFTER {event} ON {table} BEGIN {body} END"
-        return made
-
-    def _is_row(self, which: str) -> str:
-        """Whether a row of the table has the key of `OLD` or `NEW`."""
-        keys = map(_quoted, self.table.key)
-        return " AND ".join(f"{key} IS {which}.{key}" for key in keys)
-
     def _are_newest(self) -> bool:
         """Whether the table's triggers that are made last, and so run first, are ours."""
         query = (
             "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE "
             "ORDER BY rowid DESC LIMIT 3"
         )
-        return {name for (name,) in self._all(query, self.table.name)} == set(self._triggers())
+        return {name for (name,) in self._all(query, self.table.name)} == set(
+            triggers_of(self._log)
+        )
 
     def _triggers(self) -> list[str]:
         return [f"{self._log}_{event}" for event in ("insert", "update", "delete")]
@@ -258,7 +249,7 @@ class SqliteSource:
     def _renew_log(self, statement: str) -> None:
         """Make the log in place of one for other columns; ids go on, so that positions grow."""
         last = self._last_id()
-        self._connection.execute(f"DROP TABLE IF EXISTS {_quoted(self._log)}")
+        self._connection.execute(f"DROP TABLE IF EXISTS {quoted(self._log)}")
         self._connection.execute(statement)
         self._connection.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (self._log, last))
 
@@ -277,7 +268,7 @@ class SqliteSource:
         return int(found[0][0]) if found else 0
 
     def _changes(self, after: int, end: int) -> Iterator[tuple[Any, ...]]:
-        query = f"SELECT * FROM {_quoted(self._log)} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+        query = f"SELECT * FROM {quoted(self._log)} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
         # Each read is over before its rows are sent: an open one locks the file for writers, for as
         # long as the cluster does not answer.
         while rows := self._all(query, after, end, ROWS):
@@ -298,9 +289,9 @@ class SqliteSource:
         yield Change(part, position, 1, lsn, None, old, new)
 
     def _rows(self) -> Iterator[Row]:
-        names = ", ".join(_quoted(column.name) for column in self.table.columns)
-        order = ", ".join(map(_quoted, self.table.key))
-        query = f"SELECT {names} FROM {_quoted(self.table.name)} ORDER BY {order}"
+        names = ", ".join(quoted(column.name) for column in self.table.columns)
+        order = ", ".join(map(quoted, self.table.key))
+        query = f"SELECT {names} FROM {quoted(self.table.name)} ORDER BY {order}"
         cursor = self._connection.execute(query)
         while rows := cursor.fetchmany(ROWS):
             yield from map(self._row, rows)
@@ -361,13 +352,5 @@ def _kind(declared: str) -> str:
     return "text"
 
 
-def _numbered(letter: str, count: int) -> list[str]:
-    return [f"{letter}{number}" for number in range(count)]
-
-
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

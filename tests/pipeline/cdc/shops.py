@@ -33,7 +33,8 @@ _TRIGGERS = {
         ),
         (
             "CREATE TRIGGER item_back AFTER DELETE ON item "
-            "WHEN OLD.fresh IS NULL AND OLD.name = '' BEGIN INSERT INTO item (id) VALUES (OLD.id); END"
+            "WHEN OLD.fresh IS NULL AND OLD.name = '' "
+            "BEGIN INSERT INTO item (id) VALUES (OLD.id); END"
         ),
     ),
     "postgresql": (

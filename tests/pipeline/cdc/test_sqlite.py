@@ -96,3 +96,46 @@ def test_others_write_the_file_while_changes_are_sent(
         event = next(events)
         assert isinstance(event, Change)
         assert event.position == found[-1] + 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "wrong"),
+    [
+        ("id TEXT PRIMARY KEY COLLATE NOCASE, name TEXT", "key item.id has the collation NOCASE"),
+        (
+            "n INTEGER, id TEXT, name TEXT, PRIMARY KEY (n, id COLLATE RTRIM)",
+            "key item.id has the collation RTRIM",
+        ),
+        ("id PRIMARY KEY, name TEXT", "key item.id is declared without a type"),
+    ],
+)
+def test_keys_that_are_equal_and_of_different_text_are_refused(
+    sqlite_item: Shop, columns: str, wrong: str
+) -> None:
+    shop = sqlite_item
+    shop.execute("DROP TABLE item")
+    shop.execute(f"CREATE TABLE item ({columns})")
+    source = open_source(shop.url, "item", "equal")
+    with pytest.raises(PipelineError, match=wrong):
+        source.prepare()
+    # Taken back in any case.
+    source.execute(source.undo())
+    source.close()
+
+
+def test_keys_are_told_apart_where_only_their_column_s_collation_makes_them_equal(
+    sqlite_item: Shop,
+) -> None:
+    shop = sqlite_item
+    shop.execute("DROP TABLE item")
+    columns = "id TEXT COLLATE NOCASE, name TEXT COLLATE NOCASE, PRIMARY KEY (id COLLATE BINARY)"
+    shop.execute(f"CREATE TABLE item ({columns})")
+    with opened(shop, "apart") as source, source.snapshot(is_first=True) as snapshot:
+        assert list(snapshot.rows) == []
+    shop.execute("INSERT INTO item VALUES ('a', 'tea'), ('A', 'cup'), ('b', 'pot')")
+    shop.execute("UPDATE item SET id = 'B' WHERE id = 'b'")
+    shop.execute("DELETE FROM item WHERE id = 'a' COLLATE BINARY")
+    with opened(shop, "apart") as source:
+        found = seen(source, snapshot.place)
+    rows = [{"id": "A", "name": "cup"}, {"id": "B", "name": "pot"}]
+    assert fold(found) == rows_of(shop, "apart") == rows
