@@ -13,7 +13,11 @@ update leaves out large values that it did not change, and they are taken from t
 A position is the LSN of the transaction's commit record: the server sends transactions in that
 order, each whole. A snapshot has the LSN before its slot's: records are aligned, so no other has.
 
-Left out: partitioned tables; generated columns, which the plugin does not send; sequences.
+A primary key is not DEFERRABLE. The server tells of an alteration while it sends the first change
+after it: the key is looked at then.
+
+Left out: a key that is made DEFERRABLE and changed back while no capture runs; partitioned tables;
+generated columns, which the plugin does not send; sequences.
 """
 
 import base64
@@ -58,6 +62,7 @@ FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisp
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
 """
+_IS_DEFERRABLE = "SELECT NOT indimmediate FROM pg_index WHERE indrelid = %s AND indisprimary"
 
 
 class PostgresqlSource:
@@ -79,6 +84,7 @@ class PostgresqlSource:
     def prepare(self) -> list[str]:
         """See `Source.prepare`."""
         self._check_server()
+        self._check_key()
         statements = []
         if self._identity != "f":
             statements.append(f"ALTER TABLE {self._name} REPLICA IDENTITY FULL")
@@ -260,10 +266,24 @@ class PostgresqlSource:
             case pgoutput.Truncate():
                 yield Op.EMPTY, None, None
 
+    def _check_key(self) -> None:
+        """Rows that exchange a key are not told from one that takes another key and its own again:
+        two updates, of the same rows before and after."""
+        if self._scalar(_IS_DEFERRABLE, self._oid):
+            name = self.table.name
+            raise PipelineError(
+                f"the primary key of {name} is DEFERRABLE: rows may have the same key for some "
+                "time, and cannot be told apart",
+                f"ALTER TABLE {name} DROP CONSTRAINT …, ADD PRIMARY KEY "
+                f"({', '.join(self.table.key)}); without DEFERRABLE",
+            )
+
     def _check_relation(self, relation: pgoutput.Relation) -> None:
         """The publication has this table alone; it may have changed since it was looked at."""
-        if relation.columns != self._types:
+        # The server says that the table has changed, and not what its key is.
+        if relation.columns != self._types or self._describe(self._name)[1] != self.table:
             raise needs_snapshot(f"the columns of {self.table.name} have changed")
+        self._check_key()
         if not relation.is_full:
             raise PipelineError(
                 f"the server does not send the old rows of {self.table.name} whole",

@@ -43,6 +43,41 @@ def test_postgresql_user_without_the_right_is_refused(postgresql_item: Shop) -> 
     source.close()
 
 
+def test_postgresql_key_that_is_deferrable_is_refused(
+    mq: "BlockingClient", postgresql_item: Shop
+) -> None:
+    shop = postgresql_item
+    shop.execute("INSERT INTO item (id, name) VALUES (1, 'tea'), (2, 'cup')")
+    capture_all(mq, shop, "deferrable")
+    with opened(shop, "deferrable") as source:
+        shop.execute("ALTER TABLE item DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (id) DEFERRABLE")
+        shop.execute("UPDATE item SET id = 3 - id")
+        # While a capture runs, and when one is started.
+        refused = pytest.raises(PipelineError, match=r"item is DEFERRABLE.*ADD PRIMARY KEY \(id\)")
+        with refused:
+            list(capture(mq, source, "deferrable", until=source.now()))
+        with refused:
+            capture_all(mq, shop, "deferrable")
+    # Nothing of it was sent. With another key it goes on.
+    assert [row["name"] for row in fold(contents(mq, "deferrable"))] == ["tea", "cup"]
+    shop.execute("ALTER TABLE item DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (id)")
+    capture_all(mq, shop, "deferrable", snapshot=True)
+    assert [row["name"] for row in fold(contents(mq, "deferrable"))] == ["cup", "tea"]
+
+
+def test_postgresql_key_that_is_another_ends_a_capture_that_runs(
+    mq: "BlockingClient", postgresql_item: Shop
+) -> None:
+    shop = postgresql_item
+    shop.execute("ALTER TABLE item ALTER name SET NOT NULL")
+    capture_all(mq, shop, "another-key")
+    with opened(shop, "another-key") as source:
+        shop.execute("ALTER TABLE item DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (name)")
+        shop.execute("INSERT INTO item (id, name) VALUES (1, 'tea'), (1, 'cup')")
+        with pytest.raises(PipelineError, match=r"columns of public.item have changed"):
+            list(capture(mq, source, "another-key", until=source.now()))
+
+
 def test_postgresql_slot_that_is_gone_needs_a_snapshot(
     mq: "BlockingClient", postgresql_item: Shop
 ) -> None:
