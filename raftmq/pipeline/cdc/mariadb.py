@@ -62,6 +62,11 @@ SELECT column_name, data_type, column_type, datetime_precision, character_octet_
 FROM information_schema.columns c WHERE table_schema = %s AND table_name = %s
 ORDER BY ordinal_position
 """
+_ACTIONS = """
+SELECT constraint_name FROM information_schema.referential_constraints
+WHERE constraint_schema = %s AND table_name = %s
+AND NOT (update_rule IN ('RESTRICT', 'NO ACTION') AND delete_rule IN ('RESTRICT', 'NO ACTION'))
+"""
 _PURGED = 1236
 _STANDALONE, _PREPARED = 1, 64
 """Flags of a transaction: one statement without a commit of its own; the first half of XA."""
@@ -102,6 +107,13 @@ class MariadbSource:
             found = self._all(f"SELECT @@global.{setting}")[0][0]
             if str(found).upper() != wanted:
                 raise PipelineError(f"{wrong}: {setting} is {found}", fix)
+        for (name,) in self._all(_ACTIONS, self._schema, self._plain):
+            # InnoDB does them by itself, and each replica again.
+            raise PipelineError(
+                f"the foreign key {name} changes {self.table.name} where its parent is changed, "
+                "and the binary log does not have these changes",
+                f"make {name} again with ON DELETE RESTRICT ON UPDATE RESTRICT",
+            )
         return []
 
     def undo(self) -> list[str]:

@@ -178,6 +178,30 @@ def in_two_phases(shop: Shop, statement: str) -> None:
     shop.execute("XA PREPARE 'both'")
 
 
+@pytest.mark.parametrize("action", ["ON DELETE CASCADE", "ON DELETE SET NULL", "ON UPDATE CASCADE"])
+def test_mariadb_foreign_key_that_changes_rows_is_refused(
+    mq: "BlockingClient", mariadb_item: Shop, action: str
+) -> None:
+    shop = mariadb_item
+    topic = f"action-{action.replace(' ', '-')}"
+    shop.execute("CREATE OR REPLACE TABLE parent (id INT PRIMARY KEY)")
+    shop.execute("INSERT INTO parent VALUES (1)")
+    shop.execute(
+        "ALTER TABLE item ADD parent INT, ADD FOREIGN KEY up (parent) REFERENCES parent(id)"
+    )
+    shop.execute("INSERT INTO item (id, parent) VALUES (7, 1)")
+    capture_all(mq, shop, topic)
+    shop.execute("ALTER TABLE item DROP FOREIGN KEY up")
+    shop.execute(f"ALTER TABLE item ADD FOREIGN KEY up (parent) REFERENCES parent (id) {action}")
+    shop.execute(f"{'UPDATE parent SET id = 2' if 'UPDATE' in action else 'DELETE FROM parent'}")
+    try:
+        with pytest.raises(PipelineError, match=r"key up changes shop.item.*ON UPDATE RESTRICT"):
+            capture_all(mq, shop, topic, snapshot=True)
+    finally:
+        shop.execute("DROP TABLE item")
+        shop.execute("DROP TABLE parent")
+
+
 def test_mariadb_log_that_was_dropped_needs_a_snapshot(
     mq: "BlockingClient", mariadb_item: Shop
 ) -> None:
