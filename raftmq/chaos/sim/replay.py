@@ -3,8 +3,10 @@
 TCP neither repeats nor loses a part of a stream. But a request whose connection broke is sent again
 on another one, by clients and by peers; what arrives twice so is made here by playing the beginning
 of a recorded connection on a new one. Requests that were refused are left out: their client was
-told that nothing happened, and may have given up. And a peer may leave out any message to another,
-as Raft allows it; so frames of one kind are taken out of the stream between two nodes.
+told that nothing happened, and may have given up. So are changes of nodes, which have no number: an
+`add_node` that comes again after a `remove_node` adds the node again. And a peer may leave out any
+message to another, as Raft allows it; so frames of one kind are taken out of the stream between two
+nodes.
 
 All connections are tapped when they are opened, from before the cluster is founded: links between
 nodes stand for the whole run if nothing breaks them.
@@ -81,10 +83,14 @@ def play_again(
 
 
 def _repeatable(connection: Connection) -> list[bytes]:
-    """What a connection began with: the greeting, and the requests that were not refused."""
+    """What a connection began with: the greeting, and the requests that may come again."""
     refused = set(_refused(bytes(connection.back.record)))
-    frames = enumerate(frames_of(bytes(connection.out.record)))
-    return [frame for n, frame in frames if not n or _correlation(frame) not in refused]
+    frames = list(frames_of(bytes(connection.out.record)))
+    return frames[:1] + [
+        frame
+        for frame in frames[1:]
+        if frame[9] != FrameKind.MEMBER and _correlation(frame) not in refused
+    ]
 
 
 def _refused(answers: bytes) -> Iterator[int]:

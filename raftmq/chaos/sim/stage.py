@@ -43,6 +43,7 @@ from raftmq.chaos.sim.lies import SAYS
 from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.replay import Taps
 from raftmq.chaos.sim.watch import Watch
+from raftmq.consensus import ConfState
 from raftmq.pop.catalog import Catalog
 
 RESTART_SECONDS = (0.1, 2.0)
@@ -430,31 +431,40 @@ class Stage:
                 self.counts["nodes mended"] += 1
                 self.watch.note(node, "is whole again")
 
-    def _counts(self, node: int, number: int, member: int) -> bool:
-        """True if all who carry a group count on this self of a node, and on no earlier one.
+    def _memberships(self) -> Iterator[tuple[int, ConfState]]:
+        """Of each group: what those who shall carry it count on."""
+        for other in self.cluster.nodes.values():
+            for number in self._wanted_on(other.id) & other.groups.keys():
+                yield number, other.groups[number].conf_state
+
+    def _is_missed(self, node: int) -> bool:
+        """True if a group counts on a self of the node that is lost.
 
         One that was wiped re-enters as another member, which learns first; as long as a joint
-        membership needs its lost self, the loss of one more would be the loss of a majority.
+        membership needs its lost self, the loss of one more would be the loss of a majority. A
+        group that moves away from the node may need it, too.
         """
-        for other in self.cluster.nodes.values():
-            if number in other.groups and number in self._wanted_on(other.id):
-                conf = other.groups[number].conf_state
-                if member not in conf.voters or any(
-                    node_of(one) == node and one != member for one in conf.voters_outgoing
-                ):
-                    return False
-        return True
+        own = self.cluster.nodes[node].groups
+        return any(
+            node_of(member) == node and (number not in own or own[number].raft.id != member)
+            for number, conf in self._memberships()
+            for member in (*conf.voters, *conf.voters_outgoing)
+        )
 
     def _is_whole(self, node: int, *, reads_snapshots: bool) -> bool:
         """True if a node counts everywhere, has nothing to mend, and holds all it had promised."""
         running, wanted = self.cluster.nodes.get(node), self._wanted_on(node)
         if running is None or not running.is_serving or wanted - set(running.groups):
             return False
+        if self._is_missed(node):
+            return False
         for number in wanted:
             group = running.groups[number]
             if group.abstains or running.repairs.status(number):
                 return False
-            if not self._counts(node, number, group.raft.id):
+            if not all(
+                group.raft.id in conf.voters for n, conf in self._memberships() if n == number
+            ):
                 return False
             durable = min(group.raft.commit, group.cache.last_index())
             if durable < self._promised[node].get(number, 0):

@@ -10,10 +10,10 @@ from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import REPLY, FrameKind
 
 
-def test_what_was_refused_is_not_sent_again() -> None:
+def test_what_was_refused_and_changes_of_nodes_are_not_sent_again() -> None:
     hello, *requests = (
         b"".join(encode_frame(kind, n, b"x"))
-        for n, kind in enumerate([FrameKind.HELLO, *3 * [FrameKind.PRODUCE]])
+        for n, kind in enumerate([FrameKind.HELLO, *3 * [FrameKind.PRODUCE], FrameKind.MEMBER])
     )
     answers = [
         encode_frame(FrameKind.HELLO | REPLY, 0, b"welcome"),
@@ -40,5 +40,5 @@ def test_what_was_refused_is_not_sent_again() -> None:
         )
         play_again(stage, lambda *_: True)
         assert stage.agenda.effects["frames sent again"] > 0
-    # The second request was refused.
+    # The second request was refused, and the fourth adds a node, say.
     assert set(again) == {hello, requests[0], requests[2]}
