@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 import anyio
 
 from raftmq.batch import Batch
+from raftmq.errors import Reason, Rejected
 from raftmq.wire.popping import Action
 
 from .leases import Grip, HeldLease, offsets_of
@@ -302,5 +303,12 @@ class PoppedMessages(LeasedMessages[PoppedMessage]):
 
 
 def delay_ms(delay: float | None) -> int:
-    """The delay of a nack as it is sent."""
+    """The delay of a nack as it is sent.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, it is negative, or no number.
+    """
+    if delay is not None and delay < 0:
+        # Rounded to milliseconds it could be -1, which means "by the schedule".
+        raise Rejected(Reason.BAD_ARGUMENT, f"delay is 0 or more seconds, not {delay}")
     return -1 if delay is None else milliseconds(delay, "delay")

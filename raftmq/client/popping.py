@@ -35,7 +35,15 @@ from .desk import Desk
 from .intake import COUNT_MAX, Intake, PopSettings, invisible_ms
 from .leases import Grip, HeldLease
 from .message import QUEUE_BITS
-from .popped import LeasedMessage, LeasedMessages, Part, PoppedMessage, PoppedMessages, Settlement
+from .popped import (
+    LeasedMessage,
+    LeasedMessages,
+    Part,
+    PoppedMessage,
+    PoppedMessages,
+    Settlement,
+    delay_ms,
+)
 from .resetting import begin
 from .router import Router
 from .shelf import Taken
@@ -206,9 +214,8 @@ class PopConsumer:
         timeout: float | None = None,
     ) -> Settlement:
         """Messages failed; see `PoppedMessages.nack`. They may be of several calls."""
-        delay_ms = -1 if delay is None else round(delay * 1000)
-        parts = _parts_of(messages)
-        return await self._at_desk().settle(parts, Action.NACK, delay_ms=delay_ms, timeout=timeout)
+        wait, parts = delay_ms(delay), _parts_of(messages)
+        return await self._at_desk().settle(parts, Action.NACK, delay_ms=wait, timeout=timeout)
 
     async def claim(
         self, key: str | bytes, *, ttl: float, timeout: float | None = None

@@ -1,5 +1,6 @@
 """The consumer that pops: hand-out, settling, what is given back, and what comes again."""
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -519,6 +520,9 @@ async def test_arguments_out_of_range_are_refused(cluster: FakeCluster) -> None:
             (m,) = await c.pop(1, wait=5.0)
             with pytest.raises(Rejected, match="delay is 0 to"):
                 await m.nack(delay=1e7)
+            for nack in (m.nack, partial(c.nack, [m])):
+                with pytest.raises(Rejected, match="delay is 0 or more"):
+                    await nack(delay=-0.001)
             with pytest.raises(Rejected, match="seconds is more than 0"):
                 await m.extend(0)
             await m.ack()
