@@ -292,7 +292,8 @@ class Comparing:
                     if await self._fetch_from(link, group, index, crc):
                         await run_on(self._disk, partial(group.store.adopt_snapshot, index))
                         return _has(group.store, index, crc)
-            except (_Lacking, CorruptRecord):
+            except (_Lacking, CorruptRecord, FileNotFoundError):
+                # A snapshot of the leader's that is installed meanwhile removes what was received.
                 continue
         return False
 

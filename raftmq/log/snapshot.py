@@ -38,7 +38,16 @@ import google_crc32c
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import UnsupportedFormat, WrongLog
 from raftmq.log.files import File, FileSystem, read_filled
-from raftmq.log.segment import PARTIAL_SUFFIX, SNAPSHOT_SUFFIX, Identity, Link, file_name
+from raftmq.log.segment import (
+    INDEX_SUFFIX,
+    PARTIAL_SUFFIX,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    Identity,
+    Link,
+    file_name,
+    parse_name,
+)
 
 FORMAT_VERSION = 1
 CHUNK_BYTES = 1024 * 1024
@@ -173,6 +182,17 @@ def open_snapshot(
     return SnapshotFile(files.open(path), identity, path)
 
 
+def is_void(name: str, index: int) -> bool:
+    """Whether a file has no use once the snapshot at `index` has replaced the log."""
+    received = parse_name(name, PARTIAL_SUFFIX)
+    if received is not None:
+        # A later one may be arriving already, and is installed next.
+        return received <= index
+    return any(
+        parse_name(name, s) is not None for s in (SEGMENT_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+    )
+
+
 class SnapshotReceiver:
     """Takes a snapshot file in chunks and goes on where an earlier receiver stopped.
 
@@ -227,18 +247,22 @@ class SnapshotReceiver:
         """Check the whole file and make it durable; `LogStore.install_snapshot` takes it then.
 
         Raises:
-            CorruptRecord: it does not check out and was thrown away: start again at 0.
+            CorruptRecord: it does not check out and was thrown away: start again at 0. Or its file
+                is gone: a later snapshot was installed meanwhile.
             WrongLog, UnsupportedFormat: likewise.
         """
         assert self.is_complete
         try:
             snapshot = SnapshotFile(self._file, self._identity, self._path)
             snapshot.verify()
+            self._files.open(self._path).close()
             if snapshot.meta.index != self.index:
                 raise CorruptRecord(f"{self._path} covers {snapshot.meta.index}", position=16)
         except (CorruptRecord, WrongLog, UnsupportedFormat):
             self._restart()
             raise
+        except FileNotFoundError as error:
+            raise CorruptRecord(f"{self._path} was removed meanwhile", position=0) from error
         self._file.datasync()
         self._file.close()
         self._files.sync_folder(self._folder)

@@ -59,9 +59,8 @@ from raftmq.log.segment import (
     Link,
     SegmentSize,
     file_name,
-    parse_name,
 )
-from raftmq.log.snapshot import SnapshotFile, SnapshotMeta, encode_snapshot, open_snapshot
+from raftmq.log.snapshot import SnapshotFile, SnapshotMeta, encode_snapshot, is_void, open_snapshot
 from raftmq.log.unsealed import Unsealed
 from raftmq.log.writer import LogSettings, LogWriter, Statistics
 
@@ -586,14 +585,6 @@ class LogStore(LogWriter):
         self._start, self._snapshots = meta.link, [meta]
         self._publish([segment])
         self._synced, self._is_dirty, self._is_marked = segment.end, False, True
-        kept = {file_name(index, SNAPSHOT_SUFFIX), file_name(segment.name, SEGMENT_SUFFIX)}
-        suffixes = (SEGMENT_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, PARTIAL_SUFFIX)
-        self._unlink(
-            [
-                name
-                for name in old_names
-                if name not in kept | {partial}
-                and any(parse_name(name, suffix) is not None for suffix in suffixes)
-            ]
-        )
+        kept = {file_name(index, SNAPSHOT_SUFFIX), file_name(segment.name, SEGMENT_SUFFIX), partial}
+        self._unlink([name for name in old_names if name not in kept and is_void(name, index)])
         return meta

@@ -84,9 +84,14 @@ def meta_at(store: LogStore, index: int) -> SnapshotMeta:
     return SnapshotMeta(link.index, link.term, link.crc, link.timestamp, b"members")
 
 
+def snapshot_bytes(meta: SnapshotMeta, state: bytes) -> bytes:
+    """A leader's snapshot, as it is sent."""
+    return b"".join(encode_snapshot(IDENTITY._replace(node=9), meta, state))
+
+
 def receive(files: MemoryFiles, meta: SnapshotMeta, state: bytes) -> None:
     """Take a leader's snapshot into a partial file, in chunks."""
-    data = b"".join(encode_snapshot(IDENTITY._replace(node=9), meta, state))
+    data = snapshot_bytes(meta, state)
     receiver = SnapshotReceiver(files, FOLDER, IDENTITY, index=meta.index, bytes_total=len(data))
     while not receiver.is_complete:
         receiver.write(receiver.received, data[receiver.received : receiver.received + 50])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.errors import CorruptRecord
 from raftmq.log.faults import (
     DiskFull,
     Dropped,
@@ -21,7 +22,8 @@ from raftmq.log.faults import (
     WrongLog,
 )
 from raftmq.log.files import RealFiles
-from raftmq.log.segment import HardState, Identity, Link
+from raftmq.log.segment import PARTIAL_SUFFIX, HardState, Identity, Link
+from raftmq.log.snapshot import SnapshotReceiver
 from raftmq.log.store import LogSettings, LogStore
 
 from .building import (
@@ -34,6 +36,7 @@ from .building import (
     read_all,
     receive,
     segment_names,
+    snapshot_bytes,
     write,
 )
 
@@ -452,6 +455,43 @@ def test_a_snapshot_replaces_the_whole_log_and_the_log_goes_on_after_it() -> Non
     assert recovered.hard_state == HardState(5, 1, 48)
     assert store.open_snapshot(40).state() == b"the state"
     assert read_all(store) == leader.upto(49)[1:]
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_snapshot_that_arrives_while_an_earlier_one_is_installed_is_installed_next(
+    is_whole: bool,
+) -> None:
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files)
+    write(store, chain, 12)
+    forty, sixty = (meta_at(store, 12)._replace(index=n, term=5) for n in (40, 60))
+    receive(files, forty, b"the state")
+    data = snapshot_bytes(sixty, b"a later state")
+    receiver = SnapshotReceiver(files, FOLDER, IDENTITY, index=60, bytes_total=len(data))
+    receiver.write(0, data if is_whole else data[:20])
+    if is_whole:
+        receiver.finish()
+    store.install_snapshot(40, HardState(5, 0, 40))
+    if not is_whole:
+        receiver.write(20, data[20:])
+        receiver.finish()
+    store.install_snapshot(60, HardState(5, 0, 60))
+    assert (store.first_index, store.last_index) == (61, 60)
+    assert not [name for name in files.list(FOLDER) if name.endswith(PARTIAL_SUFFIX)]
+
+
+def test_snapshot_whose_file_is_gone_is_not_received() -> None:
+    files = MemoryFiles()
+    store, _ = open_store(files)
+    write(store, Chain(), 12)
+    early, forty = (meta_at(store, 12)._replace(index=n, term=5) for n in (30, 40))
+    receive(files, forty, b"the state")
+    data = snapshot_bytes(early, b"an earlier state")
+    receiver = SnapshotReceiver(files, FOLDER, IDENTITY, index=30, bytes_total=len(data))
+    store.install_snapshot(40, HardState(5, 0, 40))
+    receiver.write(0, data)
+    with pytest.raises(CorruptRecord, match="removed"):
+        receiver.finish()
 
 
 def test_a_snapshot_below_the_end_of_a_conflicting_log_replaces_it_too() -> None:
