@@ -7,6 +7,8 @@ committed record could be missing from every majority. So a blank folder asks be
 | answers | meaning | what follows |
 |---|---|---|
 | all founders: "never seen" | the cluster is being founded, or this node never spoke | it founds |
+| a founder: the same, and others founded its cluster | a second cluster would begin | it waits |
+| a founder: the same, and other settings | two clusters would, or an odd one | it waits |
 | the system group's leader: "never seen", to a node that joins | nothing counts on it | it joins |
 | somebody: "known under another name" | this disk was wiped, or swapped | it asks for that place |
 | a guest of a founder: the same | the cluster was founded before | it founds nothing, and waits |
@@ -32,6 +34,8 @@ Invariants:
 - A founder whose catalog has no topic yet ends when a guest knows it by another folder: the guest
   may come after the founding. So long no message was acknowledged here.
 - A blank folder's name is durable before anybody hears it: a restart while it waits keeps it.
+- A node founds with those alone that would found the same, and are in no cluster without it
+  (`founders`).
 - A place is taken only from the folder that the asking one was told of, and not as long as the
   leader reaches a process that has it, or a group has no leader without it: a folder that is the
   only hope of a group is never fenced off.
@@ -59,9 +63,10 @@ from raftmq.pop.replicas import GENERATION_MAX
 from raftmq.pop.results import Refused, Result
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import ClusterView, FrameKind, Probe, ProbeReply
+from raftmq.wire.messages import ClusterView, ErrorReply, FrameKind, Probe, ProbeReply
 
 from .connection import Connection
+from .founders import founders_of, founding_of, is_opening, why_apart, why_silent
 from .identity import Identity, save
 from .peers import PeerLink
 from .tickets import Callback
@@ -117,7 +122,7 @@ async def wait_allowed(node: "Node") -> int:
                 generation = question.take(link.peer.id, reply)
                 if generation is not None:
                     return generation
-        node.waits_for = question.described() + node.links.advice
+        node.waits_for = question.described()
         if question.is_open and not knows_leader:
             await node.links.introduce()
         if question.is_open:
@@ -140,6 +145,8 @@ class _Question:
         """The name under which somebody knew this node, if it was not this folder's."""
         self._asks_at = 0.0
         self._refusal = ""
+        self._apart: dict[int, str] = {}
+        """Founders that this one must not found with, and why."""
 
     @property
     def is_open(self) -> bool:
@@ -172,25 +179,48 @@ class _Question:
             return 0
         elif not reply.generation:
             # Not if it has heard that this folder re-entered: then the leader tells it so, too.
-            self.waiting.discard(peer)
+            self._count(peer, reply)
         return None
+
+    def _count(self, peer: int, reply: ProbeReply) -> None:
+        """Count a founder's "never seen", unless it means another cluster than this one's."""
+        self.waiting.discard(peer)
+        self._apart.pop(peer, None)
+        apart = "" if self.is_joining else why_apart(self._node.settings.node, peer, reply)
+        if apart:
+            # Its earlier word was of the time before its cluster was founded.
+            self.waiting.add(peer)
+            self._apart[peer] = apart
 
     def described(self) -> str:
         """What the folder waits for."""
+        advice = self._node.links.advice
         if self.lost:
             reason = f" ({self._refusal})" if self._refusal else ""
             return (
                 f"its data folder is blank, and it had another, {self.lost}: it waits for the "
                 "leader of the system group, and so for a majority of the other nodes, to let it "
-                f"take that place{reason}"
+                f"take that place{reason}{advice}"
             )
         if self.is_joining:
-            return "its data folder is blank: it waits for the leader of the system group"
+            text = "its data folder is blank: it waits for the leader of the system group"
+            return f"{text}{self._unreached()}{advice}"
         if self.waiting:
-            return (
+            text = (
                 f"its data folder is blank: it waits for the word of nodes {sorted(self.waiting)}"
             )
-        return f"its data folder is blank: {_objection(self._node)}"
+            apart = [self._apart[peer] for peer in sorted(self._apart)]
+            return "; ".join((text, *apart)) + self._unreached() + advice * (not apart)
+        return f"its data folder is blank: {_objection(self._node)}{advice}"
+
+    def _unreached(self) -> str:
+        """Where the others that are waited for should be, and why they are not heard."""
+        links = [link for link in self._node.links.members() if link.peer.id not in self._apart]
+        if not self.is_joining:
+            links = [link for link in links if link.peer.id in self.waiting]
+        elif any(link.is_connected for link in links):
+            links = []
+        return "".join(f"; {why_silent(link)}" for link in links)
 
 
 def why_not_counted(node: "Node") -> str:
@@ -260,6 +290,9 @@ def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
         generation, name = node.acquaintances.folder_of(probe.node)
         lost, now_ms = sorted(node.lost_logs), node.now_ms()
         reply = ProbeReply(name, is_latest, node.may_lead, generation, refusal, now_ms, lost)
+        if probe.joins and name in ("", probe.incarnation):
+            founding = founding_of(node.settings.node)
+            reply = msgspec.structs.replace(reply, founders=founders_of(node), founding=founding)
         connection.reply(frame.kind, frame.correlation, pack(reply))
 
     def answer_as_leader() -> None:
@@ -268,7 +301,12 @@ def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
         else:
             answer(is_latest=True)
 
-    if probe.joins and node.is_serving:
+    _, known = node.acquaintances.folder_of(probe.node)
+    if probe.joins and not known and is_opening(node):
+        # "Never seen" would say that no cluster was founded yet.
+        text = f"node {node.id} does not know yet who founded its cluster"
+        connection.refuse(frame.correlation, ErrorReply("unavailable", text, retry_ms=200))
+    elif probe.joins and node.is_serving:
         node.groups[SYSTEM_GROUP].read(
             lambda error: answer_as_leader() if error is None else answer(is_latest=False)
         )

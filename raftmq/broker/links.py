@@ -140,6 +140,9 @@ class Links:
     def advice(self) -> str:
         """Advice to the operator of a node that finds no leader at its start; empty: none."""
         numbers = [link.peer.id for link in self.members()]
+        if any(link.is_of_other_cluster for link in self.members()):
+            # The name of the cluster is wrong here or there: other nodes would not help.
+            return ""
         if not any(link.is_connected for link in self.members()):
             reason = f"none of nodes {numbers} is reached"
         elif self._guests:

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from raftmq.errors import ProtocolError, Unavailable
+from raftmq.errors import ProtocolError, Reason, Unavailable
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Hello, Welcome
@@ -85,6 +85,8 @@ class PeerLink:
         """The random name of the other node's data folder; empty while not connected."""
         self.last_error = ""
         """Why the last attempt to connect failed, for people; empty while connected."""
+        self.is_of_other_cluster = False
+        """True if a node of another cluster answers at the address."""
 
     @property
     def is_connected(self) -> bool:
@@ -217,7 +219,7 @@ class PeerLink:
                 self.incarnation = welcome.incarnation
                 welcomed = True
                 self._outbox = Outbox(stream, self._step)
-                self.last_error = ""
+                self.last_error, self.is_of_other_cluster = "", False
                 self._on_open(self.peer.id)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, self._outbox, nursery.cancel_scope)
@@ -230,6 +232,9 @@ class PeerLink:
                     ) as error:
                         self.last_error = f"the link broke: {error}"
                     nursery.cancel_scope.cancel()
+        except Declined as error:
+            self.last_error = error.reply.message
+            self.is_of_other_cluster = error.reply.code == Reason.WRONG_CLUSTER.value
         except Exception as error:
             _raise_bug(error)
             self.last_error = f"{type(error).__name__}: {error}"
@@ -258,7 +263,7 @@ class PeerLink:
             frames = list(parser.frames())
         first = frames[0]
         if first.kind == FrameKind.ERROR:
-            raise ProtocolError(unpack(ErrorReply, first.header).message)
+            raise Declined(unpack(ErrorReply, first.header))
         return unpack(Welcome, first.header), frames[1:]
 
     async def _write(self, outbox: Outbox, scope: trio.CancelScope) -> None:

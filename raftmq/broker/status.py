@@ -9,6 +9,7 @@
 | `groups` | one map for each replica: see `_group_status` |
 | `scrub` | rounds done, bytes read, and where the scrub of the sealed segments is |
 | `links` | one map for each other node |
+| `not_followed` | what `peers` of its settings say that is not so; empty: nothing |
 | `next` | only if more replicas follow: ask again with `Status.after` set to it |
 """
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from raftmq.pop.machine import PartitionMachine
 
+from .founders import settings_not_followed
 from .group import Group, node_of
 from .pages import STATUS_GROUPS
 
@@ -51,6 +53,7 @@ def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
             str(link.peer.id): {"connected": link.is_connected, "last_error": link.last_error}
             for link in node.links.all()
         },
+        "not_followed": settings_not_followed(node),
     }
 
 

@@ -294,8 +294,21 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
         for node in group["re_enter"]
     ]
     problems += _damages(told)
+    if not nodes:
+        text = "the node that answers is in no cluster yet: its log says what it waits for"
+        problems.append(text)
     plain = {"cluster": view.cluster, "nodes": nodes, "groups": groups}
-    return {**plain, "problems": problems, "notes": [*_kept_for_dead(replicas), *_gone(replicas)]}
+    notes = [*_kept_for_dead(replicas), *_gone(replicas), *_not_followed(told)]
+    return {**plain, "problems": problems, "notes": notes}
+
+
+def _not_followed(told: "dict[int, dict[str, Any] | str]") -> list[str]:
+    """What settings say that is not so."""
+    return [
+        f"the settings of node {node}: {text}"
+        for node, answer in sorted(told.items())
+        if isinstance(answer, dict) and (text := answer.get("not_followed"))
+    ]
 
 
 def _lacking(records: int | None) -> str:

@@ -232,11 +232,13 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
     reaches."""
     import trio
 
+    from raftmq.broker.founders import settings_not_followed
+
     led: list[int] = []
     damaged: set[str] = set()
     gone: dict[int, int] = {}
     reached: dict[int, bool] = {}
-    is_removed = False
+    is_removed = is_corrected = False
     while True:
         now_led = sorted(number for number, group in node.groups.items() if group.is_leader)
         if now_led != led:
@@ -248,6 +250,9 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
         if node.retiring.is_removed and not is_removed:
             log.warning("removed from the cluster", fix="stop this process; its folder can go")
         is_removed = node.retiring.is_removed
+        if not is_corrected and (text := settings_not_followed(node)):
+            is_corrected = True
+            log.warning("settings not followed", what=text)
         for link in node.links.all():
             peer = link.peer.id
             if reached.get(peer) != link.is_connected:

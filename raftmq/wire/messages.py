@@ -511,6 +511,17 @@ class Probe(_Wire, frozen=True):
     not ask."""
 
 
+class FoundingView(_Wire, frozen=True):
+    """What the settings of a founder would found."""
+
+    nodes: list[NodeView]
+    """The founders and their addresses, by number."""
+    groups: int
+    """Data groups."""
+    replicas: int
+    """Copies of each data group."""
+
+
 class ProbeReply(_Wire, frozen=True):
     """What the peer knows."""
 
@@ -528,6 +539,11 @@ class ProbeReply(_Wire, frozen=True):
     """The peer's wall clock, milliseconds since 1970."""
     lost_logs: list[int] = []
     """Partition groups whose logs are lost on the peer, while it asks for other member ids."""
+    founders: list[int] = []
+    """To a blank folder that the peer never saw: the nodes that founded the peer's cluster. Empty:
+    it is in none yet, or does not say."""
+    founding: FoundingView | None = None
+    """To such a folder: what the peer's settings would found. None: nothing, or it does not say."""
 
 
 class RepairRange(_Wire, frozen=True):
