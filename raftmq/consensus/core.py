@@ -203,10 +203,12 @@ class Core:
         if not 0 < now < last:
             self.behind_since = None
             return max(now, last)
-        if self.behind_since is None or now < self.behind_since[0]:
-            self.behind_since = (now, last)
-        since, time = self.behind_since
-        return max(last, time + (now - since) // 2)
+        since, time = self.behind_since or (now, last)
+        if now < since or time + (now - since) // 2 < last:
+            # Our clock was set back again, or another leader has gone further ahead meanwhile.
+            since, time = now, last
+        self.behind_since = (since, time)
+        return time + (now - since) // 2
 
     def index_members(self) -> None:
         """Refresh what is derived from `members`; to be called whenever they change."""

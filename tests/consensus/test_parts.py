@@ -465,3 +465,12 @@ def test_time_goes_on_at_half_the_pace_while_the_log_is_ahead_of_the_clock() -> 
     assert stamps(core, 500, 600) == [10_200, 10_250]
     # The clock has caught up.
     assert stamps(core, 20_600, 20_601) == [20_600, 20_601]
+
+
+def test_time_goes_on_after_another_leader_has_taken_it_further_ahead() -> None:
+    core = Core(Config(id=1), MemoryStorage())
+    core.log.last_timestamp = 10_000
+    assert stamps(core, 1000, 1100) == [10_000, 10_050]
+    # Another leader came, whose clock is further ahead, and went.
+    core.log.last_timestamp = 90_000
+    assert stamps(core, 1200, 1300) == [90_000, 90_050]
