@@ -32,6 +32,8 @@ port=7400)]
     Raises:
         Rejected: `BAD_ARGUMENT`, it is no such URL.
     """
+    if not isinstance(url, str):
+        raise _wrong(url, "it is no text (str)")
     if not url.startswith(_SCHEME):
         raise _wrong(url, "it does not begin with raftmq://")
     parts = url.removeprefix(_SCHEME).rstrip("/").split(",")
@@ -43,11 +45,13 @@ def _parse_one(text: str, url: str) -> Address:
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
             raise _wrong(url, f"{text!r} is no [address]:port")
-        port = rest[1:]
+        colon, port = rest[:1], rest[1:]
     else:
-        host, _, port = text.partition(":")
+        host, colon, port = text.partition(":")
     if not host:
         raise _wrong(url, f"{text!r} is no host:port")
+    if colon and not port:
+        raise _wrong(url, f"{text!r} ends where its port should be")
     if port and not (port.isascii() and port.isdigit()):
         raise _wrong(url, f"{port!r} is no port")
     address = Address(host, int(port) if port else PORT_DEFAULT)
@@ -57,6 +61,6 @@ def _parse_one(text: str, url: str) -> Address:
     return address
 
 
-def _wrong(url: str, why: str) -> Rejected:
-    message = f"{url[:200]!r} is no cluster URL: {why}; write raftmq://host:port[,host:port...]"
+def _wrong(url: object, why: str) -> Rejected:
+    message = f"{url!r:.200} is no cluster URL: {why}; write raftmq://host:port[,host:port...]"
     return Rejected(Reason.BAD_ARGUMENT, message)

@@ -5,24 +5,17 @@ may be used from several threads. Receipts, messages and errors are those of the
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    suppress,
-)
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
-
-from anyio.from_thread import start_blocking_portal
+from typing import Any, Literal, overload
 
 from raftmq.errors import Rejected
 from raftmq.wire.assigning import MemberView
 from raftmq.wire.messages import ClusterView
 
 from .admin import Admin
+from .background import Background
 from .blocking_popping import BlockingPopConsumer
 from .blocking_producer import BlockingClaimedProducer, BlockingProducer
 from .blocking_transactions import check_back
@@ -42,8 +35,6 @@ from .starting import Start
 from .subscriptions import Subscription
 from .tracing import Touch, Trace
 from .transactions import OpenTransaction
-
-T = TypeVar("T")
 
 
 class BlockingConsumer(Entered):
@@ -474,29 +465,6 @@ class BlockingClient:
         return self._loop.wait(partial(find, timeout=timeout))
 
 
-B = TypeVar("B", bound=BlockingClient)
-_OF_PARENTS: list[ExitStack] = []
-"""In a forked child: clients of its parent. To drop them would wait for their threads."""
-
-
-@contextmanager
-def in_background(
-    opening: AbstractAsyncContextManager[Client], backend: str, kind: type[B]
-) -> Iterator[B]:
-    """The blocking face of what an async `connect` gives, in a thread with a loop of its own."""
-    with ExitStack() as stack:
-        loop = Loop(stack.enter_context(start_blocking_portal(backend)))
-        try:
-            yield kind(loop, loop.enter(stack, opening))
-        finally:
-            if loop.is_here:
-                # The thread would wait for them for ever.
-                loop.leave_all()
-            else:
-                # There is no thread here that could end it; the parent goes on with it.
-                _OF_PARENTS.append(stack.pop_all())
-
-
 def connect(
     url: str,
     *,
@@ -507,6 +475,9 @@ def connect(
 ) -> AbstractContextManager[BlockingClient]:
     """`with raftmq.blocking.connect(url) as mq:` opens a cluster; see `raftmq.connect`.
 
+    The block must be left. If the program ends before, the client is dropped within two seconds, as
+    by a kill: messages that no call has waited for may be lost, and open transactions roll back.
+
     Args:
         url: `raftmq://host:port[,host:port...]`.
         timeout: seconds; the default of every call.
@@ -515,4 +486,4 @@ def connect(
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """
     opening = connect_async(url, timeout=timeout, cluster=cluster, wait_refused=wait_refused)
-    return in_background(opening, backend, BlockingClient)
+    return Background(opening, backend, BlockingClient)

@@ -22,6 +22,7 @@ from raftmq.pop.policy import Mode
 from .acked import find_acked
 from .address import parse_url
 from .admin import Admin
+from .arguments import Unentered, require_seconds
 from .claimed import ClaimedProducer, claim_part
 from .consumer import Consumer
 from .delays import cancel_delayed
@@ -436,7 +437,7 @@ class Client:
 C = TypeVar("C", bound=Client)
 
 
-class Connecting(AbstractAsyncContextManager[C]):
+class Connecting(Unentered, AbstractAsyncContextManager[C]):
     """What `connect` gives; `make` makes the client once a node has answered."""
 
     def __init__(
@@ -517,6 +518,7 @@ def connect(
             (`WRONG_CLUSTER`).
         Unavailable: no node answered in time, or no process listens at any address.
     """
+    require_seconds(timeout, "timeout")
     world = world or RealWorld()
     router = Router(world, parse_url(url), cluster=cluster, seconds_max=timeout)
     return Connecting(router, world, Client, wait_refused=wait_refused)

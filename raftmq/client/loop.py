@@ -33,6 +33,8 @@ class Loop:
         self._entered: dict[Entered, None] = {}
         self.portal = portal
         """The way into it."""
+        self.is_over = False
+        """True once the client was left, or the process ends."""
 
     @property
     def is_here(self) -> bool:
@@ -89,6 +91,10 @@ class Loop:
                 entered.__exit__(type(error), error, None)
 
     def _check(self) -> None:
+        if self.is_over:
+            raise RaftmqError(
+                "the client was closed: its `with` block has ended; call connect() again"
+            )
         if not self.is_here:
             raise RaftmqError(
                 f"this client was opened by process {self._process}, and this is a forked child: "
@@ -161,5 +167,5 @@ class Entered:
         traceback: TracebackType | None,
     ) -> None:
         self._loop.note_left(self)
-        if self._loop.is_here:
+        if self._loop.is_here and not self._loop.is_over:
             self._stack.__exit__(kind, error, traceback)

@@ -7,7 +7,8 @@ import os
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from raftmq.client.blocking import BlockingClient, in_background
+from raftmq.client.background import Background
+from raftmq.client.blocking import BlockingClient
 
 from .opening import Embedded, Tables
 from .opening import open as open_async
@@ -46,4 +47,4 @@ def open(  # noqa: A001  # what users call it
         backend: the event loop of the client's thread, `"trio"` or `"asyncio"`.
     """
     opening = open_async(data, timeout=timeout, check=check, settings=settings)
-    return in_background(opening, backend, BlockingEmbedded)
+    return Background(opening, backend, BlockingEmbedded)

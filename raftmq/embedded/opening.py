@@ -35,6 +35,7 @@ import msgspec
 from raftmq.broker.identity import WrongFolder
 from raftmq.broker.settings import Settings
 from raftmq.client.address import Address
+from raftmq.client.arguments import Unentered
 from raftmq.client.client import Client, Connecting
 from raftmq.client.router import Router
 from raftmq.client.supervisor import Supervisor
@@ -115,7 +116,7 @@ class Embedded(Client):
         self._supervisor.end(Unavailable(_stopped(self._node)))
 
 
-class _Opening(AbstractAsyncContextManager[Embedded]):
+class _Opening(Unentered, AbstractAsyncContextManager[Embedded]):
     """What `open` gives."""
 
     def __init__(self, settings: Settings, timeout: float, *, is_checked: bool) -> None:
