@@ -13,7 +13,7 @@ import msgspec
 
 from raftmq.log import checked_json
 from raftmq.log.faults import LogFault
-from raftmq.log.files import FileSystem
+from raftmq.log.files import FileSystem, Lock
 
 from .settings import NodeSettings
 
@@ -43,6 +43,27 @@ class Identity(msgspec.Struct, frozen=True):
 
 class WrongFolder(LogFault):
     """The data folder belongs to somebody else, or to other software."""
+
+
+class NoFolder(LogFault):
+    """The data folder cannot be made, or not be used."""
+
+
+def lock_folder(files: FileSystem, folder: str) -> Lock:
+    """Make a node's data folder if it is not there, and hold it.
+
+    Raises:
+        NoFolder: the name leads to no folder that this process may write to.
+        FolderLocked: another process holds it.
+    """
+    try:
+        files.make_folder(folder)
+        return files.lock(folder)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise NoFolder(
+            f"the data folder {folder} cannot be used: {error}. Let this user make it and write to "
+            "it, or name another in node.data"
+        ) from error
 
 
 def new_identity(cluster: str, node: int, random: Random) -> Identity:

@@ -68,7 +68,7 @@ from .founding import answer_probe, wait_admitted
 from .group import Group, node_of
 from .hosting import GroupOpener
 from .housekeeping import Housekeeping
-from .identity import take_up
+from .identity import lock_folder, take_up
 from .key_search import KeySearch
 from .leaving import hand_over
 from .links import Links
@@ -419,8 +419,7 @@ class Node:
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         files, own = self.world.files, self.settings.node
-        files.make_folder(own.data)
-        lock = files.lock(own.data)
+        lock = lock_folder(files, own.data)
         identity = take_up(files, own, self.world.random)
         self.incarnation, self.generation = identity.incarnation, identity.generation
         self.acquaintances = Acquaintances(files, own.data, lambda: self.catalog)

@@ -13,6 +13,10 @@ from raftmq.wire.address import why_no_address
 
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
+WILDCARDS = ("0.0.0.0", "::")
+"""Hosts that mean all addresses of a machine."""
+REPLICAS = 3
+"""Copies of a data group if the settings do not say."""
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 
@@ -129,8 +133,9 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: Annotated[int, Meta(ge=1, le=4_096)] = 3
     """Data groups the cluster is founded with: as many as nodes, or a multiple, so that each node
     leads as many as the others. Only read when the cluster is founded."""
-    replicas: Annotated[int, Meta(ge=1, le=9)] = 3
-    """Copies of each data group, at most the number of founding nodes. Only read then."""
+    replicas: Annotated[int, Meta(ge=1, le=9)] = REPLICAS
+    """Copies of each data group: three, or one on each founding node if these are fewer. More than
+    three need as many founding nodes. Only read then."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,7 +185,28 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ids = [peer.id for peer in node.peers]
             _require(len(set(ids)) == len(ids), f"node.peers names an id twice: {ids}")
             _require(node.id in ids, f"node.id ({node.id}) is not among node.peers ({ids})")
+            # The default stands for fewer, so that one or two nodes need not say it.
+            _require(
+                node.replicas <= max(REPLICAS, len(ids)),
+                f"node.replicas ({node.replicas}) must be at most the number of nodes in "
+                f"node.peers ({len(ids)})",
+            )
         return self
+
+
+def listens_elsewhere(own: NodeSettings) -> str:
+    """How a founder's address differs from its row in `peers`; empty: it does not.
+
+    That is no error: the row may be an address that is forwarded to the node's own.
+    """
+    row = next((peer for peer in own.peers if peer.id == own.id), None)
+    if row is None or (row.port == own.port and own.host in (row.host, *WILDCARDS)):
+        return ""
+    return (
+        f"the node listens at {own.host}:{own.port}, and `peers` has node {own.id} at "
+        f"{row.host}:{row.port}: if that address does not lead here, correct node.host and "
+        "node.port, or the row"
+    )
 
 
 def _require(holds: bool, message: str) -> None:

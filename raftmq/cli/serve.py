@@ -115,6 +115,7 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
 
     from raftmq.broker.node import Node, NodeStopped
     from raftmq.broker.real import RealWorld, tune_interpreter
+    from raftmq.broker.settings import listens_elsewhere
 
     tune_interpreter()
     node = Node(settings, _armed(RealWorld()))
@@ -124,6 +125,8 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
             is_serving = trio.Event()
             await nursery.start(_await_signals, node, log, nursery, is_serving)
             log.info("starting", host=own.host, port=own.port, data=own.data, cluster=own.cluster)
+            if text := listens_elsewhere(own):
+                log.warning("listens elsewhere", what=text)
             nursery.start_soon(_tell_waiting, node, log)
             await nursery.start(_run_node, node, nursery)
             is_serving.set()

@@ -88,3 +88,39 @@ def test_status_of_a_node_that_no_cluster_counts_is_unhealthy(
     told = raftmq("cluster", "status", "--url", f"raftmq://127.0.0.1:{port}")
     assert told.code == 4
     assert "unhealthy: the node that answers is in no cluster yet" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("node.port=%d", "listens at 127.0.0.1:%d"),
+        ("node.host=localhost", "listens at localhost:"),
+    ],
+)
+def test_node_that_listens_elsewhere_than_its_row_in_peers_says_so(
+    serve: Serve, tmp_path: Path, setting: str, words: str
+) -> None:
+    *ports, other = choose_ports(3, 20_000, any_port=True)
+    config = settings(tmp_path, ports, 1, peers=[1, 2])
+    setting, words = (text % other if "%d" in text else text for text in (setting, words))
+    _, said = serve(config, "--set", setting)
+    _, line = said.wait_for("listens elsewhere")
+    assert words in line
+    assert f"`peers` has node 1 at 127.0.0.1:{ports[0]}" in line
+    _, line = said.wait_for("waits")
+    assert f"node 2 at 127.0.0.1:{ports[1]}: ConnectionRefusedError" in line
+
+
+@pytest.mark.parametrize("data", ["/proc/nope", "{file}", "{file}/data"])
+def test_data_folder_that_cannot_be_made_has_a_remedy(
+    serve: Serve, tmp_path: Path, data: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    config = settings(tmp_path, choose_ports(1, 20_000, any_port=True), 1, peers=[1])
+    data = data.format(file=file)
+    process, said = serve(config, "--set", f"node.data={data}")
+    _, line = said.wait_for("stopped by a fault")
+    assert f"NoFolder: the data folder {data} cannot be used: " in line
+    assert "name another in node.data" in line
+    assert process.wait(30) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftmq.broker.settings import Settings, load
+from raftmq.broker.settings import NodeSettings, Peer, Settings, listens_elsewhere, load
 from raftmq.cli.exits import Failure
 from raftmq.cli.serve import read_settings
 
@@ -151,3 +151,32 @@ def test_sizes_that_would_let_no_follower_catch_up_are_refused(
     assert name in text
     with pytest.raises(ValueError, match=".*".join(map(re.escape, names))):
         load(text.replace(name, table).encode())
+
+
+@pytest.mark.parametrize(
+    ("founders", "replicas", "is_taken"),
+    [(1, 3, True), (2, 3, True), (3, 4, False), (3, 5, False), (5, 5, True), (5, 6, False)],
+)
+def test_more_copies_than_founders_are_refused(
+    founders: int, replicas: int, *, is_taken: bool
+) -> None:
+    """The default of three stands for one of each founder if these are fewer."""
+    peers = ", ".join(f'{{ id = {n}, host = "h", port = {n} }}' for n in range(1, founders + 1))
+    text = f'[node]\nid = 1\ncluster = "c"\ndata = "d"\nhost = "h"\nport = 1\npeers = [{peers}]\n'
+    if is_taken:
+        load(f"{text}replicas = {replicas}\n".encode())
+    else:
+        with pytest.raises(ValueError, match=rf"node.replicas \({replicas}\).*node.peers"):
+            load(f"{text}replicas = {replicas}\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "is_told"),
+    [("h", 1, False), ("0.0.0.0", 1, False), ("::", 1, False), ("i", 1, True), ("h", 2, True)],
+)
+def test_founder_that_listens_elsewhere_than_its_row_is_told(
+    host: str, port: int, *, is_told: bool
+) -> None:
+    own = NodeSettings(1, "c", "d", host, port, peers=[Peer(1, "h", 1), Peer(2, "h", 3)])
+    assert bool(listens_elsewhere(own)) is is_told
+    assert not listens_elsewhere(msgspec.structs.replace(own, peers=[], join=own.peers))
