@@ -281,7 +281,7 @@ class Admin:
         if mode in POPPED:
             with after([attached.number], "attachment"):
                 queues = _queues_of(await self._topic(topic, left()))
-                await begin(self._router, attached.number, queues, left())
+                await begin(self._router, attached.number, queues, [], left())
         return attached.number
 
     async def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:

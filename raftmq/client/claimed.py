@@ -37,12 +37,15 @@ from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .lane import Claimed, Lane
 from .message import QUEUE_BITS
+from .offsets import after
 from .producer import Producer
 from .producer_settings import ProducerSettings
 from .router import Router
 from .starting import require
 from .supervisor import Supervisor
 from .world import ClientWorld
+
+_MASK = (1 << QUEUE_BITS) - 1
 
 
 class StoredMessages(NamedTuple):
@@ -88,22 +91,26 @@ class ClaimedProducer(Producer):
 
         Raises:
             Rejected: `FENCED`, a higher label was claimed; `UNKNOWN_TOPIC`.
-            Unavailable, OutcomeUnknown: a leader did not answer in time; try again.
+            Unavailable: a leader did not answer in time, and nothing is claimed; try again.
+            OutcomeUnknown: some queues may be claimed, which ends an earlier holder; try again.
         """
         looking = self._router.topic(self.topic, is_fresh=True)
         view = await self._router.within(None, looking, f"looking up topic {self.topic!r}")
         groups: dict[int, list[int]] = {}
         for queue, group in enumerate(view.groups):
             groups.setdefault(group, []).append(view.id << QUEUE_BITS | queue)
-        for group, queues in sorted(groups.items()):
-            request = ClaimSessions(group, self.id, queues, self._label)
-            frame = await self._router.call_leader(
-                group, FrameKind.SESSIONS, request, is_change=True, queue_number=queues[0]
-            )
-            sessions = unpack(SessionsClaimed, frame.header).sessions
-            self._sessions.update(zip(queues, sessions, strict=True))
-        self._claimed_view = view
-        await super().__aenter__()
+        done: list[int] = []
+        with after(done, "the claim of queues"):
+            for group, queues in sorted(groups.items()):
+                request = ClaimSessions(group, self.id, queues, self._label)
+                frame = await self._router.call_leader(
+                    group, FrameKind.SESSIONS, request, is_change=True, queue_number=queues[0]
+                )
+                sessions = unpack(SessionsClaimed, frame.header).sessions
+                self._sessions.update(zip(queues, sessions, strict=True))
+                done += [number & _MASK for number in queues]
+            self._claimed_view = view
+            await super().__aenter__()
         self._follow_topic()
         return self
 
@@ -111,9 +118,8 @@ class ClaimedProducer(Producer):
     def stored(self) -> Mapping[int, StoredMessages]:
         """Queue within the topic → what of this label was stored when it was claimed; queues of
         which nothing was are left out."""
-        mask = (1 << QUEUE_BITS) - 1
         return {
-            number & mask: StoredMessages(session.next_sequence, session.origin)
+            number & _MASK: StoredMessages(session.next_sequence, session.origin)
             for number, session in sorted(self._sessions.items())
             if session.next_sequence
         }

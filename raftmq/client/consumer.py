@@ -96,6 +96,7 @@ class Consumer:
             Rejected: `UNKNOWN_TOPIC`, or a queue that the topic does not have; `GROUP_MODE`: the
                 group has another mode.
             Unavailable: a leader was not found in time.
+            OutcomeUnknown: the same, and the group's filter is or may be another one.
         """
         subscribed = 0
         if self.group is not None and self._assigned is None:
@@ -103,22 +104,23 @@ class Consumer:
         if self.group is not None and self._settings.filter is not None:
             filter_ = self._settings.filter
             subscribed = await subscribe(self._router, self.topic, self.group, filter_)
-        opening = f"to open {self.topic!r}"
-        cursors = await self._router.within(None, self._first_cursors(), opening)
-        self._nest = self._supervisor.nest(self._fail)
-        self._fetcher = Fetcher(
-            self._router,
-            self._nest,
-            topic=self.topic,
-            bytes_max=self._settings.prefetch_bytes,
-            on_trimmed=self._settings.on_trimmed,
-            consumer_group=self.group or "",
-            subscribed=subscribed,
-        )
-        self._fetcher.add(cursors)
-        self._router.watch(self._follow_topic)
-        if self._assigned is not None:
-            await self._join(self._assigned, opening)
+        with after([self.group or ""] if subscribed else [], "the filter of group"):
+            opening = f"to open {self.topic!r}"
+            cursors = await self._router.within(None, self._first_cursors(), opening)
+            self._nest = self._supervisor.nest(self._fail)
+            self._fetcher = Fetcher(
+                self._router,
+                self._nest,
+                topic=self.topic,
+                bytes_max=self._settings.prefetch_bytes,
+                on_trimmed=self._settings.on_trimmed,
+                consumer_group=self.group or "",
+                subscribed=subscribed,
+            )
+            self._fetcher.add(cursors)
+            self._router.watch(self._follow_topic)
+            if self._assigned is not None:
+                await self._join(self._assigned, opening)
         if self._settings.auto_commit is not None:
             self._nest.start(self._auto_commit)
         return self

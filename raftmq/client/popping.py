@@ -35,6 +35,7 @@ from .desk import Desk
 from .intake import COUNT_MAX, Intake, PopSettings, invisible_ms
 from .leases import Grip, HeldLease
 from .message import QUEUE_BITS
+from .offsets import after
 from .popped import (
     LeasedMessage,
     LeasedMessages,
@@ -99,21 +100,27 @@ class PopConsumer:
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, the group has another mode; `BAD_NAME`.
-            Unavailable, OutcomeUnknown: a leader was not found in time; to try again is safe.
+            Unavailable: a leader was not found in time, and nothing is done; to try again is safe.
+            OutcomeUnknown: the same, and a part is done or may be; the text names what is.
         """
         settings = self._settings
         subscribed = 0
-        if settings.filter is not None:
-            subscribed = await subscribe(self._router, self.topic, self.group, settings.filter)
-        looking = self._router.topic(self.topic)
-        view = await self._router.within(None, looking, f"to open {self.topic!r}")
-        attached = await attach(
-            self._router, self.topic, self.group, settings.mode, is_latest=settings.is_latest
-        )
-        if settings.is_latest:
-            # The place is in each data group's log only once a command has named the group there.
-            queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
-            await begin(self._router, attached.number, queues)
+        done: list[str] = []
+        with after(done, "these parts"):
+            if settings.filter is not None:
+                subscribed = await subscribe(self._router, self.topic, self.group, settings.filter)
+                done.append("filter")
+            looking = self._router.topic(self.topic)
+            view = await self._router.within(None, looking, f"to open {self.topic!r}")
+            attached = await attach(
+                self._router, self.topic, self.group, settings.mode, is_latest=settings.is_latest
+            )
+            done.append("attachment")
+            if settings.is_latest:
+                # The place is in each data group's log only once a command has named the group
+                # there.
+                queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
+                await begin(self._router, attached.number, queues, done)
         self._nest = self._supervisor.nest(self._fail)
         intake = self._intake = Intake(
             self._router,

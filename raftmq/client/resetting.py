@@ -157,16 +157,22 @@ async def make_like(
 
 
 async def begin(
-    router: Router, number: int, groups: Mapping[int, int], timeout: float | None = None
+    router: Router,
+    number: int,
+    groups: Mapping[int, int],
+    done: list[str],
+    timeout: float | None = None,
 ) -> None:
     """Let an attachment begin now, at the place it was given: `groups` as for `set_offsets`.
 
     A partition group hears of it by the first command that names it; this one moves no queue.
+    `done` gets a line for each that has heard: the caller says what is done if the rest fails.
     """
     left = seconds_left(router, timeout)
     for group in by_partition(groups):
         message = ResetGroup(group, number, [], [])
         await router.call_leader(group, FrameKind.RESET, message, timeout=left(), is_change=True)
+        done.append(f"beginning in partition group {group}")
 
 
 async def _set_popping(

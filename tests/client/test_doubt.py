@@ -1,5 +1,8 @@
 """Changes that are sent again: a refusal may come from an attempt that took effect."""
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -118,3 +121,61 @@ async def test_call_of_which_a_part_is_done_is_not_unavailable(
                 await popping.ack(messages, timeout=0.5)
             cluster.fate = lambda _, __: Fate.DONE
             assert (await popping.ack(messages)).settled == 6
+
+
+def busy_at(kind: FrameKind, *nodes: int) -> Callable[[FakeNode, Frame], Fate]:
+    """These nodes are too busy for such requests."""
+    return lambda node, frame: (
+        Fate.BUSY if frame.kind == kind and node.number in nodes else Fate.DONE
+    )
+
+
+async def test_producer_that_claimed_some_queues_is_not_unavailable(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=3)
+    async with (
+        connect(URL, world=cluster, timeout=0.5) as mq,
+        mq.claimed_producer("orders", "job") as first,
+    ):
+        cluster.fate = busy_at(FrameKind.SESSIONS, 1, 2, 3)
+        with pytest.raises(Unavailable):
+            await mq.claimed_producer("orders", "job").__aenter__()
+        await first.send(b"0", queue=0)
+        cluster.fate = busy_at(FrameKind.SESSIONS, 3)
+        with pytest.raises(OutcomeUnknown, match=r"the claim of queues \[0, 1\]"):
+            await mq.claimed_producer("orders", "job").__aenter__()
+        with pytest.raises(Rejected) as refused:
+            await first.send(b"1", queue=0)
+        assert refused.value.reason is Reason.FENCED
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "done"),
+    [
+        (FrameKind.ADMIN, [1], None),
+        (FrameKind.RESET, [1, 2, 3], ["attachment", "filter"]),
+        (FrameKind.RESET, [3], ["attachment", "beginning in partition group 1", "filter"]),
+    ],
+)
+async def test_popping_consumer_that_is_half_open_is_not_unavailable(
+    cluster: FakeCluster, kind: FrameKind, nodes: list[int], done: list[str] | None
+) -> None:
+    cluster.create_topic(queues=3)
+    cluster.fate = busy_at(kind, *nodes)
+    async with connect(URL, world=cluster, timeout=0.5) as mq:
+        options: dict[str, Any] = {"mode": "pop", "start": "latest", "filter": "a = 1"}
+        with pytest.raises(Unavailable if done is None else OutcomeUnknown) as raised:
+            await mq.consumer("orders", group="g", **options).__aenter__()
+        assert all(f"'{part}'" in str(raised.value) for part in done or [])
+        assert len(await mq.admin.list_subscriptions()) == (done is not None)
+
+
+async def test_pulling_consumer_that_has_subscribed_is_not_unavailable(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic(queues=3)
+    async with connect(URL, world=cluster, timeout=0.5) as mq:
+        for filter_ in (None, "a = 1"):
+            cluster.fate = busy_at(FrameKind.COMMITTED, 1, 2, 3)
+            with pytest.raises(OutcomeUnknown if filter_ else Unavailable) as raised:
+                await mq.consumer("orders", group="g", filter=filter_).__aenter__()
+            assert ("the filter of group ['g']" in str(raised.value)) is (filter_ is not None)
