@@ -81,8 +81,9 @@ class Duties:
         self._wake = trio.Event()
         self._clocks = Clocks(node)
         self._under_way: set[tuple[str, int]] = set()
-        self._moved: set[int] = set()
-        """Nodes that are about to leave and belong to no data group any more."""
+        self.moved: set[int] = set()
+        """Nodes that are about to leave and belong to no data group any more, as the leader of the
+        system group was told."""
         self._clean: dict[int, tuple[int, int]] = {}
         """Group → (catalog version, queues) at which no queue of a deleted topic was found."""
         self._told: dict[int, tuple[int, int]] = {}
@@ -120,6 +121,9 @@ class Duties:
             self._led_since = {office: self._led_since.get(office, now) for office in offices}
             self._looks = {(g.number, g.raft.term): self._look(g, now) for g in led}
             self._asked = {office: self._asked.get(office, {}) for office in offices}
+            if all(group.number != SYSTEM_GROUP for group in led):
+                # Until this node leads the system group again, a node may come back and leave.
+                self.moved.clear()
             for group in led:
                 if not group.stopping:
                     self._do(group)
@@ -242,13 +246,15 @@ class Duties:
             for member in sorted(group.conf_state.voters)
             if (number := node_of(member)) in nodes
             and nodes[number].is_leaving
-            and number not in self._moved
+            and number not in self.moved
         ]
 
     def _forget_left(self) -> None:
         """Remove leaving nodes from the catalog, once every group has moved away from them."""
         catalog = self._node.catalog
         leaving = [node.id for node in catalog.nodes.values() if node.is_leaving]
+        # A node that was added again may carry groups again when it leaves the next time.
+        self.moved.intersection_update(leaving)
         if leaving and ("left", SYSTEM_GROUP) not in self._under_way:
             self._under_way.add(("left", SYSTEM_GROUP))
             self._node.start_soon(self._ask_and_forget, leaving)
@@ -258,7 +264,7 @@ class Duties:
             views = await ask_all(self._node)
         finally:
             self._under_way.discard(("left", SYSTEM_GROUP))
-        self._moved = {number for number in leaving if is_unused(number, views, is_data=True)}
+        self.moved = {number for number in leaving if is_unused(number, views, is_data=True)}
         gone = [RemoveNode(number) for number in leaving if is_unused(number, views)]
         if gone:
             payload = encode_commands(gone)

@@ -230,7 +230,7 @@ class Node:
 
     def think(self) -> None:
         """Look at the duties soon: something changed."""
-        self._duties.think()
+        self.duties.think()
 
     def read_failed(self, error: BaseException) -> ErrorReply:
         """Records could not be read here: what to say to who asked. Rot is mended, never served."""
@@ -312,7 +312,7 @@ class Node:
         if not is_leader:
             number = group.number
             self._fetches.refuse(lambda queue: self.catalog.group_of(queue) == number)
-        self._duties.think()
+        self.duties.think()
 
     def lost_records(self, group: Group) -> None:
         """A leader counts records as this replica's that are not here."""
@@ -497,14 +497,15 @@ class Node:
         self._opener = GroupOpener(self)
         self.retiring = Retiring(self, self._disk_worker, self._opener)
         """Replicas that are no longer wanted."""
-        self._duties = Duties(self)
+        self.duties = Duties(self)
+        """What it does now and then for the groups that it leads."""
 
     def _serve(self, nursery: trio.Nursery) -> None:
         self.is_serving = True
         nursery.start_soon(self._pump)
         nursery.start_soon(self._tick)
         nursery.start_soon(self.timers.run)
-        nursery.start_soon(self._duties.run)
+        nursery.start_soon(self.duties.run)
         nursery.start_soon(self._fetches.match)
 
     async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
@@ -559,7 +560,7 @@ class Node:
             return
         self.replicas.open_wanted()
         self.links.connect()
-        self._duties.think()
+        self.duties.think()
         if self.catalog.version != self._version_looked_at:
             # Consumers may rest under queues of a topic that is gone.
             self._version_looked_at = self.catalog.version

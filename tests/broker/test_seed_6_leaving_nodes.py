@@ -35,6 +35,37 @@ def test_leader_that_leaves_learns_of_the_catalog_until_its_groups_have_moved() 
     in_cluster(scenario)
 
 
+def test_node_that_leaves_a_second_time_leaves_the_system_group_after_its_data_groups() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await _join(cluster, 4)
+        await cluster.change("remove", 4)
+        await cluster.wait_until(lambda: 4 not in cluster.nodes[cluster.leader(0)].catalog.nodes)
+        carried = await _join(cluster, 4)
+        # The member that a group is to get instead hears nothing: the group cannot move yet.
+        (instead,) = {1, 2, 3} - cluster.members(carried)
+        for source in {1, 2, 3, 4} - {instead}:
+            cluster.network.block(f"node{source}", f"node{instead}")
+        await cluster.change("remove", 4)
+        await trio.sleep(10)
+        assert 4 in cluster.members(carried)
+        assert 4 in cluster.members(0)
+
+    in_cluster(scenario)
+
+
+async def _join(cluster: Cluster, node: int) -> int:
+    """A node joins; a data group that it then carries."""
+    await cluster.change("add", node, host=f"node{node}", port=7400)
+    if node not in cluster.nodes:
+        await cluster.start(node)
+    await cluster.wait_until(lambda: node in cluster.members(0))
+    groups = cluster.nodes[cluster.leader(0)].catalog.groups.values()
+    carried = [group.id for group in groups if group.id and node in group.members]
+    await cluster.wait_until(lambda: all(node in cluster.members(number) for number in carried))
+    return carried[0]
+
+
 def test_changes_that_are_asked_for_at_once_do_not_undo_each_other() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)
