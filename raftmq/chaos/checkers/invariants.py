@@ -231,12 +231,12 @@ INVARIANTS: Mapping[str, Invariant] = {
     "V9": _watched(
         "asked in time",
         "a check-back hears of each open transaction of a group that is led, whatever other groups "
-        "do",
+        "do, and whatever end is refused",
     ),
     "V10": _watched(
         "nodes that left do not count",
         "a node leaves the cluster when it has no vote in any group, in either half of a "
-        "membership",
+        "membership; the system group drops it when no data group counts on it",
     ),
     "B1": _watched("bytes of frames", "unfinished frames of a stranger hold bounded memory"),
     "B2": _watched("connections", "the connections of a stranger have a bound"),

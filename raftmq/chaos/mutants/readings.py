@@ -6,12 +6,14 @@ world, whose modules are loaded when a mutant is planted: hunts on cores need no
 Sources: the track record of this project.
 """
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import import_module
+from inspect import isawaitable
 from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
 from raftmq.errors import Reason
+from raftmq.filters import FilterSyntaxError
 
 
 def proposes_a_tick_once(patch: Patch) -> None:
@@ -62,7 +64,11 @@ def checks_back_one_group_after_the_other(patch: Patch) -> None:
                     found = await module.open_transactions(router, group, age_ms_min=age_ms)
                     for transaction in found:
                         outcome = check(transaction)
-                        assert outcome is None, "no workload says how a transaction ended"
+                        outcome = await outcome if isawaitable(outcome) else outcome
+                        if outcome is not None:
+                            with suppress(module.RaftmqError):
+                                end = module.end_transaction
+                                await end(router, transaction.id, is_commit=outcome, timeout=None)
                 except module.RaftmqError:
                     continue
 
@@ -106,6 +112,47 @@ def believes_each_refusal(patch: Patch) -> None:
     """334"""
     patch.set(import_module("raftmq.client.router"), "SURE", frozenset(Reason))
 
+
+def ends_its_round_at_a_refused_end(patch: Patch) -> None:
+    """351"""
+    module = import_module("raftmq.client.transactions")
+
+    async def check_group(
+        router: Any, number: int, group: str, check: Any, after: float, lock: Any
+    ) -> None:
+        try:
+            found = await module._open_in(router, number, group, round(after * 1000), None)
+            for transaction in sorted(found, key=lambda each: each.opened_ms):
+                async with lock:
+                    outcome = check(transaction)
+                    outcome = await outcome if isawaitable(outcome) else outcome
+                if outcome is not None:
+                    end = module.end_transaction
+                    await end(router, transaction.id, is_commit=outcome, timeout=None)
+        except module.RaftmqError:
+            return
+
+    patch.set(module, "_check_group", check_group)
+
+
+def reads_filters_by_its_own_grammar(patch: Patch) -> None:
+    """352"""
+    module = import_module("raftmq.pop.subscribers")
+    process = import_module("raftmq.chaos.world.process").Process
+    compile_filter = module.compile_filter
+
+    def compile_old(text: str) -> Any:
+        current = process.current()
+        if current is not None and current.machine.name == OLDER and ">" in text:
+            message = "a list of tags has no comparisons"
+            raise FilterSyntaxError(message, text=text, position=text.index(">"))
+        return compile_filter(text)
+
+    patch.set(module, "compile_filter", compile_old)
+
+
+OLDER = "node2"
+"""The machine whose software is older, in mutant 352."""
 
 MUTANTS = (
     Mutant(
@@ -178,9 +225,10 @@ MUTANTS = (
         killers=("bug",),
         plant=filters_what_was_read_for_all,
         workload="admin",
+        nodes=1,
         kinds=("slow-disk",),
-        why_hinted="it takes a filter that comes while keys are read from disk, and one seed in "
-        "twenty draws a disk that is slow for long",
+        why_hinted="it takes a filter that comes while a leader reads keys from disk, and one seed "
+        "in twenty draws a disk that is slow for long; with one node, that disk is the leader's",
     ),
     Mutant(
         number=333,
@@ -201,5 +249,25 @@ MUTANTS = (
         plant=believes_each_refusal,
         workload="flows",
         seconds=6.0,
+    ),
+    Mutant(
+        number=351,
+        name="round-ends-at-refusal",
+        what="An end that is refused ends the round of a check-back: transactions behind it wait "
+        "(raftmq before `8c9c832`).",
+        killers=("V9",),
+        plant=ends_its_round_at_a_refused_end,
+        workload="pop",
+        seconds=6.0,
+    ),
+    Mutant(
+        number=352,
+        name="filter-of-newer-software",
+        what="A node of older software refuses a filter that newer nodes read, and goes on: no "
+        "version in the log stops that node (raftmq before `35506e5`).",
+        killers=("R21", "client-bug"),
+        plant=reads_filters_by_its_own_grammar,
+        workload="admin",
+        seconds=10.0,
     ),
 )

@@ -58,8 +58,9 @@ MUTANTS = (
             "one seed in forty draws the loss of a log"),
     _mutant(183, "outgoing-unseen", "A node is said to be unused though the outgoing half of a "
             "change needs it.", "forgets_outgoing_voters", ("V10", "V1", "V3"),
-            ("remove-voter", "replace-node", "delay", "slow-disk"),
-            "it takes a node that leaves while a change that still needs it is held up"),
+            ("return-node", "slow-disk"),
+            "it takes nodes that leave while changes that still need them are held up: one seed in "
+            "seventy-five draws a slow disk and nodes that leave again and again"),
     _mutant(184, "first-id-again", "A folder that was let in, and stopped before it noted that, "
             "is taken for the first one.", "counts_who_knows_the_folder_as_who_does_not",
             ("member-id", "R1", "R4", "R6", "V3"),

@@ -14,6 +14,9 @@ for all of that time.
 | the faults that last only cut nodes off, end them or fill their disks | others slow all down |
 | no disk is slow, no clock is or was wrong | lists of open transactions go by time |
 
+In the end the reader checks back while another process ends one of the transactions first. A round
+goes on with the transactions behind that one: V9, too.
+
 Invariants:
 - Looking changes nothing: no call here has an effect on a node.
 
@@ -44,6 +47,8 @@ RECOVERS_SECONDS = 20.0
 """After a fault between leader and decider: TCP's next try is as far away as the fault was long."""
 COMPARED = "V9 transactions asked about"
 """Name of a comparison: open transactions that were due to be asked about."""
+COMPARED_BEHIND = "V9 transactions behind a refused end"
+"""Name of a comparison: see `Withholding.passed_over`."""
 
 
 class CheckBacks:
@@ -116,6 +121,13 @@ class CheckBacks:
                 )
                 self.violations.append(Violation("V9", self._stage.watch.now_ms, text))
         return seen
+
+    def end(self) -> None:
+        """Take over what the reader has seen in the end: see `Withholding.passed_over`."""
+        at_ms, withholding = self._stage.watch.now_ms, self._withholding
+        self.violations += [Violation("V9", at_ms, text) for text in withholding.passed_over]
+        if withholding.behind:
+            self.compared[COMPARED_BEHIND] += withholding.behind
 
     def _is_borne(self) -> bool:
         """False if something slows or misleads all groups."""

@@ -58,6 +58,7 @@ from raftmq.chaos.sim.effects import TOLD
 from raftmq.chaos.sim.evidence import gather, judge_servers, vacuous_everywhere
 from raftmq.chaos.sim.flows_workload import FlowsWorkload
 from raftmq.chaos.sim.hostile import DESCRIPTORS, LIMITS
+from raftmq.chaos.sim.leaving import Leaving
 from raftmq.chaos.sim.log_workload import LogWorkload
 from raftmq.chaos.sim.members_workload import MembersWorkload
 from raftmq.chaos.sim.nemesis import Nemesis
@@ -197,6 +198,7 @@ class _Run:
                 cluster.limits, cluster.descriptors_max = LIMITS, DESCRIPTORS
             await cluster.found()
             self._watch = watch = Watch(cluster)
+            self._leaving = Leaving(cluster)
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
             self._stage = stage = Stage(
                 cluster, watch, clients, nursery, taps=taps, seed=schedule.seed
@@ -255,14 +257,8 @@ class _Run:
             Violation("Q1", at_ms, f"group {group}: retention dropped records of this run")
             for group, at_ms in sorted(watch.trimmed.items())
         ]
-        violations += [Violation("R4", watch.now_ms, text) for text in stage.handed.lacking]
-        violations += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
-        missing = list(watch.missing.values())[:3]
-        violations += [Violation("missing-file", watch.now_ms, text) for text in missing]
         at_ms = int(self._elapsed * 1000)
-        for host, count in stage.cluster.network.sought.items():
-            text = f"{counted(count, 'attempt')} to connect to {host}, which is gone"
-            violations.append(Violation("B3", at_ms, text))
+        violations += self._noticed(at_ms)
         violations += [Violation("client-bug", at_ms, text) for text in self._clients.failures]
         reports = self._judge_clients(history)
         violations += [v for report in reports for v in _violations(report, at_ms)]
@@ -278,12 +274,14 @@ class _Run:
         compared.update(self._twins.compared)
         violations += [Violation("answered-late", at_ms, text) for text in self.deadlines.late]
         if self._asked is not None:
+            self._asked.end()
             violations += self._asked.violations
             compared.update(self._asked.compared)
         if self._judged_by_clocks:
             compared["leases by the clock"] = self._judged_by_clocks
         compared["answers by their deadlines"] = self.deadlines.compared.total()
         compared.update(self._availability.compared)
+        compared.update(self._leaving.compared)
         # What this far was not compared must be, in each run; of what servers did, some runs show
         # nothing (no sync failed), and only a campaign must.
         vacuous = self._why_vacuous(compared)
@@ -316,6 +314,19 @@ class _Run:
             compared=dict(sorted(compared.items())),
             struck=dict(sorted(stage.struck.items())),
         )
+
+    def _noticed(self, at_ms: int) -> list[Violation]:
+        """What was noticed of nodes and of their network while the run went on."""
+        watch, network = self._watch, self._stage.cluster.network
+        found = [Violation("R4", watch.now_ms, text) for text in self._stage.handed.lacking]
+        found += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
+        found += [Violation("V10", watch.now_ms, text) for text in self._leaving.early]
+        missing = list(watch.missing.values())[:3]
+        found += [Violation("missing-file", watch.now_ms, text) for text in missing]
+        for host, count in network.sought.items():
+            text = f"{counted(count, 'attempt')} to connect to {host}, which is gone"
+            found.append(Violation("B3", at_ms, text))
+        return found
 
     def _judge_clients(self, history: History) -> list[Report]:
         reports = []

@@ -6,7 +6,8 @@
 | | back or leaves them; says some outcomes twice, or the other one too |
 | a decider | ends what was left open for a while, save for some that stay undecided for ever; |
 | | is asked meanwhile about all that is open, by a check-back that knows no outcome |
-| a reader | when all is over: which transactions are open, that each is asked about, and what |
+| a reader | when all is over: leaves some transactions open, and ends one of them as soon as a |
+| | check-back is asked about it; which transactions are open, that each is asked about, and what |
 | | stands in the queues |
 
 Delays are short, so that all fall due in time. How it is written down:
@@ -67,6 +68,9 @@ UNDECIDED_EVERY = 7
 """One transaction of so many is never decided by the decider."""
 KEYS = 20
 """Different keys."""
+BEHIND = 4
+"""Transactions that the reader leaves open in one queue. The second one is ended before the end
+that its check-back says arrives; the others must be asked about in the same round."""
 
 
 class Withholding:
@@ -106,6 +110,10 @@ class Withholding:
         clock."""
         self.checks_since = inf
         """Since when the process of the decider checks back; infinity: it does not."""
+        self.passed_over: list[str] = []
+        """Transactions that a check-back was not asked about in a round, in words."""
+        self.behind = 0
+        """Transactions for which that was looked at."""
         self.is_draining = False
         """True: the decider ends."""
         self.is_read = False
@@ -382,6 +390,55 @@ class Withholding:
                 left &= {one.note for one in await mq.open_transactions(SHOP)}
         self._counts["asked about"] = len(names)
 
+    async def _leave_open(self, mq: Client, process: int) -> list[str]:
+        """Open transactions in one queue, and end none; those that are surely open, in order."""
+        names = []
+        async with mq.producer(self._topic) as producer:
+            for _ in range(BEHIND):
+                name = f"tx{self._recorder.unique_value()}"
+                transaction = producer.transaction(group=SHOP, note=name, timeout=END_SECONDS)
+                # The same draws, and so the same queue, each time.
+                if await self._send_halves(transaction, name, process, Random("one queue")):
+                    names.append(name)
+        return names
+
+    async def _be_overtaken(self, mq: Client, process: int) -> None:
+        """Check back, and be slower than another process, so that an end is refused: the check-back
+        goes on with the transactions behind that one."""
+        names = await self._leave_open(mq, process)
+        if len(names) < BEHIND:
+            return
+        first, overtaken, *behind = names
+        asked: Counter[str] = Counter()
+        is_done = trio.Event()
+
+        async def check(transaction: OpenTransaction) -> bool | None:
+            asked[transaction.note] += 1
+            late = [name for name in behind if not asked[name]]
+            if asked[first] > 1 and late:
+                # A round begins when the one before has asked about its whole list.
+                self.passed_over.append(
+                    f"a check-back was asked about {first!r} again, and not yet about {late}, "
+                    f"which were open, too: the end of {overtaken!r}, between them, was refused"
+                )
+            if asked[first] > 1 or not late:
+                is_done.set()
+            is_ended = False
+
+            async def end() -> None:
+                nonlocal is_ended
+                await mq.end_transaction(transaction.id, commit=False, timeout=END_SECONDS)
+                is_ended = True
+
+            if transaction.note == overtaken:
+                await self._end(overtaken, process, end, is_commit=False)
+            # What was rolled back cannot be committed.
+            return True if is_ended else None
+
+        self.behind += len(behind)
+        async with mq.check_back(SHOP, check, after=0.0, every=LOOK_SECONDS / 2):
+            await is_done.wait()
+
     async def read_all(self, mq: Client, process: int) -> None:
         """When all have fallen due: list what is open, and read the queues from their start until
         all that must be there was found.
@@ -393,6 +450,7 @@ class Withholding:
         async with self._deciding:
             # What is being decided now will be in the queues; after it nothing is decided.
             assert self.is_draining
+        await self._be_overtaken(mq, process)
         listing = self._recorder.invoke(process, OPEN)
         opened = await mq.open_transactions(SHOP)
         self._recorder.ok_many(listing, [(None, one.note, None) for one in opened])

@@ -60,9 +60,11 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "claim-before-deletion": 22,
         "check-back-in-turn": 0,
         "lease-of-a-moment": 2,
-        "filter-meets-a-look": 42,
+        "filter-meets-a-look": 6,
         "refused-read-is-no-rot": 0,
         "refusal-of-a-repeat": 0,
+        "round-ends-at-refusal": 0,
+        "filter-of-newer-software": 0,
     },
 }
 CHEAP = {
