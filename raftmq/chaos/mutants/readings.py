@@ -27,11 +27,11 @@ def commits_what_did_not_begin(patch: Patch) -> None:
     transaction = import_module("raftmq.client.transactions").Transaction
     begin = transaction._begin
 
-    async def unmarked(self: Any, partition_group: int) -> None:
+    async def unmarked(self: Any, *to: Any) -> None:
         try:
-            await begin(self, partition_group)
+            await begin(self, *to)
         except BaseException:
-            self._is_broken = False
+            self._is_storing = False
             raise
 
     patch.set(transaction, "_begin", unmarked)
