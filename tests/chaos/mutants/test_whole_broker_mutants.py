@@ -25,7 +25,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "commit-again": 17,
         "cancelled-number-again": 0,
         "cancelled-commit-holds": 0,
-        "half-refused": 13,
+        "half-refused": 0,
         "leader-hidden": 32,
     },
     flows: {
