@@ -256,6 +256,18 @@ def _require_nodes(schedule: Schedule, nodes: int) -> None:
             )
 
 
+def _refuse_ignored(plan: Plan) -> None:
+    """Options that the core world would ignore."""
+    if plan.workload != WORKLOADS[0]:
+        raise CannotPlay(
+            f"the core world has no clients, and so no workload {plan.workload!r}: leave it out"
+        )
+    if plan.is_liveness:
+        raise CannotPlay("a seed of the core world decides by itself whether it looks at liveness")
+    if plan.network:
+        raise CannotPlay("only real processes have a network to choose")
+
+
 def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:
     """What plays a schedule as the plan says.
 
@@ -264,7 +276,7 @@ def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
     """
     module = import_module(_PLAYERS[plan.world])
     if plan.world is World.CORE:
-        # It has no clients, and so no workload; a seed decides whether it looks at liveness.
+        _refuse_ignored(plan)
         return partial(_play_core, mutant, plan.nodes)
     if plan.workload not in module.WORKLOADS:
         raise CannotPlay(

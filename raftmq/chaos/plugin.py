@@ -113,6 +113,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "chaos_seed" not in metafunc.fixturenames:
         metafunc.fixturenames.append("chaos_seed")
     seeds = _seeds(metafunc.config, marker.kwargs)
+    if not seeds:
+        # pytest would skip the test: a typing error would look like a run that is clean.
+        where, wanted = metafunc.definition.nodeid, marker.kwargs["seeds"]
+        pytest.fail(f"{where}: seeds={wanted!r} plays nothing: give 1 or more", pytrace=False)
     names = [f"seed-{seed}" for seed in seeds]
     metafunc.parametrize("chaos_seed", seeds, ids=names, indirect=True)
 

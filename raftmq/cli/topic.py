@@ -25,7 +25,7 @@ topic.add_command(replay)
 
 @topic.command()
 @click.argument("name")
-@click.option("-q", "--queues", type=click.IntRange(1, 65_535), default=8, show_default=True)
+@click.option("-q", "--queues", type=click.IntRange(1, 65_536), default=8, show_default=True)
 @click.option(
     "--beside",
     default="",
@@ -93,7 +93,7 @@ def describe(session: Session, name: str, output: str) -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@click.option("-q", "--queues", type=click.IntRange(1, 65_535), required=True)
+@click.option("-q", "--queues", type=click.IntRange(1, 65_536), required=True)
 @output_option()
 @with_session
 def alter(session: Session, name: str, queues: int, output: str) -> None:

@@ -93,7 +93,8 @@ def reading(
     require_name(group)
     is_broadcast = mode is Mode.BROADCAST
     is_member = is_broadcast or queues == "assigned"
-    require(not isinstance(queues, str) or queues == "assigned", f"queues={queues!r} is no choice")
+    is_known = not isinstance(queues, str) or queues == "assigned"
+    require(is_known, f"queues={queues!r} is none of: a list of numbers, 'assigned', or None (all)")
     require(not is_broadcast or queues is None, "each instance of a broadcast group reads all")
     require(bool(group) or not is_member, "members belong to a group: give group=")
     require(is_member or instance is None, "instance= is for members: give queues='assigned' too")

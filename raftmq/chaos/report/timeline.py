@@ -117,7 +117,9 @@ def spans(timeline: Sequence[Happening], end_ms: int) -> list[Span]:
 
 def bands(timeline: Sequence[Happening], schedule: Schedule, end_ms: int) -> list[Band]:
     """Every fault that was seen to happen, or that was asked for if none was seen."""
-    found = list(_seen(timeline, _names(schedule), end_ms)) or list(_asked(schedule))
+    over_ms = heal_ms(timeline, schedule)
+    seen = _seen(timeline, _names(schedule), over_ms=over_ms, end_ms=end_ms)
+    found = list(seen) or list(_asked(schedule))
     offices = [span for span in spans(timeline, end_ms) if span.role == "leader"]
     found = [_with_nodes(band, schedule, offices) for band in found]
     return sorted(found, key=lambda band: band.start_ms)
@@ -175,7 +177,9 @@ def _fault(what: str, names: Container[str]) -> _Told | None:
     return _Told(match["name"], nodes, match["edge"] or "")
 
 
-def _seen(timeline: Sequence[Happening], names: Container[str], end_ms: int) -> Iterator[Band]:
+def _seen(
+    timeline: Sequence[Happening], names: Container[str], *, over_ms: int, end_ms: int
+) -> Iterator[Band]:
     open_: list[tuple[str, tuple[int, ...], int, str]] = []
     for at_ms, node, what in timeline:
         told = _fault(what, names)
@@ -194,7 +198,9 @@ def _seen(timeline: Sequence[Happening], names: Container[str], end_ms: int) -> 
         else:
             yield Band(told.name, nodes, at_ms, at_ms, what)
     for name, nodes, start_ms, text in open_:
-        yield Band(name, nodes, start_ms, end_ms, text)
+        # The heal ends what nothing else was seen to end.
+        is_healed = start_ms <= over_ms <= end_ms
+        yield Band(name, nodes, start_ms, over_ms if is_healed else end_ms, text)
 
 
 def _lasts(told: _Told) -> bool:

@@ -84,6 +84,21 @@ def test_seeds_that_cannot_be_read_are_a_usage_error(
     done.stderr.fnmatch_lines(["*--chaos-seeds*"])
 
 
+def test_marker_without_a_seed_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.chaos(seeds=0)
+        def test_none(chaos_seed):
+            pass
+        """
+    )
+    done = pytester.runpytest()
+    assert done.ret != pytest.ExitCode.OK
+    assert "test_none: seeds=0 plays nothing: give 1 or more" in done.stdout.str()
+
+
 def test_marker_with_an_unknown_word_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

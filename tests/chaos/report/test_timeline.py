@@ -167,6 +167,19 @@ def test_schedule_tells_all_nodes_of_a_fault_that_was_seen_on_one() -> None:
     assert [one.nodes for one in bands(timeline, schedule, 1_000)] == [(3, 1, 2)]
 
 
+def test_fault_that_nobody_ended_ends_with_the_heal_if_it_began_before() -> None:
+    timeline = [
+        Happening(100, 2, "isolate-leader begins"),
+        Happening(700, 0, "everything heals"),
+        Happening(800, 0, "delay begins"),
+    ]
+    found = bands(timeline, NO_FAULTS, 1_000)
+    assert [(one.name, one.start_ms, one.end_ms) for one in found] == [
+        ("isolate-leader", 100, 700),
+        ("delay", 800, 1_000),
+    ]
+
+
 @pytest.mark.parametrize("what", ["heal", "everything heals", "everything is healed"])
 def test_heal_is_when_the_world_says_so_else_when_the_schedule_does(what: str) -> None:
     schedule = Schedule(1, 10, (Event(5, "kill"),))
