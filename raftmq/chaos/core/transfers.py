@@ -46,13 +46,14 @@ class Transfers:
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
-        self._sending: set[tuple[int, int]] = set()
+        self._sending: set[tuple[Replica, int]] = set()
         self._receivers: dict[int, tuple[Replica, SnapshotReceiver]] = {}
 
     def send(self, sender: "Replica", message: Message) -> None:
         """Bring a snapshot to a member, then the message; one at a time to each."""
         assert message.snapshot is not None
-        way = (sender.node.id, message.to)
+        # A process that starts again knows nothing of what its last life was sending.
+        way = (sender, message.to)
         if way in self._sending:
             return
         try:
@@ -85,7 +86,7 @@ class Transfers:
             return
         transfer.is_over = True
         sender, to = transfer.sender, transfer.message.to
-        self._sending.discard((sender.node.id, to))
+        self._sending.discard((sender, to))
         sender.turn(self._report, sender, to, ok)
 
     def _report(self, sender: "Replica", to: int, ok: bool) -> None:

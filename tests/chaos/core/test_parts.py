@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from raftmq.broker.hosting import consensus_meta
 from raftmq.chaos.core import STEADY, atlas
 from raftmq.chaos.core.broken import Broken
 from raftmq.chaos.core.clock import START_MS, Clock
@@ -14,7 +15,7 @@ from raftmq.chaos.core.loop import Loop, Trace
 from raftmq.chaos.core.network import Network
 from raftmq.chaos.core.operator import adding, becomes, removing, replacing
 from raftmq.chaos.core.views import Durable, View
-from raftmq.consensus import ConfState, HardState, Message, MessageKind
+from raftmq.consensus import ConfState, HardState, Message, MessageKind, Snapshot
 from raftmq.log.record import Kind, Record, encode
 
 
@@ -257,3 +258,28 @@ def test_change_that_does_not_prove_the_one_before_is_noticed() -> None:
     replica.view.memberships = [committed + 1, committed + 5]
     with pytest.raises(Broken, match="R24"):
         cluster.safety._check_changes(replica)
+
+
+# Transfers
+
+
+def test_process_that_starts_again_sends_a_snapshot_that_its_last_life_was_sending() -> None:
+    """The transfer of the dead process stands until its timeout; the new one was refused without a
+    word, and its member waited for a snapshot for ever."""
+    cluster = Cluster(3, replace(STEADY, segment_bytes=1024))
+    cluster.begin()
+    cluster.loop.run_until(10_000_000)
+    leader = cluster.leader()
+    assert leader is not None
+    node, other = leader.node, next(n for n in cluster.nodes if n != leader.node.id)
+    meta = consensus_meta(leader.store.snapshots[-1])
+    message = Message(MessageKind.SNAPSHOT, other, sender=node.id, snapshot=Snapshot(meta))
+    sent = cluster.counts["snapshots sent"]
+    cluster.transfers.send(leader, message)
+    cluster.transfers.send(leader, message)
+    assert cluster.counts["snapshots sent"] == sent + 1
+    node.end(power=False)
+    node.start()
+    assert node.replica is not None
+    cluster.transfers.send(node.replica, message)
+    assert cluster.counts["snapshots sent"] == sent + 2
