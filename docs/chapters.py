@@ -66,7 +66,10 @@ def index(folder: Path) -> Printed:
     """Many seeds that are clean."""
     command = told("index.md")
     _, said = printed(folder, *shlex.split(command))
-    return {"summary": f"$ {command}\n{said.splitlines()[-1]}\n"}
+    # Before the summary stand lines about the progress; after it may stand what struck never.
+    lines = said.splitlines()
+    at = next(number for number, line in enumerate(lines) if " in their worlds, " in line)
+    return {"summary": "\n".join([f"$ {command}", *lines[at:], ""])}
 
 
 def a_bug(folder: Path) -> Printed:

@@ -6,7 +6,7 @@ checked at every event), `nemesis` and the `*_faults` modules (how each fault is
 | module | what it is |
 |---|---|
 | `world` | a run: schedule, heal, drain, verdict |
-| `settings` | what a seed decides beside the faults |
+| `settings`, `themes` | what a seed decides beside the faults, and together with them |
 | `cluster`, `node`, `replica`, `writing` | machines, their processes, their disk threads |
 | `network`, `transfers`, `clock`, `disk` | what lies between and below them |
 | `clients`, `operator` | who asks something of them |

@@ -58,7 +58,7 @@ class Clients:
         up = [node.replica for node in self._cluster.nodes.values() if node.replica is not None]
         leading = [replica for replica in up if replica.is_leader]
         dice = self._random.random()
-        if leading and dice < 0.6:
+        if leading and dice < self._cluster.settings.newest_share:
             return max(leading, key=lambda replica: replica.core.term)
         if leading and dice < 0.9:
             # One that was cut off may believe that it still leads.

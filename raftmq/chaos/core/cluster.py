@@ -48,6 +48,11 @@ class Cluster:
         self.timeline: list[Happening] = []
         self.tick_us = settings.tick_ms * 1000
         self.network = Network(self.loop, Random(f"network {seed}"), self._deliver)
+        self.network.roughen(
+            delay_ms=settings.delay_ms,
+            duplication=settings.duplication,
+            reordering=settings.reordering,
+        )
         self.transfers = Transfers(self)
         self.safety = Safety(self)
         self.clients = Clients(self)

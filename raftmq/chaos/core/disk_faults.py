@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.node import Node
 
 SECTOR_BYTES = 512
-INDEX_SHARE = 0.3
-"""So many of the flipped bits are in an index, if there is one."""
 SHOWN_SHARE, SHOWN_US_MAX = 0.5, 3_000_000
 """So often the node starts again within this time: damage shows at a start."""
 CUT_BYTES_MAX = 400
@@ -167,7 +165,8 @@ def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
 
 def bit_flip(stage: Stage) -> None:
     """D11; sometimes in an index, which is no loss: it is derived, and made anew."""
-    if stage.random.random() < INDEX_SHARE and _flip_index(stage):
+    share = stage.cluster.settings.index_damage_share
+    if stage.random.random() < share and _flip_index(stage):
         return
     node = _victim(stage)
     path, vouched = _place(stage, node)

@@ -75,6 +75,11 @@ class Network:
         self.keeps_old = False
         self.lost = 0
 
+    def roughen(self, *, delay_ms: float, duplication: float, reordering: float) -> None:
+        """Be so until `heal`, beside what faults do."""
+        self.delay_ms, self.duplication, self.reordering = delay_ms, duplication, reordering
+        self.settle()
+
     def settle(self) -> None:
         """The fields were changed."""
         shares = (self.delay_ms, self.loss, self.duplication, self.reordering)

@@ -100,6 +100,7 @@ class Node:
             return
         cluster = self.cluster
         self.lives += 1
+        self._lose_indexes()
         try:
             replica = Replica(self, cluster)
         except PowerLoss:
@@ -122,6 +123,15 @@ class Node:
         phase = int(cluster.random.random() * cluster.tick_us)
         cluster.loop.after(phase, self.tick, replica)
         replica.turn(replica.pump)
+
+    def _lose_indexes(self) -> None:
+        """What is derived from a log may be gone at any start, which is no damage."""
+        share = self.cluster.settings.index_loss_share
+        if share:
+            random = Random(f"indexes {self.id} {self.lives} {self.cluster.seed}")
+            for path in self.disk.paths():
+                if path.endswith(".index") and random.random() < share:
+                    self.disk.remove(path)
 
     def start_later(self, delay_us: int = 0) -> None:
         """Start the process after a while, as a supervisor does."""

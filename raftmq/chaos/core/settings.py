@@ -1,8 +1,9 @@
 """How a simulated cluster is set up: drawn from the seed, so that seeds differ in more than faults.
 
 A seed decides how many nodes there are, which options of consensus are on, and how small its
-windows, caches and segments are: small ones meet their borders often. `STEADY` is the fixed set-up
-that speed is measured with.
+windows, caches and segments are: small ones meet their borders often. One seed in three has a
+theme, which narrows some of these choices (`themes`). `STEADY` is the fixed set-up that speed is
+measured with.
 
 Sources: swarm testing (Groce et al., ISSTA 2012), applied to settings.
 """
@@ -10,7 +11,7 @@ Sources: swarm testing (Groce et al., ISSTA 2012), applied to settings.
 from dataclasses import dataclass, replace
 from random import Random
 
-KIB = 1024
+from raftmq.chaos.core.themes import KIB, chosen_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,22 @@ class Settings:
     """Of clients, all together."""
     reads_per_second: float = 2.0
     """Linearizable reads."""
+    newest_share: float = 0.6
+    """Share of the clients' calls that find the newest leader; of the others most go to any node
+    that believes that it leads."""
     mends: bool = False
     """A log that rotted is cut, and its member abstains until it holds all again, as in the broker;
     else its node refuses to start."""
+    delay_ms: float = 0.0
+    """Mean of what is added to the delay of each message, until everything heals."""
+    duplication: float = 0.0
+    """Share of the messages that arrive twice until then."""
+    reordering: float = 0.0
+    """Share of those that others may overtake."""
+    index_damage_share: float = 0.3
+    """Share of the flipped bits that are in an index, if there is one."""
+    index_loss_share: float = 0.0
+    """Share of the index files that are gone when a process starts, as in a backup without them."""
     is_liveness: bool = False
     """At the heal only a random quorum comes back; the rest stays dead, and progress is due."""
 
@@ -92,6 +106,7 @@ def draw_settings(seed: int) -> Settings:
         is_liveness=share(0.15),
         mends=share(0.6),
     )
+    drawn = replace(drawn, **chosen_settings(seed))
     # A member that abstains is in a term above its leader's, which one without both never tells.
     tells = drawn.pre_vote or drawn.check_quorum
     return replace(drawn, mends=drawn.mends and tells)

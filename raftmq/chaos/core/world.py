@@ -30,6 +30,7 @@ from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.nemesis import Nemesis
 from raftmq.chaos.core.node import Node
 from raftmq.chaos.core.settings import Settings, draw_settings
+from raftmq.chaos.core.themes import draw_themed
 from raftmq.chaos.faults import Fault, Schedule, World, draw, of_world
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.tally import noted
@@ -60,10 +61,13 @@ def draw_schedule(
 ) -> Schedule:
     """The schedule of a seed, for the cluster of that seed or one of so many `nodes`.
 
-    `kinds`: None for all that this world makes.
+    `kinds`: None for all that this world makes. Only from all of them a seed's theme chooses.
     """
-    chosen = of_world(World.CORE) if kinds is None else kinds
-    return draw(seed, chosen, nodes=nodes or draw_settings(seed).nodes, seconds=seconds)
+    every = of_world(World.CORE)
+    chosen = every if kinds is None else kinds
+    # Who names kinds gets no others, and gets all of them.
+    how = draw_themed if chosen == every else draw
+    return how(seed, chosen, nodes=nodes or draw_settings(seed).nodes, seconds=seconds)
 
 
 def run(schedule: Schedule, settings: Settings | None = None) -> Outcome:

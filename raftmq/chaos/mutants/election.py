@@ -4,10 +4,9 @@ Sources: Raft §5.1, §5.2, §5.4.1, thesis §4.2.3 and §9.6 for what is broken
 implementations as named.
 """
 
-from dataclasses import replace
 from functools import partial
 
-from raftmq.chaos.core import Settings, nemesis, replica
+from raftmq.chaos.core import nemesis, replica
 from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.stage import Stage
 from raftmq.chaos.mutants.mutant import Mutant, Patch
@@ -188,10 +187,6 @@ def asks_before_its_own_vote_is_durable(patch: Patch) -> None:
     patch.set(replica, "Config", partial(Config, votes_wait=False))
 
 
-def _of_five(settings: Settings) -> Settings:
-    return replace(settings, nodes=5, pre_vote=False)
-
-
 def counts_in_any_term(patch: Patch) -> None:
     """132"""
 
@@ -241,9 +236,6 @@ MUTANTS = (
         what="Logs are compared by their length, not by their last term [openraft a48a328].",
         killers=("R4", "R5"),
         plant=compares_logs_by_length,
-        kinds=("isolate-leader", "split-halves", "pause-leader", "kill"),
-        settings=lambda s: replace(s, check_quorum=False, proposals_per_second=20.0),
-        why_hinted="it takes a leader that stays in office alone, one in five of those drawn",
     ),
     Mutant(
         number=5,
@@ -251,9 +243,6 @@ MUTANTS = (
         what="Votes of an older term are counted [Xraft #33].",
         killers=("R1",),
         plant=counts_votes_of_older_terms,
-        kinds=("delay", "reorder", "kill-leader", "constrained-election"),
-        settings=lambda s: replace(s, pre_vote=False),
-        why_hinted="it takes elections that fail without pre-votes, and late answers",
     ),
     Mutant(
         number=6,
@@ -268,9 +257,6 @@ MUTANTS = (
         what="A vote that arrives twice counts twice.",
         killers=("R1",),
         plant=counts_a_vote_each_time_it_arrives,
-        kinds=("duplicate", "split-halves", "split-minority-third"),
-        settings=_of_five,
-        why_hinted="it takes five voters without pre-votes, one in sixteen of the clusters drawn",
     ),
     Mutant(
         number=8,

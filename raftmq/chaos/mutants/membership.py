@@ -5,7 +5,6 @@ named.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -428,9 +427,6 @@ MUTANTS = (
         what="One echo of a read's heartbeat is taken for all.",
         killers=("R20",),
         plant=grants_reads_by_any_echo,
-        kinds=("split-minority-third", "split-halves", "split-majority", "quorum-loss"),
-        settings=lambda s: replace(s, nodes=5, reads_per_second=10.0, check_quorum=False),
-        why_hinted="it shows in clusters of five and more that split, one in three of those drawn",
     ),
     Mutant(
         number=121,

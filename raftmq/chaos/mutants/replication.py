@@ -5,7 +5,6 @@ named.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
 from raftmq.consensus import Message, MessageKind, Raft, follower, leader, replication
@@ -320,9 +319,6 @@ MUTANTS = (
         what="A follower commits up to its own last record, not the last one sent [WRaft #2].",
         killers=("R5",),
         plant=commits_beyond_what_it_was_sent,
-        kinds=("isolate-leader", "split-majority", "split-halves", "kill"),
-        settings=lambda s: replace(s, message_bytes_max=0, check_quorum=False),
-        why_hinted="it takes a leader that stays in office alone and sends record by record",
     ),
     Mutant(
         number=17,
@@ -426,7 +422,8 @@ MUTANTS = (
         number=103,
         name="conflicts-kept",
         what="Conflicting records are not truncated.",
-        killers=("R3", "R5", "R14"),
+        # R13: what it acknowledges is not what it kept.
+        killers=("R3", "R5", "R13", "R14"),
         plant=keeps_conflicting_records,
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Mutants of the log store: numbers 48 to 53, 124 to 129, and 131.
+"""Mutants of the log store: numbers 48 to 53, 124 to 129, 131, and 350.
 
 Sources: "All File Systems Are Not Created Equal" (OSDI '14), "Can Applications Recover from fsync
 Failures?" (ATC '20), Protocol-Aware Recovery (FAST '18); issues as named.
@@ -161,6 +161,11 @@ def stays_in_its_term(patch: Patch) -> None:
     patch.set(cutting, "_highest_term", below)
 
 
+def keeps_superseded_segments(patch: Patch) -> None:
+    """350"""
+    patch.set(recovery, "_without_superseded", lambda segment, joined, lowest: segment)
+
+
 MUTANTS = (
     Mutant(
         number=48,
@@ -196,9 +201,6 @@ MUTANTS = (
         what="A damaged index file is believed.",
         killers=("L4", "L6", "L7", "L2", "assert", "error", "V3"),
         plant=trusts_a_damaged_index,
-        kinds=("bit-flip", "kill"),
-        settings=lambda s: replace(s, segment_bytes=1024, segments_kept=1000, cache_bytes=2048),
-        why_hinted="one fault in seventy damages an index, and few runs read by one",
     ),
     Mutant(
         number=53,
@@ -272,5 +274,12 @@ MUTANTS = (
         ),
         settings=lambda s: replace(s, mends=True),
         why_hinted="one fault in nine is damage, and few of those cut a log",
+    ),
+    Mutant(
+        number=350,
+        name="superseded-is-a-gap",
+        what="A superseded segment without an index is taken for a gap [ours, until aee6be1].",
+        killers=("L2",),
+        plant=keeps_superseded_segments,
     ),
 )
