@@ -38,6 +38,8 @@ Workload = LogWorkload | RegisterWorkload
 
 LEADER_SECONDS = 20.0
 """From the heal until all groups are led: ten election timeouts, and what a restart takes."""
+START_SECONDS = 0.001
+"""Until nodes that the heal starts have processes."""
 MEND_SECONDS = 60.0
 """Until damaged nodes have mended themselves, or have said that they cannot. A round of the scrub
 comes on top, see `_scrub_seconds`."""
@@ -65,6 +67,8 @@ async def drain(stage: Stage, workload: Workload, *, is_liveness: bool = False) 
 
 async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None:
     if is_liveness:
+        # The heal starts who is down; a start that has not begun could not be ended.
+        await trio.sleep(START_SECONDS)
         _leave_dead(stage)
     await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), "groups without a leader")
     if not is_liveness:
