@@ -308,7 +308,10 @@ def delay_ms(delay: float | None) -> int:
     Raises:
         Rejected: `BAD_ARGUMENT`, it is negative, or no number.
     """
-    if delay is not None and delay < 0:
+    if delay is None:
+        return -1
+    asked = milliseconds(delay, "delay")
+    if delay < 0:
         # Rounded to milliseconds it could be -1, which means "by the schedule".
         raise Rejected(Reason.BAD_ARGUMENT, f"delay is 0 or more seconds, not {delay}")
-    return -1 if delay is None else milliseconds(delay, "delay")
+    return asked

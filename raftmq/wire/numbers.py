@@ -19,8 +19,9 @@ NODE_MAX = (1 << 32) - 1
 
 DrawnNumber = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 """Who asks: 1 to 2^63 - 1."""
-SequenceNumber = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
-"""A number that only grows: 0 to 2^63 - 1."""
+SequenceNumber = Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
+"""A number that only grows: up to 2^63 - 1. Those that begin with a clock may be negative: it may
+show a time before 1970."""
 NodeNumber = Annotated[int, Meta(ge=1, le=NODE_MAX)]
 """A node: 1 to 2^32 - 1."""
 NodeNumberOrNone = Annotated[int, Meta(ge=0, le=NODE_MAX)]

@@ -243,6 +243,7 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         "Assigned.epochs": "the same",
         "Assigned.giving_up": "the same",
         "FoundMembers.members": "members_page",
+        "ProbeReply.founders": "the founders of one cluster",
         "ProbeReply.lost_logs": "4,096 groups, settings.NodeSettings.groups",
     }
     from raftmq.wire import assigning, consumer_groups, fetching, messages

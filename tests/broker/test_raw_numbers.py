@@ -63,7 +63,7 @@ def requests(attachment: int) -> list[tuple[FrameKind, msgspec.Struct, str, tupl
         (FrameKind.POP, pop, "consumer", (0, *HUGE)),
         (FrameKind.POP, pop, "wait_ms", (-1, -(2**63))),
         (FrameKind.SETTLE, settle, "consumer", (0, *HUGE)),
-        (FrameKind.SETTLE, settle, "sequence", HUGE),
+        (FrameKind.SETTLE, settle, "sequence", (2**63, -(2**63))),
         (FrameKind.LEAVE, Leave(GROUP, attachment, 77), "consumer", (0, *HUGE)),
         (FrameKind.TRANSFER, Transfer(GROUP, 0), "to", (2**32, *HUGE)),
         (FrameKind.MEMBER, ChangeMember("add", 9, "n9", 7400), "node", (0, 2**32, *HUGE)),

@@ -194,6 +194,9 @@ def _late(
         due = _due(message, one, leases[one.token], rules)
         if due is None:
             continue
+        if two is None and any(dead.attempt > one.attempt for dead in message.buried):
+            # It was sent ahead to a consumer that did not take it, to the last attempt.
+            continue
         came = end_ms if two is None else two.call.end_ms
         late = came - due - rules.late_ms_max - rules.clock_ms_max
         if late > 0:

@@ -94,3 +94,20 @@ def test_dead_letter_of_which_nothing_else_is_known_is_judged_in_a_filtered_grou
     script.ended(acked=1, dead=1)
     report = check_pop(script.history(), PopRules(is_wanted=is_red), group=GROUP)
     assert report.verdict is Verdict.VALID, explain(report, script.history())
+
+
+def test_message_whose_last_attempts_were_sent_ahead_and_not_taken_is_not_late() -> None:
+    script = PopScript()
+    script.sent(1, 0)
+    script.sent(2, 1)
+    script.popped(1, 2, 1, token=6)
+    script.acked(1, 1, 6)
+    script.popped(1, 1, 0, token=7, remaining=10)
+    script.time.now += 5_000
+    script.listed((0, (1, 3, "expired")))
+    script.ended(acked=1, dead=1)
+    late = PopRules(
+        attempts_max=3, schedule_ms=(30, 80), clock_ms_max=0, late_ms_max=500, is_ahead=True
+    )
+    report = check_pop(script.history(), late, group=GROUP)
+    assert report.verdict is Verdict.VALID, explain(report, script.history())

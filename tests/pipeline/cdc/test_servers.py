@@ -254,11 +254,13 @@ def test_table_that_is_not_prepared_is_told_and_undo_takes_all_back(
     mq: "BlockingClient", sqlite_item: Shop
 ) -> None:
     source = open_source(sqlite_item.url, "item", "undone")
+    everything = "SELECT name, sql FROM sqlite_master WHERE name LIKE '%item%' ORDER BY name"
+    before = sqlite_item.execute(everything).fetchall()
     with pytest.raises(PipelineError, match=r"item is not prepared.*cdc prepare"):
         list(capture(mq, source, "undone", until=source.now()))
     source.execute(source.prepare())
     assert source.prepare() == []
+    assert sqlite_item.execute(everything).fetchall() != before
     source.execute(source.undo())
-    names = sqlite_item.execute("SELECT name FROM sqlite_master").fetchall()
-    assert {name for (name,) in names if "item" in name} == {"item"}
+    assert sqlite_item.execute(everything).fetchall() == before
     source.close()

@@ -81,7 +81,7 @@ def test_browser_shows_groups_as_text_and_figures_of_the_last_full_window(tmp_pa
     feed.show(picture.draw(windows, FACTS, created=0, stored=0))
     with PageServer(feed) as page:
         # A page that waits for events never ends by itself; a busy machine needs more time.
-        for seconds in (3, 12, 40):
+        for seconds in (3, 12, 40, 100):
             shown = dump(page.url, tmp_path, seconds)
             if "<title>live</title>" not in shown:
                 break
