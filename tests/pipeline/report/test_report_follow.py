@@ -12,6 +12,7 @@ import raftmq
 from raftmq.cli.pipeline import report as command
 from raftmq.errors import Unavailable
 from raftmq.pipeline.report import looking, opened, reading, rules, running, tables
+from raftmq.pipeline.report.ledger import GRACE_MS
 from tests.pipeline.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -115,8 +116,9 @@ def test_report_goes_on_when_the_cluster_is_back_and_tells_once_that_it_waits(
 
         produce(mq, topic, 30)
         assert read() > 0
-        # The next minute is over, and published, before the cluster goes away.
-        away.later_ms = MINUTE_MS
+        # The minute of the sends is over, and published, before the cluster goes away. It closes
+        # `GRACE_MS` after its end, so a minute later is too early for what was sent in its beginning.
+        away.later_ms = MINUTE_MS + GRACE_MS
         read()
         first = minutes(tmp_path, topic)
         assert first
@@ -134,7 +136,7 @@ def test_report_goes_on_when_the_cluster_is_back_and_tells_once_that_it_waits(
         reader.away = "long"
         read()
         assert (away.tries, told(notes)) == (6, ["waiting", "answers"] * 2)
-        away.later_ms = 4 * MINUTE_MS
+        away.later_ms = 4 * MINUTE_MS + GRACE_MS
         read()
     found = minutes(tmp_path, topic)
     assert found == list(range(first[0], found[-1] + MINUTE_MS, MINUTE_MS))
