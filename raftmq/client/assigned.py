@@ -35,6 +35,7 @@ from raftmq.wire.assigning import Assigned
 
 from .fetching import Cursor, Fetcher
 from .membership import Member
+from .offsets import after, seconds_left
 from .router import Router
 from .supervisor import Nest
 
@@ -120,19 +121,28 @@ class AssignedQueues:
         """Cursors of queues that are still owned and no longer read."""
         return [cursor for cursor, _ in self._leaving.values()]
 
-    async def begin(self, fetcher: Fetcher, nest: Nest) -> None:
+    async def begin(self, fetcher: Fetcher, nest: Nest, timeout: float) -> None:
         """Join, take up what there is at once, and go on in the background.
+
+        Cancelling leaves it a member or not, until a session is over.
 
         Raises:
             Rejected: see `Member.join`.
+            Unavailable: no leader took it as a member in time.
+            OutcomeUnknown: it is or may be a member, and did not get its queues in time.
         """
         self._fetcher, self._nest = fetcher, nest
-        await self._member.join()
+        left = seconds_left(self._router, timeout)
+        await self._member.join(timeout=left())
+        with after([self._member.join_command.member], "the joining of member"):
+            await self._router.within(left(), self._take_up_first(), "taking up its queues")
+
+    async def _take_up_first(self) -> None:
         await self._hear(0)
-        nest.start(self.beat)
-        nest.start(self.line_up)
+        self._nest.start(self.beat)
+        self._nest.start(self.line_up)
         while not self._held().keys() >= self._to_keep().keys():
-            await fetcher.wait_news()
+            await self._fetcher.wait_news()
             self.check()
 
     async def beat(self) -> None:

@@ -1,4 +1,4 @@
-"""A client whose event loop runs in a thread of its own: what the blocking `connect` gives.
+"""A client whose event loop runs in a thread of its own; the blocking `connect` makes one.
 
 Leaving it ends the thread. If the program ends first, the thread is ended by `atexit`, as by an
 error: at that time the threads still run, and a call that waits for one later would wait for ever.
@@ -8,6 +8,7 @@ Invariants:
 - A client of a parent process is not ended by its forked child.
 """
 
+import asyncio
 import atexit
 import threading
 from collections.abc import Callable
@@ -31,7 +32,7 @@ EXIT_SECONDS = 2.0
 
 
 class Background(Unentered, AbstractContextManager[B]):
-    """What the blocking `connect` and `open` give; `make` makes the blocking client."""
+    """Context manager that the blocking `connect` and `open` return; `make` makes the client."""
 
     _ENTER = "with"
 
@@ -97,24 +98,29 @@ class _LoopThread:
 
     def __init__(self, backend: str) -> None:
         self._ready: Future[BlockingPortal] = Future()
-        run = threading.Thread(
-            target=self._run, args=(backend,), name=f"raftmq-{backend}", daemon=True
-        )
+        self._backend = backend
+        self._is_cancel = False
+        # Set by the thread: how to reach its loop, and what ends it.
+        self._soon: Callable[[Callable[[], object]], object]
+        self._over: anyio.Event
+        run = threading.Thread(target=self._run, name=f"raftmq-{backend}", daemon=True)
         self._thread = run
         run.start()
         self.portal = self._ready.result()
         """The way into the loop."""
 
     def end(self, *, is_cancel: bool, seconds: float | None = None) -> None:
-        """End the loop and wait for its thread, for so many seconds; `is_cancel` cancels what still
-        runs on it."""
+        """End the loop and wait for its thread, at most `seconds` (None: without a limit);
+        `is_cancel` cancels the tasks that still run on it."""
+        self._is_cancel = is_cancel
         with suppress(RuntimeError):  # It has ended by itself.
-            self.portal.call(self.portal.stop, is_cancel)
+            # No answer is waited for: code of the application may hold the loop up.
+            self._soon(self._over.set)
         self._thread.join(seconds)
 
-    def _run(self, backend: str) -> None:
+    def _run(self) -> None:
         try:
-            anyio.run(self._serve, backend=backend)
+            anyio.run(self._serve, backend=self._backend)
         except BaseException as error:
             # After the start it is the error of a call, which has it already.
             if not self._ready.done():
@@ -122,8 +128,19 @@ class _LoopThread:
 
     async def _serve(self) -> None:
         async with BlockingPortal() as portal:
+            self._soon, self._over = _caller_from_threads(self._backend), anyio.Event()
             self._ready.set_result(portal)
-            await portal.sleep_until_stopped()
+            await self._over.wait()
+            await portal.stop(self._is_cancel)
+
+
+def _caller_from_threads(backend: str) -> Callable[[Callable[[], object]], object]:
+    """Lets the running event loop call a function soon; other threads may ask, and do not wait."""
+    if backend == "trio":
+        import trio
+
+        return trio.lowlevel.current_trio_token().run_sync_soon
+    return asyncio.get_running_loop().call_soon_threadsafe
 
 
 _OPEN: dict[Background[Any], None] = {}

@@ -476,7 +476,8 @@ def connect(
     """`with raftmq.blocking.connect(url) as mq:` opens a cluster; see `raftmq.connect`.
 
     The block must be left. If the program ends before, the client is dropped within two seconds, as
-    by a kill: messages that no call has waited for may be lost, and open transactions roll back.
+    by a kill: messages that no call has waited for may be lost, and an open transaction stays open
+    until a check-back ends it, or the leases of what it acknowledges run out.
 
     Args:
         url: `raftmq://host:port[,host:port...]`.

@@ -37,7 +37,7 @@ from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .lane import Claimed, Lane
 from .message import QUEUE_BITS
-from .offsets import after
+from .offsets import after, seconds_left
 from .producer import Producer
 from .producer_settings import ProducerSettings
 from .router import Router
@@ -94,8 +94,9 @@ class ClaimedProducer(Producer):
             Unavailable: a leader did not answer in time, and nothing is claimed; try again.
             OutcomeUnknown: some queues may be claimed, which ends an earlier holder; try again.
         """
+        left = seconds_left(self._router, None)
         looking = self._router.topic(self.topic, is_fresh=True)
-        view = await self._router.within(None, looking, f"looking up topic {self.topic!r}")
+        view = await self._router.within(left(), looking, f"looking up topic {self.topic!r}")
         groups: dict[int, list[int]] = {}
         for queue, group in enumerate(view.groups):
             groups.setdefault(group, []).append(view.id << QUEUE_BITS | queue)
@@ -104,13 +105,18 @@ class ClaimedProducer(Producer):
             for group, queues in sorted(groups.items()):
                 request = ClaimSessions(group, self.id, queues, self._label)
                 frame = await self._router.call_leader(
-                    group, FrameKind.SESSIONS, request, is_change=True, queue_number=queues[0]
+                    group,
+                    FrameKind.SESSIONS,
+                    request,
+                    timeout=left(),
+                    is_change=True,
+                    queue_number=queues[0],
                 )
                 sessions = unpack(SessionsClaimed, frame.header).sessions
                 self._sessions.update(zip(queues, sessions, strict=True))
                 done += [number & _MASK for number in queues]
             self._claimed_view = view
-            await super().__aenter__()
+            await self._open(left())
         self._follow_topic()
         return self
 
@@ -167,12 +173,18 @@ async def claim_part(
     require(bool(work), "work has a name")
     require(0 < label < 1 << 63, "a label is 1 to 2^63 - 1")
     require(0 < part < 1 << 63 and 0 <= parts < 1 << 63, "parts are counted from 1 to 2^63 - 1")
+    left = seconds_left(router, None)
     looking = router.topic(topic, is_fresh=True)
-    view = await router.within(None, looking, f"looking up topic {topic!r}")
+    view = await router.within(left(), looking, f"looking up topic {topic!r}")
     queue, group = view.id << QUEUE_BITS, view.groups[0]
     request = ClaimSessions(group, producer_id(work), [queue], label, part, parts)
     frame = await router.call_leader(
-        group, FrameKind.SESSIONS, request, is_change=True, queue_number=queue
+        group,
+        FrameKind.SESSIONS,
+        request,
+        timeout=left(),
+        is_change=True,
+        queue_number=queue,
     )
     (session,) = unpack(SessionsClaimed, frame.header).sessions
     return session.part

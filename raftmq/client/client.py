@@ -170,8 +170,10 @@ class Client:
                 that had members before had none.
             on_trimmed: to pull: what to do where retention has dropped the next messages: raise, or
                 go on at an end of the queue (`"error"`, `"earliest"`, `"latest"`).
-            auto_commit: to pull: seconds between commits of what the application is done with;
-                None: only `commit` commits, with broadcast every second.
+            auto_commit: to pull: seconds between commits of what the application is done with:
+                all that was handed out before its last call. So one task, or thread, reads: the
+                call of another one would commit what the first still works on. None: only `commit`
+                commits, with broadcast every second.
             prefetch_bytes: how much may be fetched ahead of the application, 8 MiB.
             filter: what the group wants, as SQL (`amount > 5 AND city = 'Paris'`) or tags. Opening
                 the consumer subscribes the whole group to it, in place of what it subscribed to

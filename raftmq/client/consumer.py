@@ -90,23 +90,24 @@ class Consumer:
         """Subscribe if there is a filter, find the committed offsets, or where to start, and
         begin to fetch.
 
-        Cancelling leaves nothing behind but the subscription.
+        Cancelling leaves nothing behind but the subscription, and a member for a session.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`, or a queue that the topic does not have; `GROUP_MODE`: the
                 group has another mode.
             Unavailable: a leader was not found in time.
-            OutcomeUnknown: the same, and the group's filter is or may be another one.
+            OutcomeUnknown: the same, and the group's filter is or may be another one, or the group
+                has or may have a member more, until a session is over.
         """
-        subscribed = 0
+        subscribed, left = 0, seconds_left(self._router, None)
         if self.group is not None and self._assigned is None:
-            await require_mode(self._router, self.group, Mode.PULL)
+            await require_mode(self._router, self.group, Mode.PULL, left())
         if self.group is not None and self._settings.filter is not None:
             filter_ = self._settings.filter
-            subscribed = await subscribe(self._router, self.topic, self.group, filter_)
+            subscribed = await subscribe(self._router, self.topic, self.group, filter_, left())
         with after([self.group or ""] if subscribed else [], "the filter of group"):
             opening = f"to open {self.topic!r}"
-            cursors = await self._router.within(None, self._first_cursors(), opening)
+            cursors = await self._router.within(left(), self._first_cursors(), opening)
             self._nest = self._supervisor.nest(self._fail)
             self._fetcher = Fetcher(
                 self._router,
@@ -120,7 +121,7 @@ class Consumer:
             self._fetcher.add(cursors)
             self._router.watch(self._follow_topic)
             if self._assigned is not None:
-                await self._join(self._assigned, opening)
+                await self._join(self._assigned, left())
         if self._settings.auto_commit is not None:
             self._nest.start(self._auto_commit)
         return self
@@ -377,11 +378,11 @@ class Consumer:
                 cursor.committed = cursor.fetched
         return cursors
 
-    async def _join(self, assigned: AssignedQueues, opening: str) -> None:
+    async def _join(self, assigned: AssignedQueues, timeout: float) -> None:
         assert self._nest is not None
         assert self._fetcher is not None
         try:
-            await self._router.within(None, assigned.begin(self._fetcher, self._nest), opening)
+            await assigned.begin(self._fetcher, self._nest, timeout)
         except BaseException:
             self._end()
             raise

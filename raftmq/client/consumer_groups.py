@@ -241,9 +241,9 @@ async def find_groups(
         question = FindConsumerGroups(name, topic, last.name, after)
 
 
-async def require_mode(router: Router, name: str, mode: Mode) -> None:
+async def require_mode(router: Router, name: str, mode: Mode, timeout: float) -> None:
     """Raise `Rejected` with `GROUP_MODE` if a group was created, and in another mode."""
-    for settings in await find_groups(router, name):
+    for settings in await find_groups(router, name, timeout=timeout):
         if settings.mode != mode:
             message = (
                 f"consumer group {name!r} has mode {settings.mode}, not {mode.value}: use it as "

@@ -15,6 +15,7 @@ from raftmq.wire.popping import Action
 from .intake import Intake, lease_ms
 from .leases import offsets_of
 from .message import format_id
+from .offsets import seconds_left
 from .popped import Part, Settlement
 from .refusals import reason_of
 from .router import Router
@@ -138,20 +139,24 @@ class Desk:
         if not settlement.is_complete:
             raise _fenced(part)
 
-    async def make_invisible(self, milliseconds: int) -> None:
+    async def make_invisible(self, milliseconds: int, timeout: float) -> None:
         """Set the length of the leases of later pops, and of those on the shelf. No lease gets
         shorter: what is shelved of longer ones goes back.
 
         Raises:
             As `settle`.
         """
+        left = seconds_left(self._router, timeout)
         waiter = Waiter()
         extended = self._intake.make_invisible(milliseconds, waiter)
-        if waiter.open:
-            await self._finish(waiter, None)
-        for lease in extended:
-            lease.invisible_ms = milliseconds
-            lease.set_stale(anyio.current_time())
+        while waiter.open:
+            await self._finish(waiter, left())
+            for lease in extended:
+                lease.invisible_ms = milliseconds
+                lease.set_stale(anyio.current_time())
+            # Messages of a wish for the time before may have come meanwhile.
+            waiter = Waiter()
+            extended = self._intake.make_invisible(milliseconds, waiter, is_again=True)
 
     def fail(self, error: RaftmqError) -> None:
         """The client failed inside, or was closed: waiting calls end with the error."""

@@ -38,12 +38,11 @@ from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, SettleItem
 
 from .leases import packed, results_of, settled_of
 from .offsets import after, seconds_left
-from .popped import LeasedMessage
+from .popped import LeasedMessage, delay_ms
 from .popping import PopConsumer
 from .refusals import Overtaken, over_limit, reason_of
 from .router import Router
 from .settling import HEADER_BYTES, ITEM_BYTES
-from .starting import milliseconds
 from .world import ClientWorld
 
 ITEMS_MAX = 1000
@@ -175,8 +174,8 @@ def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
     """The arguments of `Client.settle`, as they are sent.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, there is no such action, or a delay is missing or too many, or
-            the reason is no text.
+        Rejected: `BAD_ARGUMENT`, there is no such action, or a delay is missing, too many or
+            negative, or the reason is no text.
     """
     known = {each.name.lower(): each for each in Action}
     if action not in known:
@@ -187,9 +186,7 @@ def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
         raise Rejected(Reason.BAD_ARGUMENT, "to extend, say for how many seconds: delay=")
     if delay is not None and found not in (Action.EXTEND, Action.NACK):
         raise Rejected(Reason.BAD_ARGUMENT, f"delay= is for nack and extend, not for {action}")
-    return Deed(
-        found, -1 if delay is None else max(0, milliseconds(delay, "delay")), reason_of(reason)
-    )
+    return Deed(found, delay_ms(delay), reason_of(reason))
 
 
 async def settle_handles(

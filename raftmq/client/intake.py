@@ -260,11 +260,14 @@ class Intake:
 
     # -- leases ----------------------------------------------------------------------------------
 
-    def make_invisible(self, milliseconds: int, waiter: Waiter) -> list[HeldLease]:
+    def make_invisible(
+        self, milliseconds: int, waiter: Waiter, *, is_again: bool = False
+    ) -> list[HeldLease]:
         """Change the length of the leases to come, and of those on the shelf.
 
         A lease that is too short is extended as a whole. No lease is shortened, since the
         application may have some of it in hand: what is shelved of a longer one is given back.
+        With `is_again` leases of this length stay as they are, however much of it is over.
 
         Returns:
             The leases that are being extended; `waiter` waits for them, and for what goes back.
@@ -279,8 +282,8 @@ class Intake:
         for lease in self.shelf.leases():
             is_another = lease.invisible_ms != milliseconds
             if is_another and lease.latest_deadline(now) > until:
-                self._give_back_while(lease, waiter)
-            elif is_another or lease.deadline < least:
+                self._give_back_awaited(lease, waiter)
+            elif is_another or (lease.deadline < least and not is_again):
                 self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
                 short.append(lease)
         return short
@@ -347,7 +350,7 @@ class Intake:
         # No call waits for it, and its result is not the application's concern.
         source.give_back(lease, Waiter())
 
-    def _give_back_while(self, lease: HeldLease, waiter: Waiter) -> None:
+    def _give_back_awaited(self, lease: HeldLease, waiter: Waiter) -> None:
         """Give back what is shelved of a lease; `waiter` waits for that."""
         source, bits = self.sources[lease.group], lease.shelved
         source.give_back(lease, Waiter())

@@ -248,7 +248,7 @@ class Lane:
 
     def _turn_away(self, entry: Entry) -> bool:
         """A call that let other tasks run comes after the end: no task would send or expire it."""
-        entry.fail(Unavailable(_CLOSED))
+        entry.fail(Unavailable(CLOSED))
         self._host.failed(entry)
         self._host.give_back(entry)
         return False
@@ -554,7 +554,7 @@ class Lane:
 
         `Unavailable` is told only to what was never written: of the rest it might be wrong.
         """
-        self._fail_waiting(error or Unavailable(_CLOSED))
+        self._fail_waiting(error or Unavailable(CLOSED))
         if error is not None and not isinstance(error, Unavailable):
             for parcel in self._flights:
                 parcel.tell(error)
@@ -583,7 +583,8 @@ class Lane:
 
 
 _TOO_LATE = "the time ran out"
-_CLOSED = "the producer was closed before it was sent"
+CLOSED = "the producer was closed before it was sent"
+"""Of what a producer has not sent when it is closed."""
 _CLAIM_ENDED = (
     "not stored: nobody knows what became of a batch before it, so the claimed session is over: "
     "claim it anew"

@@ -37,21 +37,22 @@ class Member:
         command = msgspec.structs.replace(
             self.join_command, is_again=is_again, must_exist=is_again, replaces=0
         )
+        left = seconds_left(self.router, timeout)
         while True:
             try:
-                return await self._change(command, timeout)
+                return await self._change(command, left())
             except Rejected as error:
                 if is_again or error.reason is not Reason.FENCED:
                     raise
-                holder = await self._find_holder()
+                holder = await self._find_holder(left())
                 if holder == command.replaces:
                     raise
             command = msgspec.structs.replace(command, replaces=holder)
 
-    async def _find_holder(self) -> int:
+    async def _find_holder(self, timeout: float) -> int:
         """The member that has the place of this one's instance; 0: none."""
         place = (self.join_command.topic, self.join_command.instance)
-        members = await find_members(self.router, self.join_command.offsets_name)
+        members = await find_members(self.router, self.join_command.offsets_name, timeout)
         return next((m.member for m in members if (m.topic, m.instance) == place), 0)
 
     async def heartbeat(self, version: int, wait_ms: int) -> tuple[Assigned, float]:

@@ -163,7 +163,8 @@ class PoppedMessage(LeasedMessage):
         await self._settle(Action.GIVE_BACK, timeout)
 
     async def extend(self, seconds: float, *, timeout: float | None = None) -> None:
-        """Let its lease, with all messages under the same token, run for `seconds` from now.
+        """Let its lease, with all messages under the same token, run for `seconds` from now, also
+        if it had longer: a shorter time ends it sooner.
 
         Raises:
             As `ack`.

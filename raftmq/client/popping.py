@@ -18,7 +18,8 @@ Sources: Amazon SQS (receive, visibility timeout); RocketMQ's POP consumer; TCP'
 how much to ask ahead.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 from weakref import ref
@@ -26,7 +27,7 @@ from weakref import ref
 import anyio
 import anyio.lowlevel
 
-from raftmq.errors import RaftmqError
+from raftmq.errors import RaftmqError, Reason, Rejected
 from raftmq.wire.popping import Action
 
 from .claims import HeldClaim, claim
@@ -35,7 +36,7 @@ from .desk import Desk
 from .intake import COUNT_MAX, Intake, PopSettings, invisible_ms
 from .leases import Grip, HeldLease
 from .message import QUEUE_BITS
-from .offsets import after
+from .offsets import after, seconds_left
 from .popped import (
     LeasedMessage,
     LeasedMessages,
@@ -86,6 +87,9 @@ class PopConsumer:
         self._intake: Intake | None = None
         self._desk: Desk | None = None
         self._until_ask = 0
+        # Pops that name a time and are under way, and for which time.
+        self._pops_for_time = 0
+        self._time_ms = 0
         self.topic = topic
         """The topic's name."""
         self.group = settings.group
@@ -103,24 +107,25 @@ class PopConsumer:
             Unavailable: a leader was not found in time, and nothing is done; to try again is safe.
             OutcomeUnknown: the same, and a part is done or may be; the text names what is.
         """
-        settings = self._settings
+        settings, router, place = self._settings, self._router, (self.topic, self.group)
+        left = seconds_left(router, None)
         subscribed = 0
         done: list[str] = []
         with after(done, "these parts"):
             if settings.filter is not None:
-                subscribed = await subscribe(self._router, self.topic, self.group, settings.filter)
+                subscribed = await subscribe(router, *place, settings.filter, left())
                 done.append("filter")
-            looking = self._router.topic(self.topic)
-            view = await self._router.within(None, looking, f"to open {self.topic!r}")
+            looking = router.topic(self.topic)
+            view = await router.within(left(), looking, f"to open {self.topic!r}")
             attached = await attach(
-                self._router, self.topic, self.group, settings.mode, is_latest=settings.is_latest
+                router, *place, settings.mode, is_latest=settings.is_latest, timeout=left()
             )
             done.append("attachment")
             if settings.is_latest:
                 # The place is in each data group's log only once a command has named the group
                 # there.
                 queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
-                await begin(self._router, attached.number, queues, done)
+                await begin(router, attached.number, queues, done, left())
         self._nest = self._supervisor.nest(self._fail)
         intake = self._intake = Intake(
             self._router,
@@ -191,13 +196,15 @@ class PopConsumer:
             An empty `PoppedMessages` if the wait ran out.
 
         Raises:
-            Rejected: an argument is out of its range, or the group or topic is gone.
+            Rejected: an argument is out of its range, or another pop is under way for another
+                `invisible`; or the group or topic is gone.
             UnreadableBatch: messages that were handed out cannot be read. They are handed out
                 again, and are dead letters in the end; calling again goes on.
             Unavailable: nothing is there and a leader was not found, or without a wait did not
                 say what it has, for the client's default timeout. Calling again goes on.
             OutcomeUnknown: with `invisible`, a leader did not say for the client's default timeout
-                whether messages that were popped ahead have that time. Calling again goes on.
+                whether messages that were popped ahead have that time. Calling again goes on. No
+                call takes longer than `wait` and that timeout together.
         """
         taken = await self._next_many(count, wait, invisible)
         grips = [self._grip(each) for each in taken]
@@ -301,10 +308,41 @@ class PopConsumer:
         """Internal: what `pop` makes messages of."""
         require(1 <= count <= COUNT_MAX, f"count is 1 to {COUNT_MAX}")
         require(wait >= 0, "wait must not be negative")
+        asked = None if invisible is None else invisible_ms(invisible)
         await anyio.lowlevel.checkpoint()
+        with self._under_way(asked):
+            return await self._next_for(count, wait, asked)
+
+    @contextmanager
+    def _under_way(self, asked: int | None) -> Iterator[None]:
+        """A pop for a time in milliseconds, None: for no certain one.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, a pop for another time is under way. Each of the two would
+                take leases away from the other: one of this consumer's wishes stands at a leader.
+        """
+        if asked is None:
+            yield
+            return
+        if self._pops_for_time and self._time_ms != asked:
+            message = (
+                f"a pop of this consumer for invisible={self._time_ms / 1000:g} is under way: pops "
+                "for several times at once need a consumer each"
+            )
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        self._time_ms = asked
+        self._pops_for_time += 1
+        try:
+            yield
+        finally:
+            self._pops_for_time -= 1
+
+    async def _next_for(self, count: int, wait: float, asked: int | None) -> list[Taken]:
+        """Messages for a time in milliseconds, None: for any."""
         intake = self._opened()
-        if invisible is not None:
-            await self._at_desk().make_invisible(invisible_ms(invisible))
+        left = seconds_left(self._router, wait + self._router.seconds_max)
+        if asked is not None:
+            await self._make_invisible(asked, left())
         now = anyio.current_time()
         deadline = now + wait
         begun = now
@@ -330,13 +368,17 @@ class PopConsumer:
                 else:
                     intake.ask(count, wait=deadline - now)
                     await intake.wait(deadline)
-                if invisible is not None:
+                if asked is not None:
                     # What came may have been handed out to a wish for another time.
-                    await self._at_desk().make_invisible(invisible_ms(invisible))
+                    await self._make_invisible(asked, left())
                 now = anyio.current_time()
         finally:
             if not self._settings.prefetch:
                 intake.leave()
+
+    async def _make_invisible(self, milliseconds: int, left: float) -> None:
+        timeout = min(left, self._router.seconds_max)
+        await self._at_desk().make_invisible(milliseconds, timeout)
 
     def _grip(self, taken: Taken) -> Grip:
         grip = Grip(taken.lease)

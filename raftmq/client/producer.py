@@ -21,7 +21,7 @@ from .columns import Columns, columns_of
 from .deadlines import Deadlines
 from .delays import Delay, cancel_delayed, due_ms, dues_of
 from .inputs import Inputs
-from .lane import MESSAGE_BYTES, Lane, LaneBatch, LaneHost, random_id
+from .lane import CLOSED, MESSAGE_BYTES, Lane, LaneBatch, LaneHost, random_id
 from .message import Message
 from .parcel import Arguments, Entry, PendingPart, PendingSend
 from .popped import LeasedMessage
@@ -101,8 +101,12 @@ class Producer:
             Rejected: `UNKNOWN_TOPIC`.
             Unavailable: no node answered in time.
         """
+        await self._open(self._router.seconds_max)
+        return self
+
+    async def _open(self, timeout: float) -> None:
         router = self._router
-        view = await router.within(None, router.topic(self.topic), f"looking {self.topic!r} up")
+        view = await router.within(timeout, router.topic(self.topic), f"looking {self.topic!r} up")
         first = self._world.random.randrange(len(view.groups))
         ask = partial(router.topic, self.topic, is_fresh=True)
         self._queues = Queues(view, first, self._make_lane, ask)
@@ -127,7 +131,6 @@ class Producer:
         router.watch(self._follow_topic)
         self._nest.start(self._deadlines.watch)
         self._nest.start(self._pump_dirty)
-        return self
 
     async def __aexit__(
         self,
@@ -482,7 +485,7 @@ class Producer:
             try:
                 if not self._room.take_nowait(batch.part.size, batch.part.count):
                     await self._wait_room(batch.part.size, batch.part.count, deadline)
-            except RaftmqError as error:  # there was no room in time, or the producer was closed
+            except RaftmqError as error:  # no room in time, or the producer was closed or failed
                 for late in batches[number:]:
                     late.part.fail(error)
                 return
@@ -518,7 +521,8 @@ class Producer:
             await self._room.take(size, count)
             if self._nest is None or self._nest.is_closed:
                 self._room.give(size, count)
-                self._check()
+                self._supervisor.check()
+                raise Unavailable(CLOSED)
             return
         raise Unavailable(f"{self._room.why_full}; there was no room in time")
 

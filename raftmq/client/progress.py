@@ -36,6 +36,8 @@ class Progress:
         self._router = router
         self._view = topic
         self._sequence = 0
+        # Queue → the number of the call that said where it stands in `committed`.
+        self._numbers: dict[int, int] = {}
         self.topic = topic.name
         """The topic's name."""
         self.topic_id = topic.id
@@ -50,7 +52,8 @@ class Progress:
     async def commit(self, offsets: Mapping[int, int], *, timeout: float | None = None) -> None:
         """Remember how far the job has come: on the disks of a majority on return.
 
-        Safe to repeat. Cancelling leaves some queues' offsets committed and others not.
+        Safe to repeat. Of two calls that run at once the one that began later counts. Cancelling
+        leaves some queues' offsets committed and others not.
 
         Args:
             offsets: queue → the next offset to read; it may go back.
@@ -62,29 +65,39 @@ class Progress:
                 queue.
             Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.
         """
-        self._sequence += 1
-        await self._commit(offsets, timeout)
-        self.committed |= offsets
+        # The call's number, and what it commits, are those of now: others may begin while it waits.
+        self._sequence = sequence = self._sequence + 1
+        wanted = dict(offsets)
+        await self._commit(wanted, sequence, timeout)
+        for queue, offset in wanted.items():
+            # A call that began later and ended sooner has the last word.
+            if sequence > self._numbers.get(queue, 0):
+                self._numbers[queue] = sequence
+                self.committed[queue] = offset
 
     async def take(self, timeout: float | None) -> None:
         """For `Client.progress`: claim every queue, and find what is committed."""
         left = seconds_left(self._router, timeout)
-        await self._commit(dict.fromkeys(range(len(self._view.groups)), CLAIM), left())
-        groups = self._numbers(range(len(self._view.groups)))
+        claims = dict.fromkeys(range(len(self._view.groups)), CLAIM)
+        await self._commit(claims, self._sequence, left())
+        groups = self._groups_of(range(len(self._view.groups)))
         found = await committed_offsets(self._router, groups, self.group, left())
         self.committed = {number & _MASK: offset for number, offset in found.items()}
 
-    async def _commit(self, offsets: Mapping[int, int], timeout: float | None) -> None:
+    async def _commit(
+        self, offsets: Mapping[int, int], sequence: int, timeout: float | None
+    ) -> None:
+        left = seconds_left(self._router, timeout)
         if offsets and max(offsets) >= len(self._view.groups):
             # The topic may have got more queues.
-            view = await self._router.topic(self.topic, is_fresh=True)
+            looking = self._router.topic(self.topic, is_fresh=True)
+            view = await self._router.within(left(), looking, f"looking {self.topic!r} up")
             self._view = view if view.id == self.topic_id else self._view
-        groups = self._numbers(offsets)
-        left = seconds_left(self._router, timeout)
+        groups = self._groups_of(offsets)
         done: list[int] = []
         for group, numbers in by_partition(groups).items():
             part = {number: offsets[number & _MASK] for number in numbers}
-            stamp = Stamp(dict.fromkeys(numbers, self.epoch), self._sequence)
+            stamp = Stamp(dict.fromkeys(numbers, self.epoch), sequence)
             with after(done, "the commit of queues"):
                 fenced = await commit_offsets(
                     self._router, group, self.group, part, left(), stamp=stamp
@@ -97,7 +110,7 @@ class Progress:
                 )
                 raise Rejected(Reason.FENCED, message)
 
-    def _numbers(self, queues: "Mapping[int, int] | range") -> dict[int, int]:
+    def _groups_of(self, queues: "Mapping[int, int] | range") -> dict[int, int]:
         """Queue number → partition group."""
         view = self._view
         for queue in queues:

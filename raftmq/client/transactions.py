@@ -55,7 +55,7 @@ from raftmq.wire.transacting import (
 
 from .inputs import Inputs
 from .message import QUEUE_BITS
-from .offsets import seconds_left
+from .offsets import after, seconds_left
 from .queues import Queues
 from .receipts import Outgoing
 from .router import SYSTEM_GROUP, Router
@@ -128,7 +128,7 @@ class Transaction:
         self._is_ended = False
         # True while a message is being stored, and for ever if that failed.
         self._is_storing = False
-        # True once a message found no turn in time.
+        # True once a send was cancelled, or ended for lack of time: its caller may go on.
         self._is_short = False
         # Held by the one call that is under way.
         self._turn = anyio.Lock()
@@ -151,6 +151,8 @@ class Transaction:
     ) -> None:
         """Store one message; it is seen if the transaction commits. Arguments as `Producer.send`.
 
+        After a cancelled call the transaction can only be rolled back, as after `Unavailable`.
+
         Raises:
             Rejected: as `Producer.send`; `BAD_ARGUMENT`, its queue lies in another partition group
                 than the inputs or the messages before; `TRANSACTION_ENDED`, another process or an
@@ -172,8 +174,9 @@ class Transaction:
             async with self._one_call() as left:
                 self._check_whole()
                 await self._store_all(rows, queue, left)
-        except Unavailable:
-            self._is_short = True
+        except BaseException as error:
+            # A cancelled send, too: the block may end well, without a message that was sent in it.
+            self._is_short |= isinstance(error, Unavailable) or not isinstance(error, Exception)
             raise
 
     async def _store_all(
@@ -213,7 +216,7 @@ class Transaction:
                 await self._turn.acquire()
             if waiting.cancelled_caught:
                 message = "another call of this transaction was under way until the time ran out"
-                raise Unavailable(f"{message}: nothing was sent") from None
+                raise Unavailable(f"{message}: this one did nothing") from None
         try:
             yield left
         finally:
@@ -301,6 +304,7 @@ class Transaction:
             Rejected: `FENCED`, an input was no longer in hand, so it was rolled back;
                 `TRANSACTION_ENDED`, it was rolled back before, from elsewhere; `BAD_ARGUMENT`, one
                 of its messages may be lost.
+            Unavailable: no leader was found in time; it is as it was, and to commit again is safe.
             OutcomeUnknown: no answer came; the check-back, or this call again, finds out.
         """
         async with self._one_call() as left:
@@ -308,10 +312,13 @@ class Transaction:
             await self._commit(left)
 
     async def _commit(self, left: Callable[[], float]) -> None:
+        begun: list[str] = []
         if self._inputs is not None and not self._is_begun:
             # There is nothing to send, and still something to acknowledge.
             await self._begin(self._partition_group, left())
-        await self._end(left(), is_commit=True)
+            begun = [str(self.id)]
+        with after(begun, "the beginning of transaction"):
+            await self._end(left(), is_commit=True)
         if self._inputs is not None:
             self._inputs.acked()
 
@@ -321,6 +328,7 @@ class Transaction:
 
         Raises:
             Rejected: `TRANSACTION_ENDED`, it was committed before, from elsewhere.
+            Unavailable: no leader was found in time; it is open still.
             OutcomeUnknown: no answer came.
         """
         async with self._one_call() as left:
@@ -452,9 +460,9 @@ async def _open_in(
     """The open transactions of one partition group, by number."""
     left = seconds_left(router, timeout)
     found: dict[str, OpenTransaction] = {}
-    after = 0
+    last = 0
     while True:
-        request = FindTransactions(partition_group, group, age_ms_min, after)
+        request = FindTransactions(partition_group, group, age_ms_min, last)
         frame = await router.call_leader(
             partition_group, FrameKind.TRANSACTIONS, request, timeout=left()
         )
@@ -471,7 +479,7 @@ async def _open_in(
             )
         if not page.is_cut:
             return list(found.values())
-        after = page.transactions[-1].transaction
+        last = page.transactions[-1].transaction
 
 
 @asynccontextmanager

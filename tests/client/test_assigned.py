@@ -1,5 +1,6 @@
 """A member of a group, by itself: how long its silence lasts."""
 
+from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ class FencedMember:
     """A membership that is fenced at `FENCED_AT`, though its lease would have run for longer, and
     that cannot join again."""
 
-    join_command = SimpleNamespace(session_ms=int(1000 * SESSION_SECONDS))
+    join_command = SimpleNamespace(member=7, session_ms=int(1000 * SESSION_SECONDS))
 
     async def heartbeat(self, version: int, wait_ms: int) -> tuple[Assigned, float]:
         if not version:
@@ -29,7 +30,7 @@ class FencedMember:
         await anyio.sleep(FENCED_AT - anyio.current_time())
         raise Rejected(Reason.FENCED, "another one has its place")
 
-    async def join(self, *, is_again: bool = False) -> None:
+    async def join(self, *, is_again: bool = False, timeout: float | None = None) -> None:
         if is_again:
             await anyio.sleep_forever()
 
@@ -47,18 +48,22 @@ class Fetcher:
         pass
 
 
+async def within(_timeout: float, work: Awaitable[None], _what: str) -> None:
+    await work
+
+
 def test_silence_of_a_fenced_member_counts_from_its_fencing() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             parts: Any = (
                 SimpleNamespace(commits_by_itself=False),
                 FencedMember(),
-                SimpleNamespace(last_error=""),
+                SimpleNamespace(last_error="", within=within),
             )
             assigned = AssignedQueues(*parts)
             nest: Any = SimpleNamespace(start=nursery.start_soon)
             fetcher: Any = Fetcher()
-            await assigned.begin(fetcher, nest)
+            await assigned.begin(fetcher, nest, 1.0)
             silences: list[float | None] = []
             for _ in range(2):
                 await trio.sleep(FENCED_AT - 2)

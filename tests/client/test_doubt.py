@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
@@ -179,3 +180,76 @@ async def test_pulling_consumer_that_has_subscribed_is_not_unavailable(
             with pytest.raises(OutcomeUnknown if filter_ else Unavailable) as raised:
                 await mq.consumer("orders", group="g", filter=filter_).__aenter__()
             assert ("the filter of group ['g']" in str(raised.value)) is (filter_ is not None)
+
+
+async def test_member_that_did_not_get_its_queues_is_not_unavailable(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=3)
+    async with connect(URL, world=cluster, timeout=0.5) as mq:
+        member: dict[str, Any] = {"group": "g", "queues": "assigned", "session": 2.0}
+        cluster.fate = busy_at(FrameKind.ADMIN, 1, 2, 3)
+        with pytest.raises(Unavailable):
+            await mq.consumer("orders", **member).__aenter__()
+        cluster.fate = busy_at(FrameKind.HEARTBEAT, 1, 2, 3)
+        with pytest.raises(OutcomeUnknown, match="done before: the joining of member"):
+            await mq.consumer("orders", **member).__aenter__()
+        assert len(await mq.admin.members("g")) == 1
+
+
+async def test_commit_that_began_its_transaction_is_not_unavailable(cluster: FakeCluster) -> None:
+    fill(cluster, queues=1, messages=1)
+    async with (
+        connect(URL, world=cluster) as mq,
+        mq.producer("orders") as producer,
+        mq.consumer("orders", group="g", mode="pop") as consumer,
+    ):
+        messages = await consumer.pop(wait=5.0)
+        cluster.fate = busy_at(FrameKind.END, 1, 2, 3)
+        for expected in (OutcomeUnknown, Unavailable):
+            # The second commit of a transaction has begun nothing.
+            if expected is OutcomeUnknown:
+                transaction = producer.transaction(acks=messages, timeout=0.5)
+            with pytest.raises(expected) as raised:
+                await transaction.commit()
+            assert ("the beginning of transaction" in str(raised.value)) is (
+                expected is OutcomeUnknown
+            )
+        cluster.fate = lambda _, __: Fate.DONE
+        await transaction.commit()
+
+
+async def test_calls_of_a_transaction_end_with_its_timeout(cluster: FakeCluster) -> None:
+    cluster.create_topic(queues=1)
+    cluster.fate = busy_at(FrameKind.PRODUCE, 1, 2, 3)
+    async with connect(URL, world=cluster, timeout=3600.0) as mq, mq.producer("orders") as producer:
+        transaction = producer.transaction(group="shop", timeout=0.3)
+        with pytest.raises(Unavailable):
+            await transaction.send(b"1")
+        cluster.fate = busy_at(FrameKind.END, 1, 2, 3)
+        with pytest.raises(Unavailable):
+            await transaction.rollback()
+
+
+@pytest.mark.parametrize("what", ["claimed producer", "popping", "pulling"])
+async def test_openings_have_one_timeout_for_all_that_they_ask(
+    cluster: FakeCluster, what: str
+) -> None:
+    """Each kind of request is refused for 0.4 s: one after the other does not fit in 0.6 s."""
+    fill(cluster, queues=1, messages=1)
+    since: dict[tuple[int, int], float] = {}
+
+    def fate(node: FakeNode, frame: Frame) -> Fate:
+        now = anyio.current_time()
+        is_early = now < since.setdefault((frame.kind, node.number), now) + 0.4
+        return Fate.BUSY if is_early else Fate.DONE
+
+    async with connect(URL, world=cluster, timeout=0.6) as mq:
+        cluster.fate = fate
+        opening: Any = {
+            "claimed producer": lambda: mq.claimed_producer("orders", "job"),
+            "popping": lambda: mq.consumer(
+                "orders", group="g", mode="pop", start="latest", filter="a = 1"
+            ),
+            "pulling": lambda: mq.consumer("orders", group="g", filter="a = 1"),
+        }[what]
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            await opening().__aenter__()

@@ -131,6 +131,8 @@ async def test_wrong_handle_or_delay_settles_nothing(cluster: FakeCluster) -> No
             await mq.settle(handles, "extend")
         with pytest.raises(Rejected, match="out of range"):
             await mq.settle(handles, "extend", delay=13 * 3600)
+        with pytest.raises(Rejected, match="delay is 0 or more seconds, not -1"):
+            await mq.settle(handles, "nack", delay=-1)
         assert await mq.settle(handles) == [True, True]
 
 

@@ -1,10 +1,15 @@
 """The consumer that pops, when a pop asks for another lease time: no lease in hand gets shorter."""
 
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
 import anyio
-import anyio.lowlevel
 import pytest
 
-from raftmq.errors import OutcomeUnknown
+from raftmq.client import PoppedMessage
+from raftmq.client.desk import Desk
+from raftmq.client.settling import Waiter
+from raftmq.errors import OutcomeUnknown, Rejected
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 
@@ -51,29 +56,70 @@ async def test_pop_for_a_shorter_time_without_a_wait_finds_what_was_shelved(
         assert first.remaining == pytest.approx(30.0, abs=0.1)
 
 
-async def test_pops_for_several_times_at_once_shorten_nothing(cluster: FakeCluster) -> None:
-    """The extension for one pop is under way when the next one asks for less."""
-    fill(cluster, queues=1, messages=10)
+async def test_pops_for_several_times_at_once_are_refused(cluster: FakeCluster) -> None:
+    """The second one would cut the first one's leases short, or take them away."""
+    fill(cluster, queues=1, messages=0)
     async with (
         opened(cluster) as mq,
         mq.consumer("orders", group="g", mode="pop", invisible=4.0) as c,
+        anyio.create_task_group() as tasks,
     ):
-        (first,) = await c.pop(1, wait=5.0)
-        handed = [first]
+        got: list[PoppedMessage] = []
 
-        async def pop(seconds: float) -> None:
-            (m,) = await c.pop(1, wait=5.0, invisible=seconds)
-            assert m.remaining > seconds / 2
-            handed.append(m)
+        async def pop() -> None:
+            got.extend(await c.pop(1, wait=5.0, invisible=60.0))
 
-        async with anyio.create_task_group() as tasks:
-            for seconds in (60.0, 20.0, 2.0):
-                tasks.start_soon(pop, seconds)
-                await anyio.lowlevel.checkpoint()
-        before = {m.body: m.remaining for m in handed}
+        for _ in range(2):
+            tasks.start_soon(pop)
         await anyio.sleep(0.5)
-        for m in handed:
-            assert m.remaining >= before[m.body] - 0.6, m.body
+        with pytest.raises(Rejected, match=r"invisible=60 is under way: .* a consumer each"):
+            await c.pop(1, wait=0, invisible=2.0)
+        add(cluster, QUEUE, 2)
+        await anyio.sleep(0.5)
+        assert [m.remaining for m in got] == pytest.approx([60, 60], abs=2)
+        # Both have ended.
+        assert not await c.pop(1, wait=0.1, invisible=2.0)
+
+
+class Extending:
+    """An intake whose leases are being extended until `answer` is called."""
+
+    sources: ClassVar[dict[int, Any]] = {}
+
+    def __init__(self) -> None:
+        self.shelved = [_lease_of_2_seconds()]
+        self._waiter = Waiter()
+
+    def make_invisible(
+        self, milliseconds: int, waiter: Waiter, *, is_again: bool = False
+    ) -> list[Any]:
+        short = [lease for lease in self.shelved if lease.invisible_ms != milliseconds]
+        assert short or is_again
+        waiter.open += len(short)
+        self._waiter = waiter
+        return short
+
+    def answer(self) -> None:
+        while self._waiter.open:
+            self._waiter.close_one()
+
+
+def _lease_of_2_seconds() -> Any:
+    return SimpleNamespace(invisible_ms=2_000, set_stale=lambda _now: None)
+
+
+async def test_message_that_comes_to_an_earlier_wish_during_an_extension_is_extended() -> None:
+    intake: Any = Extending()
+    router: Any = SimpleNamespace(seconds_max=1.0, last_error="")
+    desk = Desk(router, router, intake, "orders")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(desk.make_invisible, 60_000, 1.0)
+        await anyio.wait_all_tasks_blocked()
+        intake.shelved.append(_lease_of_2_seconds())
+        intake.answer()
+        await anyio.wait_all_tasks_blocked()
+        intake.answer()
+    assert [lease.invisible_ms for lease in intake.shelved] == [60_000, 60_000]
 
 
 async def test_message_that_is_given_back_for_its_time_is_not_kept_by_a_pop_that_ends(

@@ -346,3 +346,25 @@ async def test_call_whose_producer_is_closed_under_it_ends(cluster: FakeCluster)
     assert len(ends) == 60
     assert all(isinstance(end, Unavailable) and "was closed" in str(end) for end in ends)
     assert cluster.stored() == [[]] * 26
+
+
+async def test_call_that_waits_for_room_when_its_producer_is_closed_says_that_nothing_was_sent(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic(queues=1)
+    cluster.fate = lambda _, frame: Fate.BUSY if frame.kind == FrameKind.PRODUCE else Fate.DONE
+    async with connect(URL, world=cluster) as mq, anyio.create_task_group() as tasks:
+        p = await mq.producer("orders", batch_messages=5, buffer_messages=10).__aenter__()
+
+        async def send_many() -> None:
+            with pytest.raises(SomeUnsent) as unsent:
+                await p.send_many(bodies=[b"x"] * 200, timeout=3600)
+            ends.extend(run.error for run in unsent.value.sent.ranges if run.error is not None)
+
+        ends: list[RaftmqError] = []
+        tasks.start_soon(send_many)
+        await anyio.sleep(0.05)
+        with pytest.raises(RaftmqError):
+            await p.aclose(timeout=0.1)
+    assert ends
+    assert {type(end) for end in ends} == {Unavailable}

@@ -1,10 +1,13 @@
 """A job's progress: kept like a group's offsets, and by one owner at a time."""
 
+import anyio
 import pytest
 
 from raftmq.errors import Reason, Rejected
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import FrameKind
 
-from .fake_cluster import FakeCluster
+from .fake_cluster import FakeCluster, Fate
 from .test_consumer import fill, opened
 
 pytestmark = pytest.mark.anyio
@@ -67,3 +70,30 @@ async def test_offset_past_the_end_is_refused(cluster: FakeCluster) -> None:
         progress = await mq.progress("orders", "spark-daily")
         with pytest.raises(Rejected, match=r"offset 4 of queue \d+ is not within 0..3"):
             await progress.commit({0: 4})
+
+
+async def test_of_two_commits_at_once_the_one_that_began_later_counts(
+    cluster: FakeCluster,
+) -> None:
+    """The earlier one asks for a queue that is new, and asks the leaders after the later one."""
+    fill(cluster, queues=1, messages=20)
+    async with opened(cluster) as mq, anyio.create_task_group() as tasks:
+        progress = await mq.progress("orders", "spark-daily")
+        await mq.admin.alter_topic("orders", 2)
+        later = anyio.Event()
+
+        async def earlier() -> None:
+            await progress.commit({0: 5, 1: 0})
+
+        def fate(_: object, frame: Frame) -> Fate:
+            is_held = frame.kind == FrameKind.METADATA and not later.is_set()
+            return Fate.BUSY if is_held else Fate.DONE
+
+        cluster.fate = fate
+        tasks.start_soon(earlier)
+        await anyio.wait_all_tasks_blocked()
+        await progress.commit({0: 9})
+        later.set()
+    assert progress.committed == {0: 9, 1: 0}
+    async with opened(cluster) as mq:
+        assert (await mq.progress("orders", "spark-daily")).committed == {0: 9, 1: 0}

@@ -88,6 +88,26 @@ async def test_rollback_waits_until_the_beginning_is_answered(cluster: FakeClust
     assert cluster.ended == [(False, 1)]
 
 
+@pytest.mark.parametrize("kind", [FrameKind.METADATA, FrameKind.PRODUCE])
+async def test_block_with_a_cancelled_send_is_rolled_back(
+    cluster: FakeCluster, kind: FrameKind
+) -> None:
+    """It is cancelled while it waits for its turn, or for what it asks."""
+    async with producing(cluster) as p, anyio.create_task_group() as tasks:
+        t = await p.transaction(group="shop").__aenter__()
+        await t.send(b"0")
+        slow(cluster, kind)
+        if kind is FrameKind.PRODUCE:
+            tasks.start_soon(t.send, b"1")
+            await anyio.sleep(0.01)
+        with anyio.move_on_after(0.05) as cancelled:
+            await t.send(b"2", queue=7 if kind is FrameKind.METADATA else None)
+        assert cancelled.cancelled_caught
+        with pytest.raises(Rejected, match="it was rolled back"):
+            await t.__aexit__(None, None, None)
+    assert [is_commit for is_commit, _ in cluster.ended] == [False]
+
+
 async def test_call_that_waits_for_another_one_ends_in_time(cluster: FakeCluster) -> None:
     async with producing(cluster) as p, anyio.create_task_group() as tasks:
         t = p.transaction(group="shop", timeout=0.2)

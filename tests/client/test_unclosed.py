@@ -41,10 +41,26 @@ if child:
     mq.admin.create_topic("orders")
     print("end")
 """
+HELD = """
+import threading, time
+import raftmq
+cm = raftmq.blocking.open({folder!r}, backend={backend!r})
+mq = cm.__enter__()
+mq.admin.create_topic("orders")
+producer = mq.producer("orders").__enter__()
+held = threading.Event()
+def bodies():
+    held.set()
+    time.sleep(600)
+    yield b""
+threading.Thread(target=producer.send_many, args=(bodies(),), daemon=True).start()
+held.wait()
+print("end")
+"""
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
-@pytest.mark.parametrize(("program", "code"), [(UNCLOSED, 0), (STACK, 1), (FORKED, 0)])
+@pytest.mark.parametrize(("program", "code"), [(UNCLOSED, 0), (STACK, 1), (FORKED, 0), (HELD, 0)])
 def test_program_ends_that_leaves_its_client_open(
     tmp_path: Path, program: str, code: int, backend: str
 ) -> None:

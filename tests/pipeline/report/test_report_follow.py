@@ -116,8 +116,8 @@ def test_report_goes_on_when_the_cluster_is_back_and_tells_once_that_it_waits(
 
         produce(mq, topic, 30)
         assert read() > 0
-        # The minute of the sends is over, and published, before the cluster goes away. It closes
-        # `GRACE_MS` after its end, so a minute later is too early for what was sent in its beginning.
+        # The minute of the sends is over, and published, before the cluster goes away. A minute
+        # closes `GRACE_MS` after its end.
         away.later_ms = MINUTE_MS + GRACE_MS
         read()
         first = minutes(tmp_path, topic)
