@@ -43,6 +43,10 @@ BEATS = 6
 """Heartbeats in a session: the leader renews a lease when a fifth of it is gone."""
 LEAVE_SECONDS_MAX = 5.0
 """A consumer that ends tries to leave for this time."""
+LEAVE_SOON_SECONDS = 1.0
+"""The same for one that could not be opened, or was cancelled meanwhile."""
+_FIRST_SHARE = 0.9
+"""Of the time for opening: for taking up queues."""
 WAIT_MS_MAX = 3_000
 """A heartbeat waits for news no longer: requests without an answer are sent again after 5 s."""
 
@@ -124,7 +128,8 @@ class AssignedQueues:
     async def begin(self, fetcher: Fetcher, nest: Nest, timeout: float) -> None:
         """Join, take up what there is at once, and go on in the background.
 
-        Cancelling leaves it a member or not, until a session is over.
+        If it fails or is cancelled it leaves the group again, as far as that can be said within a
+        second: else it holds its share of the queues until a session is over.
 
         Raises:
             Rejected: see `Member.join`.
@@ -133,9 +138,25 @@ class AssignedQueues:
         """
         self._fetcher, self._nest = fetcher, nest
         left = seconds_left(self._router, timeout)
-        await self._member.join(timeout=left())
-        with after([self._member.join_command.member], "the joining of member"):
-            await self._router.within(left(), self._take_up_first(), "taking up its queues")
+        try:
+            await self._member.join(timeout=left())
+        except (Rejected, Unavailable):
+            raise
+        except BaseException:
+            await self._leave_soon(left())
+            raise
+        try:
+            with after([self._member.join_command.member], "the joining of member"):
+                # The rest of the time is for leaving.
+                seconds = left() * _FIRST_SHARE
+                await self._router.within(seconds, self._take_up_first(), "taking up its queues")
+        except BaseException:
+            await self._leave_soon(left())
+            raise
+
+    async def _leave_soon(self, timeout: float) -> None:
+        with anyio.move_on_after(LEAVE_SOON_SECONDS, shield=True):
+            await self.end(min(timeout, LEAVE_SOON_SECONDS))
 
     async def _take_up_first(self) -> None:
         await self._hear(0)
@@ -207,7 +228,8 @@ class AssignedQueues:
             leaving = self._leaving.get(cursor.queue)
             if leaving is not None and leaving[0] is cursor:
                 del self._leaving[cursor.queue]
-            if cursor.handed != cursor.committed:
+            # One that was lost while it was taken up has committed nothing, and handed out nothing.
+            if cursor.committed is not None and cursor.handed != cursor.committed:
                 self._lost[cursor.queue] = cursor
 
     def take_lost(self) -> list[int]:

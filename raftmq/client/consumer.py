@@ -90,15 +90,17 @@ class Consumer:
         """Subscribe if there is a filter, find the committed offsets, or where to start, and
         begin to fetch.
 
-        Cancelling leaves nothing behind but the subscription, and a member for a session.
+        A consumer is opened once. Cancelling leaves nothing behind but the subscription; a member
+        leaves its group again, which takes up to a second, or else its session runs out.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`, or a queue that the topic does not have; `GROUP_MODE`: the
                 group has another mode.
             Unavailable: a leader was not found in time.
-            OutcomeUnknown: the same, and the group's filter is or may be another one, or the group
-                has or may have a member more, until a session is over.
+            OutcomeUnknown: the same, and the group's filter, or members, may have changed.
         """
+        if self._nest is not None:
+            raise RaftmqError("a consumer is used once: make another one by `consumer()`")
         subscribed, left = 0, seconds_left(self._router, None)
         if self.group is not None and self._assigned is None:
             await require_mode(self._router, self.group, Mode.PULL, left())
@@ -315,12 +317,13 @@ class Consumer:
         """End as if the body had not raised. A second call does nothing."""
         if self._nest is None or self._nest.is_closed:
             return
+        left = seconds_left(self._router, timeout)
         try:
             if self._settings.auto_commit is not None:
                 self._opened(check=False)
-                await self._commit({c: c.handed for c in self._owned()}, timeout)
+                await self._commit({c: c.handed for c in self._owned()}, left())
             if self._assigned is not None:
-                await self._assigned.end(timeout)
+                await self._assigned.end(left())
         finally:
             self._end()
 
@@ -542,7 +545,7 @@ class Consumer:
     async def _add_queues(self) -> None:
         assert self._view is not None
         assert self._fetcher is not None
-        view = self._router.topics[self.topic]
+        view = self._router.topics.get(self.topic, self._view)
         added = tuple(range(len(self._view.groups), len(view.groups)))
         try:
             # Whatever `start` says: a queue that is new has nothing that is too old.

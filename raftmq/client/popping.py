@@ -87,7 +87,8 @@ class PopConsumer:
         self._intake: Intake | None = None
         self._desk: Desk | None = None
         self._until_ask = 0
-        # Pops that name a time and are under way, and for which time.
+        # Pops that are under way; those that name a time, and which.
+        self._pops = 0
         self._pops_for_time = 0
         self._time_ms = 0
         self.topic = topic
@@ -96,7 +97,8 @@ class PopConsumer:
         """The consumer group."""
 
     async def __aenter__(self) -> Self:
-        """Attach the group to the topic, and make it if there is none.
+        """Attach the group to the topic, and make it if there is none. A consumer that was open is
+        not opened again.
 
         With `start="latest"` a new group has begun in each partition group when this returns: what
         is sent from then on comes. Cancelling leaves nothing behind but the group, its attachment
@@ -107,6 +109,10 @@ class PopConsumer:
             Unavailable: a leader was not found in time, and nothing is done; to try again is safe.
             OutcomeUnknown: the same, and a part is done or may be; the text names what is.
         """
+        if self._nest is not None:
+            # The settlements of another entry would take the numbers of this one's, and be answered
+            # as their repeats.
+            raise RaftmqError("a consumer is used once: make another one by `consumer()`")
         settings, router, place = self._settings, self._router, (self.topic, self.group)
         left = seconds_left(router, None)
         subscribed = 0
@@ -115,12 +121,13 @@ class PopConsumer:
             if settings.filter is not None:
                 subscribed = await subscribe(router, *place, settings.filter, left())
                 done.append("filter")
-            looking = router.topic(self.topic)
-            view = await router.within(left(), looking, f"to open {self.topic!r}")
             attached = await attach(
                 router, *place, settings.mode, is_latest=settings.is_latest, timeout=left()
             )
             done.append("attachment")
+            # As it is now: an older view lacks queues, which would begin later than here.
+            looking = router.topic(self.topic, is_fresh=True)
+            view = await router.within(left(), looking, f"to open {self.topic!r}")
             if settings.is_latest:
                 # The place is in each data group's log only once a command has named the group
                 # there.
@@ -277,10 +284,11 @@ class PopConsumer:
         """
         if self._intake is None or self._nest is None or self._nest.is_closed:
             return
+        left = seconds_left(self._router, timeout)
         try:
-            with anyio.move_on_after(CLOSE_SECONDS):
+            with anyio.move_on_after(min(CLOSE_SECONDS, left() / 2)):
                 await self._intake.put_away()
-            await self.flush(timeout=timeout)
+            await self.flush(timeout=left())
         finally:
             self._end()
 
@@ -310,11 +318,19 @@ class PopConsumer:
         require(wait >= 0, "wait must not be negative")
         asked = None if invisible is None else invisible_ms(invisible)
         await anyio.lowlevel.checkpoint()
-        with self._under_way(asked):
-            return await self._next_for(count, wait, asked)
+        intake = self._opened()
+        self._pops += 1
+        try:
+            with self._for_time(asked):
+                return await self._next_for(count, wait, asked)
+        finally:
+            self._pops -= 1
+            # What stands at a leader stands for the other pops, too.
+            if not self._settings.prefetch and not self._pops:
+                intake.leave()
 
     @contextmanager
-    def _under_way(self, asked: int | None) -> Iterator[None]:
+    def _for_time(self, asked: int | None) -> Iterator[None]:
         """A pop for a time in milliseconds, None: for no certain one.
 
         Raises:
@@ -349,32 +365,28 @@ class PopConsumer:
         if not wait:
             # Each leader is asked, again after "try again", and every answer is waited for.
             intake.ask_anew()
-        try:
-            while True:
-                self._opened()
-                taken = intake.take(count, now)
-                if taken:
-                    if self._settings.prefetch:
-                        intake.ask(count)
-                    return taken
-                intake.check()
-                if not wait:
-                    if not intake.ask_due(count):
-                        return []
-                    intake.check_due(begun)
-                    await intake.wait(begun + self._router.seconds_max)
-                elif now >= deadline:
+        while True:
+            self._opened()
+            taken = intake.take(count, now)
+            if taken:
+                if self._settings.prefetch:
+                    intake.ask(count)
+                return taken
+            intake.check()
+            if not wait:
+                if not intake.ask_due(count):
                     return []
-                else:
-                    intake.ask(count, wait=deadline - now)
-                    await intake.wait(deadline)
-                if asked is not None:
-                    # What came may have been handed out to a wish for another time.
-                    await self._make_invisible(asked, left())
-                now = anyio.current_time()
-        finally:
-            if not self._settings.prefetch:
-                intake.leave()
+                intake.check_due(begun)
+                await intake.wait(begun + self._router.seconds_max)
+            elif now >= deadline:
+                return []
+            else:
+                intake.ask(count, wait=deadline - now)
+                await intake.wait(deadline)
+            if asked is not None:
+                # What came may have been handed out to a wish for another time.
+                await self._make_invisible(asked, left())
+            now = anyio.current_time()
 
     async def _make_invisible(self, milliseconds: int, left: float) -> None:
         timeout = min(left, self._router.seconds_max)

@@ -4,10 +4,12 @@ As the broker's `World`, and for the same reason: the client that applications u
 made-up world, on a seeded scheduler, where a test decides what breaks and when.
 """
 
+import os
 import time
 from random import Random, SystemRandom
 from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Protocol
+from weakref import WeakSet
 
 import anyio
 from anyio.abc import SocketAttribute
@@ -17,6 +19,19 @@ from raftmq.wire.patience import set_patience
 SILENT_SECONDS_MAX = 30.0
 """A node that acknowledges nothing for this long is given up, also while nothing is asked of it.
 """
+
+_SEEDED: WeakSet[Random] = WeakSet()
+
+
+def _seed_again() -> None:
+    """A forked child would draw the ids that its parent and its siblings draw: their messages would
+    count as repeats of each other, and their consumers as one."""
+    for random in _SEEDED:
+        random.seed(SystemRandom().getrandbits(64))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_seed_again)
 
 
 class Stream(Protocol):
@@ -50,6 +65,7 @@ class RealWorld:
 
     def __init__(self) -> None:
         self.random = Random(SystemRandom().getrandbits(64))
+        _SEEDED.add(self.random)
 
     def now_ms(self) -> int:
         """The system's wall clock in milliseconds."""

@@ -192,7 +192,11 @@ async def test_member_that_did_not_get_its_queues_is_not_unavailable(cluster: Fa
         cluster.fate = busy_at(FrameKind.HEARTBEAT, 1, 2, 3)
         with pytest.raises(OutcomeUnknown, match="done before: the joining of member"):
             await mq.consumer("orders", **member).__aenter__()
-        assert len(await mq.admin.members("g")) == 1
+        assert not await mq.admin.members("g"), "it has left"
+        with anyio.move_on_after(0.2) as cancelled:
+            await mq.consumer("orders", **member).__aenter__()
+        assert cancelled.cancelled_caught
+        assert not await mq.admin.members("g"), "it has left"
 
 
 async def test_commit_that_began_its_transaction_is_not_unavailable(cluster: FakeCluster) -> None:

@@ -4,12 +4,13 @@ import anyio
 import pytest
 
 from raftmq.errors import Unavailable
+from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 
 from .fake_cluster import FakeCluster, FakeNode, Fate
 from .popping_cluster import audit, opened
-from .test_consumer import fill
+from .test_consumer import QUEUE, add, fill
 from .test_popping_faults import LOST, once
 
 # Waiting costs nothing on trio's mock clock.
@@ -82,3 +83,53 @@ async def test_leaving_gives_back_what_a_leader_has_that_is_looked_for(
             # The wish that leaving makes, to learn what is on its way, is refused at first.
             cluster.fate = once(FrameKind.POP, fate)
         assert audit(cluster).get("leased", 0) == 1
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_latest_begins_in_all_queues_though_the_client_knows_the_topic_as_it_was(
+    cluster: FakeCluster, is_made_again: bool
+) -> None:
+    cluster.create_topic(queues=1)
+    async with opened(cluster) as mq, mq.producer("orders"):
+        # By another client.
+        if is_made_again:
+            cluster.change_catalog(DeleteTopic("orders"))
+            cluster.change_catalog(CreateTopic("orders", 3))
+        else:
+            cluster.change_catalog(AlterTopic("orders", 3))
+        async with (
+            opened(cluster) as other,
+            mq.consumer("orders", group="g", mode="pop", start="latest") as c,
+        ):
+            async with other.producer("orders") as producer:
+                for queue in range(3):
+                    await producer.send(b"new", queue=queue)
+            got: list[bytes] = []
+            while len(got) < 3:
+                batch = await c.pop(7, wait=5.0)
+                assert batch, f"only {len(got)} of 3 came"
+                got += batch.bodies
+
+
+@pytest.mark.parametrize("wait", [0, 0.2])
+async def test_pop_that_ends_leaves_the_wishes_of_others(cluster: FakeCluster, wait: float) -> None:
+    fill(cluster, queues=1, messages=0)
+    async with (
+        opened(cluster) as mq,
+        mq.consumer("orders", group="g", mode="pop", prefetch=0) as c,
+        anyio.create_task_group() as tasks,
+    ):
+        took: list[float] = []
+
+        async def pop() -> None:
+            begun = anyio.current_time()
+            assert await c.pop(1, wait=12)
+            took.append(anyio.current_time() - begun)
+
+        tasks.start_soon(pop)
+        await anyio.sleep(0.5)
+        assert not await c.pop(1, wait=wait)
+        await anyio.sleep(0.1)
+        add(cluster, QUEUE, 1)
+        await anyio.sleep(5)
+        assert took
