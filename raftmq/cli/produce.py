@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
 from raftmq.words import counted
 
-from .exits import ExitCode, Failure
+from .exits import ExitCode, Failure, explained
 from .names import TOPIC
 from .output import Meter, note, output_option, print_line
 from .session import Session, with_session
@@ -52,7 +52,9 @@ class _Sending:
     total: int | None
     show: "Callable[[SentMany], None]"
     done: int = 0
+    unstored: int = 0
     in_doubt: int = 0
+    error: RaftmqError | None = None
     is_interrupted: bool = False
     started: float = 0.0
     reading: "CancelScope | None" = None
@@ -127,10 +129,12 @@ def produce(
         _summarize(sending)
         return ExitCode.INTERRUPTED
     except Failure:
-        if sending.done or sending.in_doubt:
+        if sending.done or sending.unstored or sending.in_doubt:
             _summarize(sending)
         raise
     _summarize(sending)
+    if sending.error is not None:
+        raise _failure(sending, sending.error, session.url)
     return ExitCode.INTERRUPTED if sending.is_interrupted else ExitCode.OK
 
 
@@ -148,10 +152,8 @@ async def _send(mq: "Client", sending: _Sending) -> None:
             sent = await pending.wait(check=False)
             under_way.popleft()
             sending.show(sent)
-            sending.done += count - len(sent.failed)
-            sending.in_doubt += len(sent.failed)
+            _count(sending, sent)
             meter.advance(count)
-            sent.check()
 
         async with mq.producer(sending.topic) as producer, _until_interrupted(sending):
             try:
@@ -185,11 +187,40 @@ async def _send_all(
             under_way.append((len(chunk.bodies), pending))
             while under_way and (under_way[0][1].is_done or len(under_way) >= UNDER_WAY_MAX):
                 await settle()
+            if sending.error is not None:
+                # What is under way is settled by the caller: a part of it may be stored.
+                return
     except (Failure, Rejected):
         # A line that cannot be sent: those before it count once they are answered.
         while under_way:
             await settle()
         raise
+
+
+def _count(sending: _Sending, sent: "SentMany") -> None:
+    """Count outcomes. The error to show is the first one, of those in doubt if there are any."""
+    sending.done += len(sent) - len(sent.failed)
+    for _, error in sent.failed:
+        is_sure = isinstance(error, Unavailable | Rejected)
+        if sending.error is None or not (is_sure or sending.in_doubt):
+            sending.error = error
+        if is_sure:
+            sending.unstored += 1
+        else:
+            sending.in_doubt += 1
+
+
+def _failure(sending: _Sending, error: RaftmqError, url: str) -> Failure:
+    """Why not all messages are stored, in the words and numbers of the summary."""
+    total = sending.done + sending.unstored + sending.in_doubt
+    failed, what = sending.unstored, "not stored"
+    if sending.in_doubt:
+        failed, what = sending.in_doubt, "not known to be stored"
+    shown = explained(error, url=url)
+    # "Unreachable" promises that nothing happened.
+    code = ExitCode.FAILED if sending.done or sending.in_doubt else shown.code
+    text = f"{failed:,} of {counted(total, 'message')} {what}; the first one: {error}"
+    return Failure(text, fix=shown.fix, code=code)
 
 
 @asynccontextmanager
@@ -332,5 +363,7 @@ def _summarize(sending: _Sending) -> None:
     seconds = time.monotonic() - sending.started
     rate = f", {sending.done / seconds:,.0f}/s" if sending.done > RECEIPTS_SHOWN_MAX else ""
     note(f"{counted(sending.done, 'message')} stored in {seconds:.2f} s{rate}")
+    if sending.unstored:
+        note(f"{counted(sending.unstored, 'message')} not stored")
     if sending.in_doubt:
         note(f"{counted(sending.in_doubt, 'message')} sent and not known to be stored")
