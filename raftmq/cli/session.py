@@ -80,6 +80,13 @@ def _check_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
     return url
 
 
+def _check_timeout(ctx: click.Context, param: click.Parameter, seconds: float) -> float:
+    if seconds <= 0:
+        message = "a call needs some time: give more than 0, as 500ms or 10s"
+        raise click.BadParameter(message, ctx, param)
+    return seconds
+
+
 url_option = click.option(
     "--url",
     envvar="RAFTMQ_URL",
@@ -99,6 +106,7 @@ def with_session(command: Callable[Concatenate[Session, P], T]) -> Callable[...,
         "--timeout",
         type=DURATION,
         default="10s",
+        callback=_check_timeout,
         metavar="DURATION",
         help="The longest that one call may take.  [default: 10s]",
     )

@@ -174,6 +174,8 @@ def test_nobody_there_exits_with_3_and_names_the_url(
         (["consume", "t", "--filter", "paid"], "name one with -g"),
         (["consume", "t", "-f", "%z"], "is none of"),
         (["consume", "t", "-o", "yaml"], "'yaml' is not one of"),
+        (["topic", "list", "--timeout", "0"], "give more than 0, as 500ms or 10s"),
+        (["cluster", "status", "--timeout", "0ms"], "give more than 0, as 500ms or 10s"),
         (["topic", "list", "--url", "http://h"], "raftmq://host:port"),
         (["topic", "list", "--url", "raftmq://h:99999"], "a port is from 1 to 65535"),
         (["--url", "raftmq://h", "topic", "list"], "--url stands behind the command"),
