@@ -146,6 +146,9 @@ def consume(
             "--filter is what a group subscribes to: name one with -g, of its own to look once"
         )
         raise click.UsageError(message)
+    if group is None and (is_assigned or instance is not None):
+        option = "--assigned" if is_assigned else "--instance"
+        raise click.UsageError(f"{option} is for a consumer group: name it with -g")
     if queues and is_assigned:
         raise click.UsageError("--assigned says which queues: leave out --queue")
     if output == "table" and template is None:

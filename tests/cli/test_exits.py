@@ -172,6 +172,8 @@ def test_nobody_there_exits_with_3_and_names_the_url(
         (["produce", "t", "a", "-K", ""], "must not be empty"),
         (["consume", "t", "-n", "0"], "x>=1"),
         (["consume", "t", "--filter", "paid"], "name one with -g"),
+        (["consume", "t", "--assigned"], "--assigned is for a consumer group: name it with -g"),
+        (["consume", "t", "--instance", "one"], "--instance is for a consumer group: name it with"),
         (["consume", "t", "-f", "%z"], "is none of"),
         (["consume", "t", "-o", "yaml"], "'yaml' is not one of"),
         (["topic", "list", "--timeout", "0"], "give more than 0, as 500ms or 10s"),
