@@ -85,7 +85,7 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
     if isinstance(error, Unavailable):
         fix = (
             f"`raftmq up` starts a cluster here; --url or RAFTMQ_URL names another than {url}; "
-            "`raftmq cluster status` examines it"
+            f"{_examination()}"
         )
         return Failure(str(error), fix=fix, code=ExitCode.UNREACHABLE)
     if isinstance(error, OutcomeUnknown):
@@ -97,6 +97,14 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
     if isinstance(cause, RaftmqError):
         return Failure(str(error), fix=explained(cause, url=url).fix)
     return Failure(str(error), fix="`raftmq doctor` examines this machine and the cluster")
+
+
+def _examination() -> str:
+    """What examines a cluster that does not answer: another command than the one that runs."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.command_path == "raftmq cluster status":
+        return "`raftmq doctor` examines this machine, and the logs of the nodes say what they lack"
+    return "`raftmq cluster status` examines it"
 
 
 def unwrapped(error: BaseException) -> BaseException:

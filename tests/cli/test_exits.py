@@ -158,6 +158,8 @@ def test_nobody_there_exits_with_3_and_names_the_url(
     assert ended.code == 3
     assert "raftmq://127.0.0.1:1" in ended.stderr
     assert "raftmq up" in ended.stderr
+    # No command is its own remedy.
+    assert f"`raftmq {' '.join(arguments[:2])}`" not in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
