@@ -48,7 +48,10 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
     if problem:
         return Refused(Reason.BAD_ARGUMENT, f"a node that comes needs a host and a port: {problem}")
     if change.action != "add" and change.node not in nodes:
-        return Refused(Reason.UNKNOWN_NODE, f"there is no node {change.node}: {sorted(nodes)}")
+        has_left = change.node in catalog.left
+        what = f"node {change.node} has left" if has_left else f"there is no node {change.node}"
+        members = ", ".join(map(str, sorted(nodes)))
+        return Refused(Reason.UNKNOWN_NODE, f"{what}; the members are nodes {members}")
     at = (change.host, change.port)
     comes = change.node if change.action == "add" else change.new
     # A node that is replaced may leave its address to the one that comes.

@@ -136,7 +136,10 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @with_session
 def remove(session: Session, node: int, yes: bool) -> None:
-    """Take a node out of the cluster, after asking."""
+    """Take a node out of the cluster, after asking.
+
+    The exit code is 1 if NODE is no member, as after it has left.
+    """
     if not yes:
         confirm(f"Take node {node} out of the cluster?")
     session.run(lambda mq: _remove(mq, node))
@@ -220,7 +223,7 @@ async def _remove(mq: "Client", node: int) -> None:
             await anyio.sleep(0.2)
     raise Failure(
         f"node {node} still carries groups {carried}: its share is moving to others",
-        fix=f"leave it running until `raftmq cluster remove {node}` ends well",
+        fix="leave it running until `raftmq cluster status` shows it no more",
     )
 
 

@@ -187,6 +187,9 @@ def test_node_that_is_removed_hands_over_and_the_rest_serves_without_it() -> Non
         await trio.sleep(60)
         assert cluster.nodes[1].catalog.applied - committed < 3
         assert [cluster.nodes[n].retiring.is_removed for n in (1, 2, 3)] == [False, False, True]
+        with pytest.raises(Refused) as caught:
+            await cluster.change("remove", 3)
+        assert caught.value.reply.message == "node 3 has left; the members are nodes 1, 2"
         cluster.kill(3)
         await produce_everywhere(cluster, 5, 5)
         await check_everywhere(cluster, 10)
@@ -255,6 +258,9 @@ def test_change_that_makes_no_sense_is_refused(
         with pytest.raises(Refused) as caught:
             await cluster.change(action, node, **more)
         assert caught.value.reply.code == code
+        if node == 9:
+            members = "there is no node 9; the members are nodes 1, 2, 3"
+            assert caught.value.reply.message == members
         async with cluster.client(1) as client:
             await client.ask(FrameKind.STATUS, Status(), NodeStatus)
 

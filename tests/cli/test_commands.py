@@ -451,7 +451,10 @@ def test_node_joins_with_the_lines_that_add_prints_and_leaves(
         node.terminate()
         node.wait(timeout=30)
     wait_until(lambda: raftmq("cluster", "status").code == 0, what="all is well without node 4")
-    assert raftmq("cluster", "remove", "9", "--yes").code == 1
+    for number, said in (("9", "there is no node 9; the members"), ("4", "node 4 has left; the m")):
+        refused = raftmq("cluster", "remove", number, "--yes")
+        assert (refused.code, said in refused.stderr) == (1, True)
+        assert "raftmq cluster status" in refused.stderr.partition("fix:")[2]
 
 
 def voters(raftmq: CommandLine) -> list[int]:
