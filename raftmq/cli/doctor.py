@@ -1,5 +1,6 @@
 """`raftmq doctor`: examine this machine, and a cluster if one answers, and say what to mend."""
 
+import errno
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +21,9 @@ from .exits import ExitCode
 from .findings import Finding, show
 from .output import bytes_text, output_option
 from .session import Session, with_session
+
+if TYPE_CHECKING:
+    from raftmq.broker.settings import NodeSettings, Settings
 
 FSYNCS = 50
 FSYNC_BYTES = 4096
@@ -40,30 +45,65 @@ MODULES += ["zstandard"]
 
 @click.command()
 @click.option(
+    "-c",
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Examine the data folder and the address that the settings of a node name.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="TABLE.NAME=VALUE",
+    help="With -c: replace a setting of the file, as node.id=2 (repeat).",
+)
+@click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path(),
-    help="Examine the disk of this folder.  [default: the present one]",
+    help="Examine the disk of this folder.  [default: node.data of -c, or the present folder]",
 )
 @click.option(
     "--port",
     type=click.IntRange(1, 65_535),
-    help="Look whether a node can listen at this port.  [default: the first one of --url]",
+    help="Look whether a node can listen at this port.  [default: node.port of -c, or the first "
+    "one of --url]",
 )
 @output_option()
 @with_session
-def doctor(session: Session, data: Path, port: int | None, output: str) -> int:
+def doctor(
+    session: Session,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    port: int | None,
+    output: str,
+) -> int:
     """Examine this machine, and the cluster if one answers; say what to mend.
 
     Exits with 4 if something fails. It writes some KiB into the folder of --data and removes them.
+
+    \b
+    raftmq doctor -c node.toml
     """
+    from .serve import read_settings
+
+    if overrides and config is None:
+        raise click.UsageError("--set replaces settings of a file: name it with -c")
+    settings = None if config is None else read_settings(config, overrides)
+    host, usual, reserve = "127.0.0.1", Path(), 0
+    if settings is not None:
+        host, usual = settings.node.host, Path(settings.node.data)
+        reserve = settings.log.reserve_bytes
+        port = port or settings.node.port
+    folder = usual if data is None else data
     checks: list[Callable[[], Finding]] = [
         check_python,
         check_assertions,
         check_modules,
-        lambda: check_port(port or _port_of(session.url)),
-        lambda: check_disk(data),
-        lambda: check_space(data),
+        *_checks_of(settings),
+        lambda: check_port(port or _port_of(session.url), host),
+        lambda: check_disk(folder),
+        lambda: check_space(folder, reserve),
         check_files,
         check_clock,
         check_clock_source,
@@ -71,6 +111,39 @@ def doctor(session: Session, data: Path, port: int | None, output: str) -> int:
     ]
     findings = [check() for check in checks]
     return show(findings, output)
+
+
+def _checks_of(settings: "Settings | None") -> "list[Callable[[], Finding]]":
+    """What only a node's settings tell."""
+    if settings is None:
+        return []
+    own = settings.node
+    return [lambda: check_data(Path(own.data)), lambda: check_address(own)]
+
+
+def check_data(folder: Path) -> Finding:
+    """The data folder of a node is there, or can be made, and this user may write there."""
+    existing, whole = _existing(folder), folder.absolute()
+    fix = "make it, and run doctor as the user that runs the node; or correct node.data"
+    if not existing.is_dir():
+        return Finding("node.data", "fail", f"{existing} is no folder", fix)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        found = f"{existing} cannot be written by user {os.getuid()}"
+        return Finding("node.data", "fail", found, fix)
+    if existing != whole:
+        return Finding("node.data", "ok", f"{whole} is not there yet: the node makes it")
+    return Finding("node.data", "ok", f"{whole} can be written")
+
+
+def check_address(own: "NodeSettings") -> Finding:
+    """A founder listens at the address that its own row in `peers` tells the others."""
+    from raftmq.broker.settings import listens_elsewhere
+
+    if found := listens_elsewhere(own):
+        fix = "make both the same, unless the address of the row is forwarded to this node"
+        return Finding("address", "warn", found, fix)
+    where = "as in `peers`" if own.peers else "as told by `raftmq cluster add`"
+    return Finding("address", "ok", f"node {own.id} at {own.host}:{own.port}, {where}")
 
 
 def check_python() -> Finding:
@@ -109,17 +182,21 @@ def _port_of(url: str) -> int:
         return PORT_DEFAULT
 
 
-def check_port(port: int) -> Finding:
+def check_port(port: int, host: str = "127.0.0.1") -> Finding:
     """A node can listen there, or one does."""
     name = f"port {port}"
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            found = f"taken: {error.strerror}"
-            fix = "that is right if a node runs here; else --port of `raftmq up`, or node.port"
-            return Finding(name, "warn", found, fix)
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            fix = "give an address of this machine as node.host, and a port that this user may use"
+            return Finding(name, "fail", f"cannot listen at {host}: {error.strerror}", fix)
+        found = f"taken: {error.strerror}"
+        fix = "that is right if a node runs here; else --port of `raftmq up`, or node.port"
+        return Finding(name, "warn", found, fix)
     return Finding(name, "ok", "free")
 
 
@@ -153,12 +230,12 @@ def _fsync_times(folder: Path) -> list[float]:
     return sorted(times)
 
 
-def check_space(folder: Path) -> Finding:
-    """What is free on the disk."""
+def check_space(folder: Path, reserve: int = 0) -> Finding:
+    """What is free on the disk; with less than `reserve` bytes a node takes no messages."""
     usage = shutil.disk_usage(_existing(folder))
     found = f"{bytes_text(usage.free)} free of {bytes_text(usage.total)}"
     fix = "free some, or set log.retention_bytes; a full disk makes a node refuse writes"
-    if usage.free < FREE_BYTES_FAIL:
+    if usage.free < max(FREE_BYTES_FAIL, reserve):
         return Finding("space", "fail", found, fix)
     if usage.free < FREE_BYTES_WARN:
         return Finding("space", "warn", found, fix)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.cli import doctor
+from raftmq.cli.serve import read_settings
 from tests.cli.command_line import CommandLine
 
 NOBODY = "raftmq://127.0.0.1:1"
@@ -49,6 +50,81 @@ def test_port_of_the_url_is_looked_at_unless_another_is_named(
         asked = ("--data", str(tmp_path), "--url", url, "--timeout", "100ms", "-o", "json")
         found = {each["check"] for each in raftmq("doctor", *asked, *more).json}
         assert f"port {named}" in found
+
+
+def settings_file(folder: Path, data: Path, *, port: int, row: int | None = None) -> str:
+    """A founder's settings, whose row in `peers` has the port `row`."""
+    path = folder / "node.toml"
+    peer = f'{{ id = 1, host = "127.0.0.1", port = {row or port} }}'
+    node = f'id = 1\ncluster = "c"\ndata = "{data}"\nport = {port}\npeers = [{peer}]'
+    path.write_text(f"[node]\n{node}\n")
+    return str(path)
+
+
+def test_settings_of_a_node_name_the_folder_the_port_and_the_row(
+    raftmq: CommandLine, tmp_path: Path
+) -> None:
+    port, data = free_port(), tmp_path / "data"
+    data.mkdir()
+    config = settings_file(tmp_path, data, port=port)
+    asked = ("doctor", "-c", config, "--url", NOBODY, "--timeout", "100ms", "-o", "json")
+    found = {each["check"]: each for each in raftmq.ok(*asked).json}
+    assert found["node.data"]["found"] == f"{data} can be written"
+    assert found["address"]["found"] == f"node 1 at 127.0.0.1:{port}, as in `peers`"
+    assert f"port {port}" in found
+    assert list(data.iterdir()) == []
+    found = {each["check"]: each for each in raftmq.ok(*asked, "--set", "node.port=7").json}
+    assert found["address"]["verdict"] == "warn"
+    assert f"`peers` has node 1 at 127.0.0.1:{port}" in found["address"]["found"]
+
+
+def test_address_that_the_row_in_peers_does_not_have_is_told(tmp_path: Path) -> None:
+    config = Path(settings_file(tmp_path, tmp_path, port=7400, row=7401))
+    finding = doctor.check_address(read_settings(config, ()).node)
+    assert finding.verdict == "warn"
+    assert "listens at 127.0.0.1:7400, and `peers` has node 1 at 127.0.0.1:7401" in finding.found
+
+
+def test_address_of_another_machine_fails() -> None:
+    # Of the range for documentation: no machine has it.
+    finding = doctor.check_port(free_port(), "192.0.2.1")
+    assert (finding.verdict, "192.0.2.1" in finding.found) == ("fail", True)
+
+
+def test_data_folder_is_examined_where_the_settings_have_it(
+    raftmq: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for data, verdict in ((file, "fail"), (file / "data", "fail"), (tmp_path / "a" / "b", "ok")):
+        assert doctor.check_data(data).verdict == verdict
+    assert not (tmp_path / "a").exists()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    finding = doctor.check_data(tmp_path)
+    assert (finding.verdict, "node.data" in finding.fix) == ("fail", True)
+
+
+def test_space_is_that_of_the_data_folder_and_its_reserve(
+    raftmq: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examined: list[Path] = []
+
+    def usage(path: Path) -> Usage:
+        examined.append(path)
+        return Usage(1 << 41, 0, 8 << 30)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    config = settings_file(tmp_path, tmp_path / "data", port=free_port())
+    asked = ("doctor", "-c", config, "--url", NOBODY, "--timeout", "100ms")
+    raftmq.ok(*asked)
+    assert examined == [tmp_path]
+    # A node with less than its reserve takes no messages.
+    assert raftmq(*asked, "--set", f"log.reserve_bytes={9 << 30}").code == 4
+
+
+def test_set_without_a_file_of_settings_is_refused(raftmq: CommandLine) -> None:
+    ended = raftmq("doctor", "--set", "node.id=2")
+    assert (ended.code, "name it with -c" in ended.stderr) == (2, True)
 
 
 def test_taken_port_is_found() -> None:
