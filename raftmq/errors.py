@@ -10,6 +10,7 @@
 | `UnreadableBatch` | - | a stored batch cannot be read: `seek` to `next_offset` |
 | `Inconsistent` | - | a checked queue broke a promise: keep the folder, report it |
 | `FilterSyntaxError` | no, and never will | a `Rejected`: correct the text as the message shows |
+| `WrongType` | no, and never will | a `Rejected` and a `TypeError`: give what the message names |
 
 Cores do not raise these (apart from `CorruptRecord`, which codecs raise): a core's refusal is a
 value, part of the replicated result.
@@ -28,6 +29,7 @@ __all__ = [
     "Rejected",
     "Unavailable",
     "UnreadableBatch",
+    "WrongType",
 ]
 
 
@@ -161,6 +163,16 @@ class Rejected(RaftmqError):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class WrongType(Rejected, TypeError):
+    """An argument of a type that the call does not take: `BAD_ARGUMENT`, and a `TypeError`, too.
+
+    Nothing was sent. The message names the argument and what would be right.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.BAD_ARGUMENT, message)
 
 
 class BadRow(Rejected):

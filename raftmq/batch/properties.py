@@ -18,7 +18,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
-from raftmq.errors import Rejected
+from raftmq.errors import Rejected, WrongType
 
 from .columns import (
     F64,
@@ -95,6 +95,8 @@ class PropertyTable:
         """
         by_type = self._by_type
         for position, row in enumerate(rows):
+            if row and not hasattr(row, "items"):
+                raise WrongType(f"the props of a message are a dict or None, not {row!r:.80}")
             for name, value in row.items() if row else ():
                 if value is not None:
                     gathered = by_type.get((name, type(value))) or self._find(name, value)

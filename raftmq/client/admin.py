@@ -20,6 +20,7 @@ from raftmq.wire.messages import (
     Transfer,
 )
 
+from .arguments import typed
 from .catalog import change_catalog
 from .connection import Connection, Lost
 from .consumer_groups import (
@@ -52,6 +53,7 @@ from .subscriptions import Subscription, find_subscriptions, subscribe, unsubscr
 _MASK = (1 << QUEUE_BITS) - 1
 
 
+@typed()
 class Admin:
     """Administrative calls. Made by `Client.admin`.
 

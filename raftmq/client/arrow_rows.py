@@ -27,6 +27,7 @@ from raftmq.batch import Limits, Sealed
 from raftmq.batch.arrow_encode import ArrowColumns, edges_of, encode_arrow, hashes_of, text_of
 from raftmq.errors import BadRow, Reason, Rejected
 
+from .arguments import typed_call
 from .producer_settings import ProducerSettings
 
 COLUMNS = ("body", "key", "tag", "props", "deliver_at", "queue")
@@ -36,6 +37,7 @@ _ROW_BYTES = 64
 """What a row takes of a batch beside its body and its key, when rows are cut into batches."""
 
 
+@typed_call
 def encode_rows(
     rows: pa.RecordBatch,
     settings: ProducerSettings,

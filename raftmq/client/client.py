@@ -22,7 +22,7 @@ from raftmq.pop.policy import Mode
 from .acked import find_acked
 from .address import parse_url
 from .admin import Admin
-from .arguments import Unentered, require_seconds
+from .arguments import Unentered, require_seconds, require_text, typed
 from .claimed import ClaimedProducer, claim_part
 from .consumer import Consumer
 from .delays import cancel_delayed
@@ -44,6 +44,7 @@ from .transactions import Check, OpenTransaction, check_back, end_transaction, o
 from .world import ClientWorld, RealWorld
 
 
+@typed()
 class Client:
     """A cluster, seen from outside. Made by `connect`."""
 
@@ -195,6 +196,9 @@ class Client:
             Rejected: `BAD_ARGUMENT`, another mode or value; the message names what exists.
             FilterSyntaxError: the filter cannot be read; it is a `Rejected`.
         """
+        for name in ("filter", "tags"):
+            if options.get(name) is not None:
+                require_text(options[name], name)
         wish = wish_of(options.pop("filter", None), options.pop("tags", None))
         if mode in (Mode.PULL, Mode.BROADCAST):
             return self._reader(topic, Mode(mode), wish, options)
@@ -520,7 +524,10 @@ def connect(
             (`WRONG_CLUSTER`).
         Unavailable: no node answered in time, or no process listens at any address.
     """
-    require_seconds(timeout, "timeout")
+    require_text(cluster, "cluster")
+    for name, seconds in (("timeout", timeout), ("wait_refused", wait_refused)):
+        if name == "timeout" or seconds is not None:
+            require_seconds(seconds, name)
     world = world or RealWorld()
     router = Router(world, parse_url(url), cluster=cluster, seconds_max=timeout)
     return Connecting(router, world, Client, wait_refused=wait_refused)

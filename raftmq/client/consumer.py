@@ -25,6 +25,7 @@ from raftmq.pop.offsets import CLAIM
 from raftmq.pop.policy import Mode
 from raftmq.wire.messages import EARLIEST, TopicView
 
+from .arguments import typed
 from .assigned import AssignedQueues
 from .consumer_groups import find_groups, require_mode
 from .fetching import Cursor, Fetcher
@@ -42,6 +43,7 @@ _CHECKPOINT_MESSAGES = 64
 """`async for` lets other tasks run after this many messages."""
 
 
+@typed()
 class Consumer:
     """Reads queues of one topic. Made by `Client.consumer`; use it as `async with`.
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, NamedTuple, Self
 
-from raftmq.errors import Reason, Rejected
+from raftmq.errors import Reason, Rejected, WrongType
 from raftmq.filters import compile as compile_filter
 from raftmq.filters import is_tags
 from raftmq.pop.membership import SESSION_MS_MAX, SESSION_MS_MIN, JoinGroup
 from raftmq.pop.policy import Mode
 
+from .arguments import typed_call
 from .consumer_groups import require_no_instance
 from .intake import PREFETCH, PopSettings
 from .starting import OnTrimmed, Start, require, start_of
@@ -26,6 +27,8 @@ READING = {"queues", "on_trimmed", "auto_commit", "session", "instance"}
 """Options that only a consumer has that reads by offset."""
 POPPING = {"prefetch", "invisible", "renew"}
 """Options that only a consumer has that pops."""
+COMMON = {"group", "start", "prefetch_bytes"}
+"""Options that both have, beside those that `Client.consumer` reads itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Reading(NamedTuple):
     """For a member of a group: who it is."""
 
 
+@typed_call
 def reading(
     topic: str,
     mode: Mode,
@@ -131,6 +135,7 @@ def _join(
     return JoinGroup(topic, group, member, session_ms, instance, mode=mode, notes_beginning=True)
 
 
+@typed_call
 def popping(
     mode: Mode,
     *,
@@ -159,15 +164,18 @@ def popping(
     return PopSettings(group, mode, is_latest, ahead, prefetch_bytes, invisible, renew, wish)
 
 
-def require_name(group: object) -> None:
-    """Refuse a group's name that is no text, or that of an instance of a broadcast group."""
-    require(group is None or isinstance(group, str), f"group={group!r} is no text")
-    if isinstance(group, str):
+def require_name(group: str | None) -> None:
+    """Refuse a group's name that is that of an instance of a broadcast group."""
+    if group is not None:
         require_no_instance(group)
 
 
 def only(options: Mapping[str, Any], own: set[str]) -> dict[str, Any]:
     """The options without those of the other kind of consumer, which must be None."""
+    for name in sorted(options.keys() - READING - POPPING - COMMON):
+        raise WrongType(
+            f"consumer() has no option {name}=: it has {', '.join(sorted(own | COMMON))}"
+        )
     other, why = (POPPING, "to pop: give mode='pop'") if own is READING else (READING, "to pull")
     for name in sorted(other & options.keys()):
         if options[name] is not None:

@@ -22,6 +22,7 @@ from raftmq.batch import Batch
 from raftmq.errors import Reason, Rejected
 from raftmq.wire.popping import Action
 
+from .arguments import typed
 from .leases import Grip, HeldLease, offsets_of
 from .message import Message, MessageColumns, Slice, format_id
 from .settling import Gone
@@ -119,6 +120,7 @@ class LeasedMessage(Message):
         return lease, 1 << (self.offset - lease.base)
 
 
+@typed()
 class PoppedMessage(LeasedMessage):
     """A message under a lease: settle it before its time runs out.
 
@@ -255,6 +257,7 @@ class LeasedMessages(MessageColumns[L]):
         return spread
 
 
+@typed()
 class PoppedMessages(LeasedMessages[PoppedMessage]):
     """Messages under leases, to be settled together or one by one.
 

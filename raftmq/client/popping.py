@@ -30,6 +30,7 @@ import anyio.lowlevel
 from raftmq.errors import RaftmqError, Reason, Rejected
 from raftmq.wire.popping import Action
 
+from .arguments import typed
 from .claims import HeldClaim, claim
 from .consumer_groups import attach
 from .desk import Desk
@@ -61,6 +62,7 @@ _ASK_MESSAGES = 16
 """`async for` asks for more, and lets other tasks run, after this many messages."""
 
 
+@typed()
 class PopConsumer:
     """Takes messages of a topic for a consumer group. Made by `Client.consumer`; use it as
     `async with`.

@@ -14,9 +14,10 @@ import anyio
 import anyio.lowlevel
 
 from raftmq.batch import Limits, Value
-from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable, WrongType
 from raftmq.words import counted
 
+from .arguments import require_dict, require_seconds, typed
 from .columns import Columns, columns_of
 from .deadlines import Deadlines
 from .delays import Delay, cancel_delayed, due_ms, dues_of
@@ -44,6 +45,7 @@ _FAILED_MAX = 1_000
 """Errors kept for `flush`; more than one are counted, not raised."""
 
 
+@typed(skip=("send", "send_nowait"))
 class Producer:
     """Sends messages to one topic. Made by `Client.producer`; use it as `async with`.
 
@@ -529,7 +531,8 @@ class Producer:
     def _size_of(self, body: bytes, props: Mapping[str, Value | None] | None) -> int:
         self._check()
         if not isinstance(body, bytes | bytearray | memoryview):
-            raise Rejected(Reason.BAD_ARGUMENT, f"a body is bytes, not {type(body).__name__}")
+            raise WrongType(f"a body is bytes, not {type(body).__name__}")
+        require_dict(props, "props")
         return len(body) + MESSAGE_BYTES * (1 + len(props or ()))
 
     # -- background ------------------------------------------------------------------------------
@@ -590,7 +593,10 @@ class Producer:
         return deadline
 
     def _seconds(self, timeout: float | None) -> float:
-        return self._router.seconds_max if timeout is None else timeout
+        if timeout is None:
+            return self._router.seconds_max
+        require_seconds(timeout, "timeout")
+        return timeout
 
     def _deadline(self, timeout: float | None) -> float:
         return anyio.current_time() + self._seconds(timeout)

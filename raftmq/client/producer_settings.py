@@ -5,6 +5,7 @@ from typing import NamedTuple, Self
 
 from raftmq.batch import MESSAGES_MAX, Compression
 
+from .arguments import require_fields
 from .starting import require
 
 
@@ -21,6 +22,7 @@ class ProducerSettings:
 
     def validate(self) -> Self:
         """This object, or `Rejected`."""
+        require_fields(self)
         require(self.linger is None or self.linger >= 0, "linger must not be negative")
         require(self.batch_bytes > 0, "batch_bytes must be positive")
         require(

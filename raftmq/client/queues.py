@@ -22,9 +22,10 @@ from contextlib import suppress
 import anyio
 
 from raftmq.batch import queue_of
-from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.errors import RaftmqError, Reason, Rejected, WrongType
 from raftmq.wire.messages import TopicView
 
+from .arguments import require_whole
 from .lane import Lane
 from .message import QUEUE_BITS
 
@@ -92,6 +93,7 @@ class Queues:
             Rejected: there is no such queue, or this is no key.
         """
         if queue is not None:
+            require_whole(queue, "queue")
             if not 0 <= queue < len(self):
                 message = f"topic {self.view.name!r} has queues 0 to {len(self) - 1}, no {queue}"
                 raise Rejected(Reason.BAD_ARGUMENT, message)
@@ -100,7 +102,9 @@ class Queues:
             return self.gathering()
         try:
             return queue_of(key, len(self))
-        except (TypeError, UnicodeEncodeError) as error:
+        except TypeError:
+            raise WrongType(f"key is a text (str), bytes or None, not {key!r:.80}") from None
+        except UnicodeEncodeError as error:
             raise Rejected(Reason.BAD_ARGUMENT, f"a key is text or bytes: {error}") from None
 
     def gathering(self, n: int = 0) -> int:

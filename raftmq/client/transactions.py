@@ -53,6 +53,7 @@ from raftmq.wire.transacting import (
     TransactionEnded,
 )
 
+from .arguments import typed
 from .inputs import Inputs
 from .message import QUEUE_BITS
 from .offsets import after, seconds_left
@@ -90,6 +91,7 @@ Check = Callable[[OpenTransaction], bool | Awaitable[bool | None] | None]
 """Says how a transaction ended: True, commit it; False, roll it back; None: not known yet."""
 
 
+@typed()
 class Transaction:
     """Made by `Producer.transaction`; use it as `async with`.
 

@@ -418,11 +418,11 @@ async def test_arguments_of_the_wrong_type_are_refused_at_the_call(cluster: Fake
     async with connect(URL, world=cluster) as mq:
         for group in (5, b"billing"):
             for mode in ("pull", "broadcast", "pop", "ordered"):
-                with pytest.raises(Rejected, match="is no text") as caught:
+                with pytest.raises(Rejected, match=r"group is a text \(str\) or None") as caught:
                     mq.consumer("orders", group=group, mode=mode)  # type: ignore[call-overload]
                 assert caught.value.reason is Reason.BAD_ARGUMENT
         for commit in (None, "yes", 1):
-            with pytest.raises(Rejected, match="EndTransaction") as caught:
+            with pytest.raises(Rejected, match="commit is True or False") as caught:
                 await mq.end_transaction("t1-1", commit=commit)  # type: ignore[arg-type]
             assert caught.value.reason is Reason.BAD_ARGUMENT
         assert not any(FrameKind.END in node.requests for node in cluster.nodes.values())

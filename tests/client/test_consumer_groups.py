@@ -89,7 +89,7 @@ async def test_what_cannot_be_is_refused_with_what_would_be_right(cluster: FakeC
         with pytest.raises(Rejected, match="1000 to 43200000 ms"):
             await admin.create_consumer_group("g", invisible=0.2)
         for never in (-1.0, math.inf, math.nan):
-            with pytest.raises(Rejected, match="no number of seconds"):
+            with pytest.raises(Rejected, match="number of seconds"):
                 await admin.create_consumer_group("g", schedule=[1, never])
         assert await admin.consumer_groups() == []
 
