@@ -118,19 +118,12 @@ class SqliteSource:
 
     def check(self, after: Place) -> None:
         """See `Source.check`."""
-        name = self.table.name
-        query = "SELECT topic, confirmed FROM raftmq_captures WHERE name = ?"
-        found = self._all(query, name)
-        if not found:
-            raise needs_snapshot(f"no snapshot of {name} was made for the topic {self._topic}")
-        topic, confirmed = found[0]
-        if topic != self._topic:
-            raise needs_snapshot(f"changes of {name} go to the topic {topic}, one at a time")
+        confirmed = self._confirmed()
         # Half of a position, rounded down, is the last id that is there, or more.
         if after.position // 2 < confirmed // 2 - 1:
             raise needs_snapshot(
-                f"the topic ends before position {confirmed}, and changes of {name} up to there "
-                "were dropped when they had been sent"
+                f"the topic ends before position {confirmed}, and changes of {self.table.name} up "
+                "to there were dropped when they had been sent"
             )
         if after.position > self.now().position:
             raise PipelineError(
@@ -159,20 +152,20 @@ class SqliteSource:
         # The mark of position 2n, and the snapshot of 2n - 1, are before the change n.
         done = (after.position + 1) // 2 - 1
         version = -1
-        shape: list[Any] = []
+        shape: Any = None
         while True:
             found = self._all("PRAGMA data_version")[0][0]
             if found != version:
                 version = found
                 # One read, so up to `end` are whole transactions of these columns.
                 with self._transaction("DEFERRED"):
-                    if self._all("PRAGMA schema_version") != shape:
-                        shape = self._all("PRAGMA schema_version")
-                        self._check_columns()
+                    shape = self._checked(shape)
                     end = self._last_id()
                 for row in self._changes(done, end):
                     done = row[0]
                     yield from self._change(row)
+                # If the log was made again between two pieces, the rest of them went with it.
+                shape = self._checked(shape)
                 yield Commit(_place(done))
             yield Idle(_place(done))
             time.sleep(LOOK_SECONDS)
@@ -223,6 +216,34 @@ class SqliteSource:
                     f"make {name} again with the type of its values, as TEXT or INTEGER",
                 )
 
+    def _confirmed(self) -> int:
+        """The position up to which the log may have forgotten.
+
+        Raises:
+            PipelineError: the topic has no snapshot since the log began, as `prepare` forgets who
+                captures whenever it changes anything; or another topic has the changes.
+        """
+        name = self.table.name
+        query = "SELECT topic, confirmed FROM raftmq_captures WHERE name = ?"
+        found = self._all(query, name)
+        if not found:
+            raise needs_snapshot(
+                f"no snapshot of {name} was made for the topic {self._topic} since the table was "
+                "prepared"
+            )
+        topic, confirmed = found[0]
+        if topic != self._topic:
+            raise needs_snapshot(f"changes of {name} go to the topic {topic}, one at a time")
+        return int(confirmed)
+
+    def _checked(self, shape: Any) -> Any:
+        """The number of the file's schema; if it is not `shape`, what is captured is checked."""
+        found = self._all("PRAGMA schema_version")[0][0]
+        if found != shape:
+            self._check_columns()
+            self._confirmed()
+        return found
+
     def _check_columns(self) -> None:
         if self._columns(self.table.name) != self.table.columns:
             raise needs_snapshot(f"the columns of {self.table.name} have changed")
@@ -271,9 +292,14 @@ class SqliteSource:
         query = f"SELECT * FROM {quoted(self._log)} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
         # Each read is over before its rows are sent: an open one locks the file for writers, for as
         # long as the cluster does not answer.
-        while rows := self._all(query, after, end, ROWS):
-            yield from rows
-            after = rows[-1][0]
+        try:
+            while rows := self._all(query, after, end, ROWS):
+                yield from rows
+                after = rows[-1][0]
+        except sqlite3.OperationalError:
+            # `prepare --undo` may have dropped the log between two pieces.
+            self._check_columns()
+            raise
 
     def _change(self, row: tuple[Any, ...]) -> Iterator[Change]:
         number, op, *values = row

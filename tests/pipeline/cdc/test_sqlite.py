@@ -69,6 +69,50 @@ def test_trigger_that_is_newer_than_those_of_the_capture_is_refused(sqlite_item:
     source.close()
 
 
+def test_table_that_is_prepared_again_while_it_is_read_needs_a_snapshot(
+    sqlite_item: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.pipeline.cdc.sqlite.ROWS", 2)
+    shop = sqlite_item
+    shop.execute("INSERT INTO item (id) VALUES (1), (2), (3), (4), (5)")
+    with opened(shop, "unseen") as source:
+        with source.snapshot(is_first=True) as snapshot:
+            read = [next(snapshot.rows)]
+            shop.execute("DROP TRIGGER raftmq_log_item_insert")
+            shop.execute("INSERT INTO item (id) VALUES (6)")
+            with opened(shop, "unseen"):
+                shop.execute("INSERT INTO item (id) VALUES (7)")
+            read += snapshot.rows
+        # The rows 6 and 7 are not among them, and the log has 7 alone: 6 would be lost.
+        assert [row["id"] for row in read] == [1, 2, 3, 4, 5]
+        with pytest.raises(PipelineError, match=r"since the table was prepared.*--snapshot"):
+            seen(source, snapshot.place)
+
+
+def test_log_that_is_made_again_while_it_is_read_needs_a_snapshot(
+    sqlite_item: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.pipeline.cdc.sqlite.ROWS", 2)
+    shop = sqlite_item
+    for again in (False, True):
+        with opened(shop, "renewed") as source:
+            with source.snapshot(is_first=True) as snapshot:
+                assert list(snapshot.rows) == []
+            shop.execute("INSERT INTO item (id) VALUES (1), (2), (3), (4), (5)")
+            events = source.events(snapshot.place)
+            assert isinstance(next(events), Change)
+            other = open_source(shop.url, "item", "renewed")
+            other.execute(other.undo())
+            if again:
+                other.execute(other.prepare())
+            other.close()
+            assert isinstance(next(events), Change)
+            # No `Commit` comes: the other changes of the transaction went with the log.
+            with pytest.raises(PipelineError, match="--snapshot"):
+                next(events)
+        shop.execute("DELETE FROM item")
+
+
 def test_others_write_the_file_while_changes_are_sent(
     sqlite_item: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
