@@ -53,6 +53,9 @@ _SETTINGS = {
     ),
 }
 """Setting → what it has to be, what is wrong otherwise, and the remedy."""
+_FILTERS = ("binlog_do_db", "binlog_ignore_db")
+"""What leaves databases out, as `SHOW MASTER STATUS` lists it; with the first, the second is not
+read."""
 _COLUMNS = """
 SELECT column_name, data_type, column_type, datetime_precision, character_octet_length,
        generation_expression IS NOT NULL,
@@ -107,6 +110,7 @@ class MariadbSource:
             found = self._all(f"SELECT @@global.{setting}")[0][0]
             if str(found).upper() != wanted:
                 raise PipelineError(f"{wrong}: {setting} is {found}", fix)
+        self._check_filters()
         for (name,) in self._all(_ACTIONS, self._schema, self._plain):
             # InnoDB does them by itself, and each replica again.
             raise PipelineError(
@@ -242,6 +246,25 @@ class MariadbSource:
         if not any(cell.column.key for cell in cells):
             raise no_key(name)
         return cells
+
+    def _check_filters(self) -> None:
+        """The server may keep databases out of its log; it has no variable that tells.
+
+        Rows go by the database of their table. Statements, as TRUNCATE, go by the database that
+        the session uses, so that a filter may leave them out where it leaves no row out.
+        """
+        listed = dict(zip(_FILTERS, self._asked("SHOW MASTER STATUS")[0][2:4], strict=True))
+        for setting, text in listed.items():
+            names = (text or "").split(",")
+            if not any(names):
+                continue
+            found = f"the binary log may lack a TRUNCATE of {self.table.name}"
+            if (self._schema in names) != (setting == "binlog_do_db"):
+                found = f"the binary log leaves out the database {self._schema}"
+            raise PipelineError(
+                f"{found}: {setting} is {text}",
+                f"take {setting} out of the server's file, and restart it; let replicas filter",
+            )
 
     def _decode(self, stream: Any) -> Iterator[Event]:
         begin: Place | None = None

@@ -9,6 +9,8 @@ import pytest
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.cdc import open_source
 from raftmq.pipeline.cdc.capturing import capture
+from raftmq.pipeline.cdc.change import Table
+from raftmq.pipeline.cdc.mariadb import _SETTINGS, MariadbSource
 from tests.pipeline.cdc.shops import (
     Shop,
     capture_all,
@@ -135,6 +137,36 @@ def test_mariadb_whose_log_has_too_little_is_refused(
         source.close()
     finally:
         mariadb_item.execute(f"SET GLOBAL {setting} = {usual}")
+
+
+@pytest.mark.parametrize(
+    ("only", "ignored", "found"),
+    [
+        ("other,stock", "", "leaves out the database shop: binlog_do_db is other,stock"),
+        ("", "other,shop", "leaves out the database shop: binlog_ignore_db is other,shop"),
+        # A session that uses another database may empty the table.
+        ("shop", "", "may lack a TRUNCATE of shop.item: binlog_do_db is shop"),
+        ("", "other", "may lack a TRUNCATE of shop.item: binlog_ignore_db is other"),
+        ("", "", ""),
+    ],
+)
+def test_mariadb_whose_log_leaves_databases_out_is_refused(
+    monkeypatch: pytest.MonkeyPatch, only: str, ignored: str, found: str
+) -> None:
+    # The filters are read from the server's file alone, so the answers are made up.
+    source = MariadbSource.__new__(MariadbSource)
+    source._schema, source._plain = "shop", "item"
+    source.table = Table("mariadb", "shop.item", ())
+    usual: dict[str, list[tuple[str, ...]]]
+    usual = {f"SELECT @@global.{name}": [(wanted[0],)] for name, wanted in _SETTINGS.items()}
+    usual["SHOW MASTER STATUS"] = [("binlog.000001", "4", only, ignored)]
+    monkeypatch.setattr(source, "_all", lambda query, *_: usual.get(query, []))
+    if not found:
+        assert source.prepare() == []
+        return
+    setting = found.partition(": ")[2].split()[0]
+    with pytest.raises(PipelineError, match=f"{found}.*take {setting} out of the server's file"):
+        source.prepare()
 
 
 def test_mariadb_statement_in_the_log_is_refused(mq: "BlockingClient", mariadb_item: Shop) -> None:
