@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.pipeline.errors import PipelineError
 
+from .source import needs_snapshot
+
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.pq.abc import PGconn, PGresult
@@ -36,6 +38,8 @@ STATUS_SECONDS = 5.0
 FREED_SECONDS_MAX = 5.0
 """How long the server may take to see that the last user of a slot is gone."""
 
+_UNDEFINED_OBJECT = b"42704"
+"""PostgreSQL's code for a publication that does not exist."""
 _DATA_HEAD = 25
 _KEEPALIVE = Struct(">QqB")
 _STATUS = Struct(">cQQQqB")
@@ -112,10 +116,7 @@ class Stream:
                 if not self._wait():
                     yield Waited()
             else:
-                raise PipelineError(
-                    f"the server ended the stream: {said(self._pgconn.get_result())}",
-                    "start the capture again: it goes on where it was",
-                )
+                raise _ended(self._pgconn.get_result())
 
     def confirm(self, lsn: int) -> None:
         """All before it is safe elsewhere: the server may forget it."""
@@ -144,6 +145,19 @@ class Stream:
     def _flush(self) -> None:
         while self._pgconn.flush():
             select.select([], [self._pgconn.socket], [])
+
+
+def _ended(result: "PGresult | None") -> PipelineError:
+    """Why the stream has ended, and whether it goes on from there."""
+    from psycopg.pq import DiagnosticField
+
+    text = f"the server ended the stream: {said(result)}"
+    state = None if result is None else result.error_field(DiagnosticField.SQLSTATE)
+    if state == _UNDEFINED_OBJECT:
+        # It looks for the publication as of each change, so it does not get past those that were
+        # made while there was none, though there is one again.
+        return needs_snapshot(text)
+    return PipelineError(text, "start the capture again: it goes on where it was")
 
 
 def said(result: "PGresult | None") -> str:

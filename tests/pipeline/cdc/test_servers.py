@@ -19,6 +19,7 @@ from tests.pipeline.cdc.shops import (
     mariadb_shop,
     opened,
     postgresql_shop,
+    rows_of,
 )
 from tests.process.databases import postgresql
 
@@ -90,6 +91,23 @@ def test_postgresql_slot_that_is_gone_needs_a_snapshot(
     with pytest.raises(PipelineError, match=r"slot raftmq_gone.* is gone.*--snapshot"):
         capture_all(mq, postgresql_item, "gone")
     assert capture_all(mq, postgresql_item, "gone", snapshot=True) == 2
+
+
+def test_postgresql_publication_that_was_missing_needs_a_snapshot(
+    mq: "BlockingClient", postgresql_item: Shop
+) -> None:
+    shop = postgresql_item
+    capture_all(mq, shop, "missing")
+    with opened(shop, "elsewhere") as other:
+        # The publication is the table's, for all topics.
+        other.execute(other.undo())
+    shop.execute("INSERT INTO item (id) VALUES (1)")
+    # It is made again by then, and was not there when the row was written.
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=r"publication .* not exist.*--snapshot"):
+            capture_all(mq, shop, "missing")
+    capture_all(mq, shop, "missing", snapshot=True)
+    assert fold(contents(mq, "missing")) == rows_of(shop, "missing")
 
 
 def test_postgresql_slot_in_use_is_refused(
