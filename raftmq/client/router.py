@@ -111,7 +111,7 @@ class Router:
         """The topics in use."""
         self.connections: dict[int, Connection] = {}
         """Node → its connection, open or not."""
-        self.last_error = "no node was asked yet"
+        self.last_error = "no answer came"
         """What went wrong last, for messages."""
 
     # -- life ------------------------------------------------------------------------------------

@@ -358,6 +358,8 @@ def test_frozen_node_makes_the_cluster_unhealthy(
         os.kill(pid, signal.SIGCONT)
     assert ended.code == 4
     assert ended.json["nodes"][1]["is_reachable"] is False
+    # It was asked, which the error denied.
+    assert ended.json["nodes"][1]["error"].endswith("in time: no answer came")
     assert "node 2" in ended.stderr
 
 
