@@ -1,8 +1,8 @@
 """`raftmq cluster`: show the nodes and partition groups; move leaders; add and remove nodes.
 
 `status` asks each node for its own picture and puts them together: of two opinions about a group's
-leader the one of the higher term holds. Its exit code is 4 if a node does not answer or a group has
-no leader, so that a script or a probe can stop there.
+leader the one of the higher term holds. Its exit code is 4 if something is wrong, as a node that
+does not answer, a group without a leader, or rot, so that a script or a probe can stop there.
 """
 
 from typing import TYPE_CHECKING, Any

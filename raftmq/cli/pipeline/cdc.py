@@ -53,7 +53,8 @@ def cdc() -> None:
 def prepare(database: str, table: str, topic: str, undo: bool, dry_run: bool) -> None:
     """Make a table ready to be captured: triggers, or a publication. Prints the statements.
 
-    The table itself stays as it is. `--undo` ends what the database keeps for the topic.
+    The table itself stays as it is. `--undo` ends what the database keeps for the topic,
+    and with it captures of the table into other topics.
     """
     with _opened(database, table, topic) as source:
         statements = source.undo() if undo else source.prepare()
