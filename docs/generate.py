@@ -360,8 +360,10 @@ def client_page() -> str:
     parts = [
         "# The client\n",
         "`raftmq.blocking.connect` gives the same names without `await`.\n",
-        "Every call takes `timeout=` in seconds; None means the one given to `connect`.\n"
-        "`fetch` and `pop` take `wait=` instead: how long they wait for messages.\n",
+        (
+            "Every call takes `timeout=` in seconds; None means the one given to `connect`.\n"
+            "`fetch` and `pop` take `wait=` instead: how long they wait for messages.\n"
+        ),
     ]
     names = [name for name in raftmq.client.__all__ if name not in ("format_id", "parse_id")]
     first = ["connect", "Client", "Producer", "Consumer", "PopConsumer", "Admin"]
