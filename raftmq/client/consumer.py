@@ -28,6 +28,7 @@ from raftmq.wire.messages import EARLIEST, TopicView
 from .arguments import typed
 from .assigned import AssignedQueues
 from .consumer_groups import find_groups, require_mode
+from .cursors import cursors_at
 from .fetching import Cursor, Fetcher
 from .membership import Member
 from .message import QUEUE_BITS, Message, Messages, Slice
@@ -363,25 +364,9 @@ class Consumer:
     async def _cursors_at(
         self, view: TopicView, queues: tuple[int, ...], start: "int | Exactly"
     ) -> list[Cursor]:
-        """Cursors at the committed offsets, and at `start` where nothing was committed."""
-        groups = {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in queues}
-        found: dict[int, int] = {}
-        if self.group is not None:
-            found = await committed_offsets(self._router, groups, self._name())
-        missing = {number: group for number, group in groups.items() if number not in found}
-        if isinstance(start, Exactly):
-            found |= dict.fromkeys(missing, start.offset)
-        elif missing:
-            replies = await find_offsets(self._router, missing, start)
-            found |= {number: reply.offset for number, reply in replies.items()}
-        cursors = [
-            Cursor(queue_number=number, group=group, offset=found[number])
-            for number, group in groups.items()
-        ]
-        for cursor in cursors if self._assigned is not None else ():
-            if cursor.queue_number not in missing:
-                cursor.committed = cursor.fetched
-        return cursors
+        name = None if self.group is None else self._name()
+        is_owner = self._assigned is not None
+        return await cursors_at(self._router, view, queues, start, name=name, is_owner=is_owner)
 
     async def _join(self, assigned: AssignedQueues, timeout: float) -> None:
         assert self._nest is not None

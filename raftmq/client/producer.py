@@ -239,7 +239,7 @@ class Producer:
         for lane in self._lanes:
             lane.pump(is_flush=True)
             waited += [entry for parcel in lane.parcels for entry in parcel.entries]
-        with anyio.move_on_after(self._seconds(timeout)) as scope:
+        with anyio.CancelScope(deadline=self._deadline(timeout)) as scope:
             # From the end: when the last of a batch is done, the others are, and cost nothing.
             for entry in reversed(waited):
                 await entry.wait_unheard()
@@ -592,11 +592,7 @@ class Producer:
             self._check()
         return deadline
 
-    def _seconds(self, timeout: float | None) -> float:
-        if timeout is None:
-            return self._router.seconds_max
-        require_seconds(timeout, "timeout")
-        return timeout
-
     def _deadline(self, timeout: float | None) -> float:
-        return anyio.current_time() + self._seconds(timeout)
+        if timeout is not None:
+            require_seconds(timeout, "timeout")
+        return anyio.current_time() + (self._router.seconds_max if timeout is None else timeout)
