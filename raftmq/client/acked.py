@@ -60,7 +60,7 @@ async def _topics(
     for settings in await find_groups(router, timeout=left()):
         for each in settings.attachments:
             if each.number in numbers:
-                looking = router.topic(each.topic)
+                looking = router.topic(each.topic, is_fresh=True)
                 what = f"looking up topic {each.topic!r}"
                 found[each.number] = await router.within(left(), looking, what)
     return found

@@ -334,8 +334,14 @@ class Consumer:
 
     async def _first_cursors(self) -> list[Cursor]:
         is_member = self._assigned is not None
-        self._view = view = await self._router.topic(self.topic, is_fresh=is_member)
-        queues = self._settings.queues
+        queues, router = self._settings.queues, self._router
+        view = await (
+            router.topic(self.topic, is_fresh=True) if is_member else router.look_up(self.topic)
+        )
+        if queues and max(queues) >= len(view.groups):
+            # The node that was asked may not have heard of new queues yet.
+            view = await router.topic(self.topic, is_fresh=True)
+        self._view = view
         if is_member:
             self._old_queues = await self._count_old(view)
             return []

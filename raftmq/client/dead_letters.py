@@ -24,7 +24,7 @@ from raftmq.wire.popping import (
 from .consumer_groups import GroupAttachment, GroupSettings, find_groups
 from .leases import offsets_of
 from .message import QUEUE_BITS, format_id, parse_id
-from .offsets import find_offsets, seconds_left
+from .offsets import after, find_offsets, seconds_left
 from .router import Router
 
 PAGE_LETTERS = 1000
@@ -306,13 +306,16 @@ async def change_dead(
         if each.ids:
             where.setdefault((each.partition_group, each.number), []).append(each)
     messages = 0
+    done: set[int] = set()
     for (partition_group, number), some in where.items():
         for change in _changes(partition_group, number, some, is_purge=is_purge):
             request = msgspec.structs.replace(change, request=router.draw_request())
-            frame = await router.call_leader(
-                partition_group, FrameKind.BURY, request, timeout=left(), is_change=True
-            )
+            with after(done, "dead letters of partition groups"):
+                frame = await router.call_leader(
+                    partition_group, FrameKind.BURY, request, timeout=left(), is_change=True
+                )
             messages += unpack(DeadChanged, frame.header).messages
+            done.add(partition_group)
     return messages
 
 

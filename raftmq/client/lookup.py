@@ -101,7 +101,8 @@ async def find_by_key(
     since_ms = 0 if since is None else time_ms(since)
     if limit < 1:
         raise Rejected(Reason.BAD_ARGUMENT, "limit must be positive")
-    looking = router.topic(topic_name)
+    # Queues that the table lacks would be left out in silence.
+    looking = router.topic(topic_name, is_fresh=True)
     topic = await router.within(left(), looking, f"looking up topic {topic_name!r}")
     found: list[Message] = []
     # The key may be in any queue: queues may have been added, or named by the producer.

@@ -159,21 +159,30 @@ async def commit_offsets(
     *,
     stamp: Stamp = Stamp(),  # noqa: B008  # it cannot be changed
 ) -> list[int]:
-    """Commit offsets of queues of one partition group; those that are fenced."""
+    """Commit offsets of queues of one partition group; those that are fenced.
+
+    Raises:
+        Unavailable: the time ran out, and nothing is committed.
+        OutcomeUnknown: the same, and something is or may be.
+    """
     fenced: list[int] = []
+    committed, done = 0, list[str]()
     left = seconds_left(router, timeout)
     for part in _parts(list(offsets)):
         items = [QueueOffset(queue, offsets[queue], stamp.epochs.get(queue, 0)) for queue in part]
         message = CommitOffsets(
             name, items, stamp.sequence, stamp.kept_ms, stamp.is_reset, stamp.sender
         )
-        frame = await router.call_leader(
-            partition_group,
-            FrameKind.COMMIT,
-            message,
-            timeout=left(),
-            is_change=True,
-            queue_number=max(part),
-        )
+        with after(done, "the commit of"):
+            frame = await router.call_leader(
+                partition_group,
+                FrameKind.COMMIT,
+                message,
+                timeout=left(),
+                is_change=True,
+                queue_number=max(part),
+            )
         fenced += unpack(OffsetsCommitted, frame.header).fenced
+        committed += len(part)
+        done = [f"{committed} queues"]
     return fenced

@@ -108,7 +108,9 @@ class Producer:
 
     async def _open(self, timeout: float) -> None:
         router = self._router
-        view = await router.within(timeout, router.topic(self.topic), f"looking {self.topic!r} up")
+        view = await router.within(
+            timeout, router.look_up(self.topic), f"looking {self.topic!r} up"
+        )
         first = self._world.random.randrange(len(view.groups))
         ask = partial(router.topic, self.topic, is_fresh=True)
         self._queues = Queues(view, first, self._make_lane, ask)

@@ -81,7 +81,8 @@ class Progress:
         claims = dict.fromkeys(range(len(self._view.groups)), CLAIM)
         await self._commit(claims, self._sequence, left())
         groups = self._groups_of(range(len(self._view.groups)))
-        found = await committed_offsets(self._router, groups, self.group, left())
+        with after([self.group], "an earlier holder is out of group"):
+            found = await committed_offsets(self._router, groups, self.group, left())
         self.committed = {number & _MASK: offset for number, offset in found.items()}
 
     async def _commit(

@@ -35,7 +35,6 @@ from raftmq.errors import (
     Rejected,
     Unavailable,
 )
-from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ClusterView,
@@ -49,9 +48,10 @@ from raftmq.wire.messages import (
 
 from .address import Address
 from .calls import LeaderCall
-from .connection import Answer, Connection, Lost, open_connection
+from .connection import Connection, open_connection
 from .message import QUEUE_BITS
-from .refusals import SURE, exception_of, header_of, is_refused, refusal_of
+from .metadata import ask_in_parts, view_in
+from .refusals import SURE, header_of, is_refused
 from .supervisor import Nest
 from .world import ClientWorld
 
@@ -374,11 +374,21 @@ class Router:
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
         """
-        known = self.topics.get(name)
-        if known is not None and not is_fresh:
-            return known
-        if not is_fresh and await self._ask_anybody(name):
+        if is_fresh:
+            return await self._topic_of_leader(name)
+        return self.topics.get(name) or await self.look_up(name)
+
+    async def look_up(self, name: str) -> TopicView:
+        """A topic as one node knows it now; no leader is needed if that node knows it.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        if await self._ask_anybody(name):
             return self.topics[name]
+        return await self._topic_of_leader(name)
+
+    async def _topic_of_leader(self, name: str) -> TopicView:
         view = await self.ask_system_leader([name])
         for topic in view.topics:
             if topic.name == name:
@@ -392,9 +402,10 @@ class Router:
         Raises:
             Rejected: `UNKNOWN_TOPIC`, it is gone or never was.
         """
-        number = queue_number >> QUEUE_BITS
+        number, queue = queue_number >> QUEUE_BITS, queue_number & ((1 << QUEUE_BITS) - 1)
         for topic in self.topics.values():
-            if topic.id == number:
+            # The topic may have got the queue since the table was read.
+            if topic.id == number and queue < len(topic.groups):
                 return topic
         for topic in (await self.ask_system_leader(None)).topics:
             if topic.id == number:
@@ -416,9 +427,9 @@ class Router:
         async def ask(question: Metadata) -> ClusterView:
             header = header_of(question)
             call = LeaderCall(self, SYSTEM_GROUP, FrameKind.METADATA, header, lambda _: None, None)
-            return _view_in(await call.run())
+            return view_in(await call.run())
 
-        view = await _all_pages(ask, Metadata(topics, is_latest=True))
+        view = await ask_in_parts(ask, topics, is_latest=True)
         self._take_in(view, keep_topics=topics is not None)
         return view
 
@@ -477,9 +488,9 @@ class Router:
                 connection = candidate
 
                 async def ask(question: Metadata) -> ClusterView:
-                    return _view_in(await connection.call(FrameKind.METADATA, header_of(question)))
+                    return view_in(await connection.call(FrameKind.METADATA, header_of(question)))
 
-                view = await _all_pages(ask, Metadata(topics))
+                view = await ask_in_parts(ask, topics)
                 self._take_in(view, keep_topics=topics is not None)
                 return view
         except (Unavailable, Rejected, ProtocolError) as error:
@@ -549,16 +560,14 @@ class Router:
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             try:
                 return await call.run()
-            except Unavailable as error:
-                if is_change and call.is_doubtful:
-                    raise OutcomeUnknown(f"{error}; {kind.name} may have been done") from error
-                raise
-            except Rejected as error:
-                if is_change and call.is_doubtful and error.reason not in SURE:
-                    # An attempt without an answer may be the very reason: it took effect.
-                    text = f"{error}; an earlier attempt of {kind.name} may have been done"
-                    raise OutcomeUnknown(text) from error
-                raise
+            except RaftmqError as error:
+                # A node refused, or the client was closed under the call.
+                is_sure = isinstance(error, Rejected) and error.reason in SURE
+                if not is_change or not call.is_doubtful or is_sure:
+                    raise
+                # An attempt without an answer may be the very reason: it took effect.
+                text = f"{error}; an earlier attempt of {kind.name} may have been done"
+                raise OutcomeUnknown(text) from error
         if is_change and call.is_doubtful:
             raise OutcomeUnknown(f"{what}; it may have been done: {call.why or 'no answer came'}")
         raise Unavailable(f"{what}: {call.why or self.last_error}")
@@ -572,27 +581,6 @@ class Router:
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             return await work
         raise Unavailable(f"{what} was not possible in time: {self.last_error}")
-
-
-async def _all_pages(
-    ask: Callable[[Metadata], Awaitable[ClusterView]], question: Metadata
-) -> ClusterView:
-    """The routing table with the topics of all pages."""
-    view = page = await ask(question)
-    topics = list(view.topics)
-    while page.next:
-        page = await ask(msgspec.structs.replace(question, after=page.next))
-        topics += page.topics
-    return msgspec.structs.replace(view, topics=topics, next=0)
-
-
-def _view_in(answer: Answer) -> ClusterView:
-    if isinstance(answer, Lost):
-        raise Unavailable(answer.why)
-    refusal = refusal_of(answer)
-    if refusal is not None:
-        raise exception_of(refusal)
-    return unpack(ClusterView, answer.header)
 
 
 def _is_newer(group: GroupView, known: GroupView) -> bool:

@@ -1,18 +1,24 @@
 """Changes that are sent again: a refusal may come from an attempt that took effect."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
+import raftmq.client.offsets
 from raftmq.client import PoppedMessage, connect
+from raftmq.client.dead_letters import DeadLetter, change_dead
+from raftmq.client.message import format_id
 from raftmq.client.router import SYSTEM_GROUP
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 from raftmq.pop.topics import DeleteTopic
+from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Admin, FrameKind
+from raftmq.wire.popping import DeadChanged
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
 from .test_consumer import fill
@@ -257,3 +263,74 @@ async def test_openings_have_one_timeout_for_all_that_they_ask(
         }[what]
         with pytest.raises((Unavailable, OutcomeUnknown)):
             await opening().__aenter__()
+
+
+async def test_progress_that_fenced_an_earlier_holder_is_not_unavailable(
+    cluster: FakeCluster,
+) -> None:
+    fill(cluster, queues=3, messages=2)
+    async with connect(URL, world=cluster, timeout=0.5) as mq:
+        first = await mq.progress("orders", "job")
+        cluster.fate = busy_at(FrameKind.COMMITTED, 1, 2, 3)
+        with pytest.raises(OutcomeUnknown, match="an earlier holder is out of group"):
+            await mq.progress("orders", "job")
+        with pytest.raises(Rejected) as refused:
+            await first.commit({0: 1})
+        assert refused.value.reason is Reason.FENCED
+
+
+async def test_commit_of_many_queues_of_which_a_part_is_done_is_not_unavailable(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raftmq.client.offsets, "QUEUES_AT_ONCE", 1)
+    fill(cluster, queues=6, messages=1)
+    commits: list[int] = []
+
+    def fate(node: FakeNode, frame: Frame) -> Fate:
+        if frame.kind == FrameKind.COMMIT:
+            commits.append(node.number)
+        return Fate.BUSY if frame.kind == FrameKind.COMMIT and len(commits) > 1 else Fate.DONE
+
+    async with connect(URL, world=cluster) as mq:
+        cluster.fate = fate
+        with pytest.raises(OutcomeUnknown, match="'1 queues'"):
+            await mq.admin.reset_group("g", "orders", to="latest", timeout=0.5)
+
+
+async def test_redrive_of_which_a_part_is_done_is_not_unavailable() -> None:
+    asked: list[int] = []
+
+    async def call_leader(group: int, *_: Any, **__: Any) -> Any:
+        asked.append(group)
+        if len(asked) > 1:
+            raise Unavailable("no leader")
+        return SimpleNamespace(header=pack(DeadChanged(1)))
+
+    router: Any = SimpleNamespace(seconds_max=1.0, call_leader=call_leader, draw_request=lambda: 7)
+    letters = [
+        DeadLetter("g", "orders", 5, n, 1, 0, 1, "failed", 0, (format_id(n, 0),)) for n in (1, 2)
+    ]
+    with pytest.raises(OutcomeUnknown, match=r"dead letters of partition groups \[1\]"):
+        await change_dead(router, letters, is_purge=False)
+    assert asked == [1, 2]
+
+
+async def test_call_under_which_the_client_is_closed_may_have_been_done(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic()
+    ends: list[BaseException] = []
+    async with anyio.create_task_group() as tasks, connect(URL, world=cluster) as mq:
+        cluster.fate = lambda _, f: (
+            Fate.APPLIED_AND_IGNORED if f.kind == FrameKind.ADMIN else Fate.DONE
+        )
+
+        async def create() -> None:
+            with pytest.raises(OutcomeUnknown) as raised:
+                await mq.admin.create_topic("more")
+            ends.append(raised.value)
+
+        tasks.start_soon(create)
+        await anyio.sleep(0.1)
+    assert len(ends) == 1
+    assert "more" in [topic.name for topic in cluster.catalog.topics.values()]
