@@ -51,7 +51,7 @@ from raftmq.pop.replicas import generation_of, member_id, node_of
 from raftmq.pop.results import Result
 from raftmq.wire.messages import ErrorReply
 
-from .storage import GroupStorage
+from .storage import GroupStorage, since_last_snapshot
 from .tickets import Ticket
 
 __all__ = ["Group", "Host", "Machine", "Parts", "generation_of", "member_id", "node_of"]
@@ -269,7 +269,7 @@ class Group:
 
     def persisted(self, messages: list[Message]) -> None:
         """Storage messages are durable: make them visible to consensus, pass on the answers."""
-        for message in messages:
+        for message in since_last_snapshot(messages):
             if message.snapshot is not None:
                 self._host.restored(self, message.snapshot)
             if message.entries:

@@ -11,7 +11,7 @@ Invariants:
 
 from collections.abc import Callable, Sequence
 
-from raftmq.consensus import ConfState, HardState, Snapshot
+from raftmq.consensus import ConfState, HardState, Message, Snapshot
 from raftmq.log.cache import LogCache, NotInMemory
 from raftmq.log.record import Record
 
@@ -99,3 +99,10 @@ def _within(records: list[Record], bytes_max: int) -> list[Record]:
         if total > bytes_max and count:
             return records[:count]
     return records
+
+
+def since_last_snapshot(messages: Sequence[Message]) -> Sequence[Message]:
+    """Storage messages of one pass without those before the last snapshot: that snapshot replaced
+    all that they had brought, an earlier snapshot's file too."""
+    last = max((n for n, each in enumerate(messages) if each.snapshot is not None), default=0)
+    return messages[last:]

@@ -1,15 +1,19 @@
 """What a pass of the disk writes of what consensus handed out."""
 
 from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
 from raftmq.broker.disk import Write, _write
 from raftmq.broker.group import Group
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.consensus import ConfState, Message, MessageKind, Snapshot, SnapshotMeta
+from raftmq.log.cache import LogCache
 from raftmq.log.faults import DiskFull
 from raftmq.log.record import Record
+from raftmq.log.segment import Link
 from raftmq.log.store import LogStore
 from tests.log.building import FOLDER, Chain, meta_at, open_store, read_all, receive, write
 
@@ -21,15 +25,15 @@ def group_of(store: LogStore) -> Group:
     return group
 
 
-def sent_by_leader(files: MemoryFiles) -> tuple[Message, list[Record]]:
+def sent_by_leader(files: MemoryFiles, covered: int = COVERED) -> tuple[Message, list[Record]]:
     """A snapshot whose file is here already, and the records after it, as one storage message."""
     leader, _ = open_store(MemoryFiles())
     chain = Chain()
     write(leader, chain, LAST)
-    meta = meta_at(leader, COVERED)
+    meta = meta_at(leader, covered)
     files.make_folder(FOLDER)
     receive(files, meta, b"state")
-    records = [chain.records[index] for index in range(COVERED + 1, LAST + 1)]
+    records = [chain.records[index] for index in range(covered + 1, LAST + 1)]
     snapshot = Snapshot(SnapshotMeta(meta.index, meta.term, ConfState((1,)), meta.crc))
     message = Message(
         MessageKind.STORAGE_APPEND,
@@ -58,6 +62,38 @@ def test_records_that_come_with_a_snapshot_are_written_after_it() -> None:
     assert read_all(again) == records
     assert recovered.last_index == LAST
     assert recovered.hard_state.term == 3
+
+
+def test_of_two_snapshots_in_one_pass_the_later_one_takes_the_place_of_the_machine() -> None:
+    """Seed 844 of the core simulator: a follower whose disk had stalled opened the earlier one,
+    which the later one had replaced."""
+    files = MemoryFiles()
+    store, new = open_store(files)
+    first, records = sent_by_leader(files)
+    later, rest = sent_by_leader(files, covered=COVERED + 2)
+    first = msgspec.structs.replace(first, entries=records[:1], commit=COVERED)
+    messages = [first, later]
+    done = Write(group_of(store), messages)
+    _write(done)
+    assert done.written == 2
+    restored: list[bytes] = []
+
+    def restore(_: object, snapshot: Snapshot) -> None:
+        restored.append(store.open_snapshot(snapshot.meta.index).state())
+        meta = snapshot.meta
+        group.cache.restore(Link(meta.index, meta.term, meta.crc, meta.timestamp))
+
+    group: Any = SimpleNamespace(
+        store=store,
+        cache=LogCache(start=new.start, last=new.end, terms=[], bytes_max=1024),
+        _layout=store.layout,
+        _host=SimpleNamespace(restored=restore, mark=lambda _: None),
+        _respond=lambda _: None,
+    )
+    Group.persisted(group, messages)
+    assert restored == [b"state"]
+    assert group.cache.last_index() == LAST
+    assert read_all(store) == rest
 
 
 def test_snapshot_is_installed_once_though_its_records_meet_a_full_disk() -> None:
