@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from raftmq.broker.hosting import consensus_meta, log_meta, oldest_snapshot
-from raftmq.broker.storage import GroupStorage
+from raftmq.broker.storage import GroupStorage, since_last_snapshot
 from raftmq.chaos.core.broken import Broken
 from raftmq.chaos.core.effects import LAGGED, NEEDLESS, STOPPED
 from raftmq.chaos.core.machine import Machine, restore
@@ -166,6 +166,9 @@ class Replica:
             node.crash_now()
         except (LogFault, OSError, CorruptRecord) as fault:
             look(self)
+            if isinstance(fault, FileNotFoundError) and not node.is_damaged:
+                # No fault takes a file away from a sound disk: the process removed it itself.
+                raise
             node.stopped(fault)
         except AssertionError as error:
             if isinstance(error, Broken) or not node.is_damaged or self.abstains:
@@ -304,7 +307,7 @@ class Replica:
     def persisted(self, messages: list[Message]) -> None:
         """Storage messages are durable."""
         self.is_full = False
-        for message in messages:
+        for message in since_last_snapshot(messages):
             if message.snapshot is not None:
                 self._install(message.snapshot)
             if message.entries:

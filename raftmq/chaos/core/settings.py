@@ -70,6 +70,11 @@ class Settings:
     """Share of the flipped bits that are in an index, if there is one."""
     index_loss_share: float = 0.0
     """Share of the index files that are gone when a process starts, as in a backup without them."""
+    stall_share: float = 0.0
+    """Share of the calls to a slow disk that stall."""
+    jobs_first: bool = False
+    """Jobs of the disk thread that came up during a pass run before the next one, as in the broker;
+    False: after it."""
     is_liveness: bool = False
     """At the heal only a random quorum comes back; the rest stays dead, and progress is due."""
 

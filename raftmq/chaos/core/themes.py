@@ -7,9 +7,10 @@ and its faults from a family of kinds that belongs to them.
     seed % 16 in 3, 14    deposed   leaders that stay in office alone, with writes and reads
     seed % 16 in 13, 15   borders   small segments that are superseded, damaged indexes
     seed % 16 in 5        votes     elections that fail without pre-votes, late answers
+    seed % 16 in 12       stalled   disks that stall while snapshots arrive
 
 Invariants:
-- The seeds without a theme, eleven of sixteen, draw as if there were no themes.
+- The seeds without a theme, ten of sixteen, draw as if there were no themes.
 - Themes draw from a random of their own; whatever they leave open is as the seed draws it.
 
 Sources: swarm testing (Groce et al., ISSTA 2012), of which this is the other half: what a seed
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from raftmq.chaos.faults import Fault, Schedule, draw
+from raftmq.chaos.faults import FAULTS, Fault, Schedule, draw
 
 KIB = 1024
 
@@ -42,6 +43,8 @@ class Theme:
     """Names of the faults to draw from."""
     longer: int = 1
     """Faults last this many times as long as drawn."""
+    is_strongest: bool = False
+    """Faults have the highest level of their kind, not a drawn one."""
 
 
 VOTES = Theme(
@@ -103,9 +106,30 @@ BORDERS = Theme(
 )
 """Superseded segments, and indexes that are read by and damaged."""
 
+STALLED = Theme(
+    choices={
+        "nodes": (3, 3, 5),
+        "heartbeat_ticks": (1,),
+        "message_bytes_max": (1024 * KIB,),
+        "segment_bytes": (KIB,),
+        "segments_kept": (1,),
+        "proposals_per_second": (10.0,),
+        "delay_ms": (50.0, 100.0),
+        "duplication": (0.3,),
+        "reordering": (0.3,),
+        "stall_share": (0.15, 0.3),
+        "jobs_first": (True,),
+    },
+    kinds=frozenset(("slow-disk", "isolate-node")),
+    longer=4,
+    is_strongest=True,
+)
+"""Followers that need snapshots all the time, and whose disks stall while the next one arrives."""
+
 THEMES: Mapping[int, Theme] = {
     3: DEPOSED,
     5: VOTES,
+    12: STALLED,
     13: BORDERS,
     14: DEPOSED,
     15: BORDERS,
@@ -140,4 +164,9 @@ def draw_themed(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float
         event._replace(lasts_ms=min(event.lasts_ms * longer, heal_ms - event.at_ms))
         for event in schedule.events
     ]
+    if theme.is_strongest:
+        events = [
+            event._replace(level=max(FAULTS[event.fault].levels, default=event.level))
+            for event in events
+        ]
     return schedule._replace(events=tuple(events))

@@ -6,6 +6,9 @@ finds written bytes that nobody may rely on. What comes up during a pass makes t
     write, write -> [ append ........ datasync ] -> persisted     (the pass)
     submit       ->                    [ ...... job ] -> done     (a job, when no pass waits)
 
+With `Settings.jobs_first` jobs that came up during a pass run before the next one. So it is in the
+broker, whose disk thread takes jobs in turn, and gets the next pass when the last one is over.
+
 Invariants:
 - Storage messages become durable in the order they were written.
 - A pass that meets a full disk waits a second and goes on where it stopped, as the broker's does.
@@ -15,6 +18,7 @@ Sources: `raftmq.broker.disk`, whose order of calls this repeats on one group.
 
 from collections import deque
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING
 
 from raftmq.chaos.core.effects import SLOW_JOBS
@@ -32,6 +36,9 @@ FULL_RETRY_US = 1_000_000
 PASS_US, PASS_SPREAD_US = 200, 600
 """A pass takes between the first, and both together, on a disk at its usual speed."""
 
+STALL_TIMES = 10
+"""A call to a slow disk that stalls takes this many times as long as its other calls."""
+
 Job = Callable[[], object]
 Done = Callable[[object], None]
 
@@ -47,6 +54,7 @@ class Writing:
         "_messages",
         "_postponed",
         "_replica",
+        "_stalls",
         "_written",
         "passes",
     )  # fmt: skip
@@ -61,6 +69,8 @@ class Writing:
         self._written = 0
         self._changes = 0
         """Membership records in the pass."""
+        node, seed = replica.node, replica.cluster.seed
+        self._stalls = Random(f"stalls {node.id} {node.lives} {seed}")
         self.passes = 0
         """Passes done."""
 
@@ -85,7 +95,8 @@ class Writing:
         """Begin what there is to do, unless something runs."""
         if self._is_busy:
             return
-        if self._is_awaited and not self._postponed:
+        is_due = self._is_awaited and not self._postponed
+        if is_due and not (self._jobs and self._replica.cluster.settings.jobs_first):
             self._is_busy, self._is_awaited = True, False
             messages, self._messages = self._messages, []
             self._begin(messages)
@@ -99,6 +110,9 @@ class Writing:
         spent = PASS_US + int(cluster.random.random() * PASS_SPREAD_US)
         if node.disk_factor > 1.0:
             cluster.loop.effects[SLOW_JOBS] += 1
+            share = cluster.settings.stall_share
+            if share and self._stalls.random() < share:
+                spent *= STALL_TIMES
         cluster.loop.after(int(spent * node.disk_factor), replica.turn, call, *args)
 
     def _begin(self, messages: list[Message]) -> None:

@@ -1,10 +1,11 @@
-"""Mutants of the log store: numbers 48 to 53, 124 to 129, 131, and 350.
+"""Mutants of the log store: numbers 48 to 53, 124 to 129, 131, 350, and 358.
 
 Sources: "All File Systems Are Not Created Equal" (OSDI '14), "Can Applications Recover from fsync
 Failures?" (ATC '20), Protocol-Aware Recovery (FAST '18); issues as named.
 """
 
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.recovery import Segment
 from raftmq.log.segment import HardState, Header, Link, encode_mark
+from raftmq.log.snapshot import SnapshotFile, SnapshotMeta, SnapshotReceiver, is_void
 from raftmq.log.unsealed import Scan, Unsealed, scan
 from raftmq.log.writer import LogWriter
 
@@ -166,6 +168,21 @@ def keeps_superseded_segments(patch: Patch) -> None:
     patch.set(recovery, "_without_superseded", lambda segment, joined, lowest: segment)
 
 
+def removes_a_snapshot_that_arrives(patch: Patch) -> None:
+    """358"""
+
+    def finish(self: SnapshotReceiver) -> SnapshotMeta:
+        meta = SnapshotFile(self._file, self._identity, self._path)
+        meta.verify()
+        self._file.datasync()
+        self._file.close()
+        self._files.sync_folder(self._folder)
+        return meta.meta
+
+    patch.set(SnapshotReceiver, "finish", finish)
+    patch.set(store, "is_void", lambda name, index: is_void(name, sys.maxsize))
+
+
 MUTANTS = (
     Mutant(
         number=48,
@@ -281,5 +298,13 @@ MUTANTS = (
         what="A superseded segment without an index is taken for a gap [ours, until aee6be1].",
         killers=("L2",),
         plant=keeps_superseded_segments,
+    ),
+    Mutant(
+        number=358,
+        name="arriving-snapshot-removed",
+        what="A follower that installs a snapshot removes the next one, which is arriving (raftmq "
+        "before `b7b4fd8`).",
+        killers=("error",),
+        plant=removes_a_snapshot_that_arrives,
     ),
 )

@@ -7,6 +7,7 @@ import pytest
 from raftmq.chaos.core import STEADY, draw_schedule, draw_settings, run
 from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.themes import EVERY, THEMES, chosen_settings, theme_of
+from raftmq.chaos.core.writing import Writing
 from raftmq.chaos.faults import FAULTS, Schedule, World, draw, of_world
 
 SEEDS = range(400)
@@ -14,13 +15,14 @@ SEEDS = range(400)
 
 def test_most_seeds_have_no_theme_and_draw_as_if_there_were_none() -> None:
     plain = [seed for seed in SEEDS if theme_of(seed) is None]
-    assert len(plain) == len(SEEDS) * 11 // 16
+    assert len(plain) == len(SEEDS) * 10 // 16
     for seed in plain:
         settings = draw_settings(seed)
         kinds = of_world(World.CORE)
         assert chosen_settings(seed) == {}
         assert draw_schedule(seed) == draw(seed, kinds, nodes=settings.nodes, seconds=60.0)
         assert (settings.index_loss_share, settings.delay_ms, settings.duplication) == (0, 0, 0)
+        assert (settings.stall_share, settings.jobs_first) == (0, False)
 
 
 @pytest.mark.parametrize("rest", sorted(THEMES))
@@ -37,6 +39,72 @@ def test_theme_says_which_settings_and_faults_belong_together(rest: int) -> None
         assert all(event.at_ms + event.lasts_ms <= schedule.heal_ms for event in schedule.events)
     assert seen == {name: set(values) for name, values in theme.choices.items()}
     assert struck == theme.kinds
+
+
+def test_disks_of_the_stalled_theme_are_as_slow_as_can_be() -> None:
+    levels = {
+        event.level
+        for seed in range(12, 400, EVERY)
+        for event in draw_schedule(seed).events
+        if event.fault == "slow-disk"
+    }
+    assert levels == {max(FAULTS["slow-disk"].levels)}
+
+
+def test_call_to_a_slow_disk_may_stall() -> None:
+    shares = []
+    for stall_share in (0.0, 0.5):
+        cluster = Cluster(3, replace(STEADY, stall_share=stall_share))
+        cluster.begin()
+        cluster.loop.run_until(5_000_000)
+        node = cluster.nodes[1]
+        node.disk_factor = 1000.0
+        assert node.replica is not None
+        passes = node.replica.writing.passes
+        cluster.loop.run_until(25_000_000)
+        shares.append(node.replica.writing.passes - passes)
+    assert shares[0] > 2 * shares[1] > 0
+
+
+@pytest.mark.parametrize(("jobs_first", "taken"), [(False, "pass"), (True, "job")])
+def test_disk_thread_takes_a_job_or_the_next_pass_first(
+    jobs_first: bool, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(3, replace(STEADY, jobs_first=jobs_first))
+    cluster.begin()
+    cluster.loop.run_until(5_000_000)
+    replica = cluster.nodes[1].replica
+    assert replica is not None
+    order: list[str] = []
+    monkeypatch.setattr(Writing, "_begin", lambda *_: order.append("pass"))
+    monkeypatch.setattr(Writing, "_later", lambda *_: order.append("job"))
+    replica.writing._is_busy, replica.writing._is_awaited = False, True
+    replica.writing.submit(lambda: None, lambda _: None)
+    assert order == [taken]
+
+
+def test_node_that_ends_over_a_file_which_it_removed_itself_is_a_finding() -> None:
+    cluster = Cluster(3, STEADY)
+    cluster.begin()
+    cluster.loop.run_until(5_000_000)
+    replica = cluster.nodes[1].replica
+    assert replica is not None
+    store = replica.store
+
+    def look() -> None:
+        store.open_snapshot(7)
+
+    with pytest.raises(FileNotFoundError):
+        replica.turn(look)
+    cluster.nodes[1].is_damaged = True
+    replica.turn(look)
+    assert cluster.counts["stopped at a fault"] == 1
+
+
+def test_seed_844_of_two_snapshots_in_one_pass_the_later_one_counts() -> None:
+    """The earlier one was opened after the later one had replaced it."""
+    outcome = run(draw_schedule(844))
+    assert outcome.is_good, str(outcome)
 
 
 def test_who_names_kinds_gets_these_whatever_the_theme() -> None:
