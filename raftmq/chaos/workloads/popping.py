@@ -8,6 +8,7 @@
 | f | popping, what has the tag `red` | 2 |
 
 Waits and leases are short, so that messages come again and become dead letters while faults last.
+Some pops ask for shorter or longer leases than those before: messages in hand keep their time.
 Some calls are cancelled in the middle; the consumer says the same again, or something else, or is
 left for another one. When all is sent, `is_draining` makes everybody ack all that comes, and an
 *auditor* asks what is left until nothing is: that list ends the history.
@@ -44,6 +45,7 @@ from raftmq.chaos.checkers.pop_messages import Ordering
 from raftmq.chaos.history import History, Recorder, Value
 from raftmq.chaos.workloads.audit import find_left, offset_of
 from raftmq.chaos.workloads.cancelling import Cancelled, Impatience
+from raftmq.chaos.workloads.streams import stream
 from raftmq.client import Client, DeadLetter
 from raftmq.client.popped import PoppedMessage, PoppedMessages, Settlement
 from raftmq.client.popping import PopConsumer
@@ -84,6 +86,10 @@ SCHEDULE_SECONDS = (0.3, 1.0)
 ATTEMPTS_MAX = 3
 INVISIBLE_SECONDS = (1.0, 2.0, 4.0)
 """How long messages are a consumer's alone."""
+OTHER_TIME_SHARE = 0.3
+"""Share of the pops that ask for a time of their own, which later pops keep."""
+HELD_SHARE = 0.15
+"""Share of the batches that stay in hand while the consumer pops for the shortest time."""
 BEYOND: Sequence[Mapping[str, float]] = (
     {"invisible": 0.001},
     {"invisible": 0.9},
@@ -289,6 +295,8 @@ class _Consuming:
         self._process = process
         self._random = random
         self._impatience = impatience
+        # The times that pops ask for are drawn apart.
+        self._times = stream(random, "invisible")
         # True: it was cancelled, and another consumer takes its place.
         self._is_left = False
         # A batch that was not settled when it should have been.
@@ -305,11 +313,26 @@ class _Consuming:
                 await trio.sleep(self._shared.habits.slowness)
             if self._shared.is_draining:
                 await self._ack_all(messages)
+            elif self._times.random() < HELD_SHARE:
+                await self._hold(messages)
             else:
                 await self._work(messages)
 
-    async def _pop(self) -> PoppedMessages | None:
+    async def _hold(self, messages: PoppedMessages) -> None:
+        """Keep a batch in hand while others come for a shorter time, and settle it then."""
+        others = await self._pop(INVISIBLE_SECONDS[0])
+        if others is not None:
+            await self._ack_all(others)
+        await trio.sleep(self._times.uniform(0, 1.5 * INVISIBLE_SECONDS[0]))
+        self._counts["held over a pop"] += 1
+        await self._ack_all(messages)
+
+    async def _pop(self, invisible: float | None = None) -> PoppedMessages | None:
+        """Pop for that time; None: for the time of before, or one that is drawn."""
         count = self._random.choice([1, 5, 30])
+        if self._times.random() < OTHER_TIME_SHARE:
+            invisible = invisible or self._times.choice(INVISIBLE_SECONDS)
+        self._counts["pops for a time"] += invisible is not None
         try:
             messages = await pop_written(
                 self._consumer,
@@ -319,6 +342,7 @@ class _Consuming:
                 self._group,
                 self._got,
                 self._impatience,
+                invisible=invisible,
             )
         except Cancelled:
             self._is_left = self._random.random() < LEFT_SHARE
@@ -483,21 +507,29 @@ async def pop_written(
     group: str,
     got: Callable[[PoppedMessage], Got],
     impatience: Impatience,
+    *,
+    invisible: float | None = None,
 ) -> PoppedMessages | None:
-    """Pop up to `count` messages, and write it down; None: nothing came.
+    """Pop up to `count` messages, and write it down; None: nothing came. `invisible` as for `pop`.
 
     Raises:
         Cancelled: see `Impatience.call`.
     """
     operation = begin_pop(recorder, process, group)
     try:
-        messages = await impatience.call(partial(consumer.pop, count, wait=0.5))
+        messages = await impatience.call(
+            partial(consumer.pop, count, wait=0.5, invisible=invisible)
+        )
     except Cancelled:
         # What it took comes with the next pop, or goes back when the consumer is left.
         recorder.unknown(operation)
         raise
     except Unavailable:
         recorder.fail(operation)
+        return None
+    except OutcomeUnknown:
+        # Whether what was popped ahead has that time is in doubt: the next pop says the rest.
+        recorder.unknown(operation)
         return None
     end_pop(recorder, operation, group, [got(each) for each in messages])
     return messages if len(messages) else None

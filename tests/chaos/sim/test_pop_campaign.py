@@ -93,6 +93,8 @@ def test_consumer_that_hangs_costs_its_own_leases_and_nothing_else() -> None:
         assert calm.compared[name] > 50, name
     assert hung.counts["ack done"] > 0.6 * calm.counts["ack done"]
     assert calm.counts["calls cancelled"] > 20
+    assert calm.counts["pops for a time"] > 20
+    assert calm.counts["held over a pop"] > 5
 
 
 def test_leader_whose_clock_was_a_day_ahead_leaves_timers_that_run() -> None:
