@@ -7,6 +7,7 @@
 | `t` | claimants | `raftmq.chaos.workloads.claims` |
 | `t` | a group that is moved, its clone, a broadcast group | `raftmq.chaos.workloads.resets` |
 | `g`, `x` | clients of topics that get more queues, or come and go | `workloads.topics` |
+| `g` | calls of one producer, or of one transaction, at once | `workloads.overlaps` |
 
 Each part is written down by functions of its own and judged by a checker of its own; the consumer
 groups that pop are also judged by the committed log.
@@ -39,9 +40,11 @@ from raftmq.chaos.workloads import hand_offs
 from raftmq.chaos.workloads.audit import find_left
 from raftmq.chaos.workloads.claims import Claims
 from raftmq.chaos.workloads.hand_offs import HandOffs
+from raftmq.chaos.workloads.overlaps import Overlaps
 from raftmq.chaos.workloads.popping import Popping, judge_pop
 from raftmq.chaos.workloads.resets import INSTANCES, POPPED, Resets
 from raftmq.chaos.workloads.topics import GROWING, Growing, Passing
+from raftmq.chaos.workloads.withholding import judge_withheld
 from raftmq.client import Client
 
 PRODUCERS = 2
@@ -68,6 +71,9 @@ class FlowsWorkload(LogWorkload):
             recorder, topic=TOPIC, queues=QUEUES, number_of=value_of, counts=counts
         )
         self._growing = Growing(recorder, body_of=_body, counts=counts)
+        self._overlaps = Overlaps(
+            recorder, self._growing, body_of=_body, number_of=value_of, counts=counts
+        )
         self._passing = Passing(recorder, body_of=_body, number_of=value_of, counts=counts)
         self._popping = Popping(
             recorder,
@@ -79,7 +85,7 @@ class FlowsWorkload(LogWorkload):
             groups=(GROWN,),
             now_ms=clients.now_ms,
         )
-        self.producers_left = PRODUCERS + 3
+        self.producers_left = PRODUCERS + 5
 
     async def prepare(self) -> None:
         """Create the topics and the groups."""
@@ -110,6 +116,8 @@ class FlowsWorkload(LogWorkload):
         for instance in INSTANCES:
             start(f"consumer-{instance}", self._instance(instance))
         start("consumer-g", self._job(self._pop_growing))
+        start("shopper", self._job(self._shop))
+        start("leaver", self._job(self._leave))
 
     async def find_ends(self) -> None:
         """From now on all that is left is done, and an auditor looks until nothing is."""
@@ -121,8 +129,9 @@ class FlowsWorkload(LogWorkload):
     @property
     def is_drained(self) -> bool:
         """True if nothing is left to do."""
-        is_read = len(self._resets.drained) == len(INSTANCES) and self._resets.is_over
-        return is_read and self._hand_offs.is_read and self._popping.is_drained
+        is_over = len(self._resets.drained) == len(INSTANCES) and self._resets.is_over
+        is_read = self._hand_offs.is_read and self._overlaps.is_read
+        return is_over and is_read and self._popping.is_drained
 
     def judge(self, history: History, *, clock_ms_max: int | None) -> list[Report]:
         """Judge each part; `clock_ms_max`: see `check_claims`."""
@@ -136,6 +145,7 @@ class FlowsWorkload(LogWorkload):
             check_resets(history, clones=[clone] if clone else [], is_drained=is_drained),
             check_instances(history, is_drained=is_drained),
             check_topic_lives(history),
+            *judge_withheld(history, clock_ms_max=clock_ms_max, is_drained=is_drained),
             *judge_pop(grown, groups=(GROWN,), clock_ms_max=late_ms, is_drained=is_drained),
         ]
 
@@ -173,6 +183,14 @@ class FlowsWorkload(LogWorkload):
         await self._resets.move(mq, process, random, lambda: self.is_sending)
         self.producers_left -= 1
 
+    async def _shop(self, mq: Client, process: int, random: Random) -> None:
+        await self._overlaps.shop(mq, process, random, lambda: self.is_sending)
+        self.producers_left -= 1
+
+    async def _leave(self, mq: Client, process: int, random: Random) -> None:
+        await self._overlaps.leave(mq, process, random, lambda: self.is_sending)
+        self.producers_left -= 1
+
     async def _alter(self, mq: Client, _: int, random: Random) -> None:
         await self._growing.alter(mq, random, lambda: self.is_sending)
 
@@ -192,6 +210,7 @@ class FlowsWorkload(LogWorkload):
             await trio.sleep(LOOK_SECONDS)
         await self._hand_offs.read_all(mq, process)
         self._resets.end()
+        await self._overlaps.read_all(mq, process)
         await self._popping.audit(mq, process)
 
 

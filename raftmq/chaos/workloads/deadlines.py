@@ -10,8 +10,10 @@ from outside, so that workloads need not do it themselves; so is the first conta
 message of `send_nowait` is measured from there to the end of its `wait`.
 
 Invariants:
-- A call that was cancelled, or whose process stood still meanwhile, is not judged: the promise is
-  made by a loop that runs. A `wait` that was cancelled is not judged when it is called again.
+- A call that is cancelled before its deadline is not judged. One that is cancelled after its
+  deadline is late: there was no answer. A `wait` that was cancelled is not judged when it is called
+  again.
+- A call whose process stood still meanwhile is not judged: the promise is made by a loop that runs.
 """
 
 import functools
@@ -130,6 +132,9 @@ class Deadlines:
             except RaftmqError:
                 self._answered(name, begun)
                 raise
+            except BaseException:
+                self._given_up(name, begun)
+                raise
             self._answered(name, begun)
             return result
 
@@ -154,6 +159,9 @@ class Deadlines:
             except RaftmqError:
                 self._answered(name, known)
                 raise
+            except BaseException:
+                self._given_up(name, known)
+                raise
             self._answered(name, known)
             return result
 
@@ -166,15 +174,30 @@ class Deadlines:
         return _Begun(what, seconds, self._now(), self._stops())
 
     def _answered(self, name: str, begun: "_Begun | None") -> None:
-        if begun is None or begun.seconds is None or self._stops() != begun.stops:
+        late = self._late_seconds(begun)
+        if begun is None or late is None:
             return
         self.compared[name] += 1
-        late = self._now() - begun.at - begun.seconds - self._slack_seconds
         if late > 0:
-            self.late_count += 1
-            if len(self.late) < LATE_MAX:
-                what = f"{name} with timeout {begun.seconds:g} s"
-                self.late.append(f"{what} was answered {late:.3f} s late")
+            self._note(f"{name} with timeout {begun.seconds:g} s was answered {late:.3f} s late")
+
+    def _given_up(self, name: str, begun: "_Begun | None") -> None:
+        late = self._late_seconds(begun)
+        if begun is not None and late is not None and late > 0:
+            self.compared[name] += 1
+            what = f"{name} with timeout {begun.seconds:g} s"
+            self._note(f"{what} had no answer when it was cancelled, {late:.3f} s late")
+
+    def _late_seconds(self, begun: "_Begun | None") -> float | None:
+        """How late it is for an answer to a call; None: that is not judged."""
+        if begun is None or begun.seconds is None or self._stops() != begun.stops:
+            return None
+        return self._now() - begun.at - begun.seconds - self._slack_seconds
+
+    def _note(self, text: str) -> None:
+        self.late_count += 1
+        if len(self.late) < LATE_MAX:
+            self.late.append(text)
 
 
 class _Begun(NamedTuple):

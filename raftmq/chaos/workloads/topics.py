@@ -58,6 +58,11 @@ class Growing:
         # Process → how many queues there were when its producer looked.
         self._seen: dict[int, int] = {}
 
+    @property
+    def queues(self) -> int:
+        """How many there are, by the last answer to the administrator."""
+        return self._queues
+
     async def prepare(self, mq: Client) -> None:
         """Create the topic."""
         await mq.admin.create_topic(GROWING, queues=QUEUES_FIRST)

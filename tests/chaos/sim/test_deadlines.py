@@ -1,6 +1,11 @@
 """Each call of a client is answered by its timeout, in whatever a workload does."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import trio
+from trio.testing import MockClock
 
 from raftmq.chaos.faults import FAULTS, Schedule, draw
 from raftmq.chaos.mutants import MUTANTS, planted
@@ -32,3 +37,23 @@ def test_calls_are_as_they_were_afterwards() -> None:
     with Deadlines(now=lambda: 0.0, seconds=1.0).watched():
         assert Producer.send is not send
     assert Producer.send is send
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(0.9, []), (3.0, ["had no answer"])])
+def test_call_that_is_cancelled_after_its_deadline_is_late(
+    seconds: float, late: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def send_many(producer: Producer, *, timeout: float) -> None:
+        await trio.sleep_forever()
+
+    async def give_up(deadlines: Deadlines) -> None:
+        producer: Any = SimpleNamespace()
+        with deadlines.watched(), trio.move_on_after(seconds):
+            await Producer.send_many(producer, timeout=1.0)
+
+    monkeypatch.setattr(Producer, "send_many", send_many)
+    deadlines = Deadlines(now=trio.current_time, seconds=None)
+    trio.run(give_up, deadlines, clock=MockClock(autojump_threshold=0))
+    assert len(deadlines.late) == len(late)
+    assert all(words in text for words, text in zip(late, deadlines.late, strict=True))
+    assert deadlines.compared.total() == len(late)

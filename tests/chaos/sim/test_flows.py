@@ -8,7 +8,7 @@ from raftmq.chaos.sim.pop_evidence import DELIVERIES, RECORDS
 from raftmq.chaos.sim.run import run
 from tests.chaos.campaigns import play_valid
 
-CHECKS = ("claims", "hand-off", "resets", "instances", "topic lives", "pop a")
+CHECKS = ("claims", "hand-off", "resets", "instances", "topic lives", "withheld", "pop a")
 """What judges a run, each by its name among what was compared."""
 
 
@@ -21,7 +21,8 @@ def test_run_without_faults_does_all_and_is_judged_in_all() -> None:
         "claims granted", "claims refused", "claims given up", "handed off", "hand-offs fenced",
         "hand-offs rolled back", "hand-offs left", "resets", "clones", "fenced", "queues added",
         "sent to added queues", "topics deleted", "puts after the deletion, refused",
-        "calls cancelled",
+        "calls cancelled", "pairs committed", "producers closed early",
+        "refused by a closed producer",
     ):  # fmt: skip
         assert outcome.counts[done] > 0, done
     assert outcome.counts["lives"] > 2
