@@ -4,6 +4,9 @@ Each client is one member after the other: it joins, reads, commits, and leaves 
 word; faults kill it, let it stand still, cut it off. What is read are polls of the history: that
 all is read in the end, by whoever it was, `check_total_queue` says.
 
+One more client makes groups that begin at the latest message: see
+`raftmq.chaos.workloads.latecomers`.
+
 Invariants, asserted by the clients themselves:
 - Whoever has a queue has it under an epoch that nobody else ever has.
 - What the leader tells as committed is never less than what was committed before it was asked, by
@@ -19,6 +22,7 @@ import trio
 from raftmq.chaos.history import Recorder
 from raftmq.chaos.sim.clients import Clients, Session
 from raftmq.chaos.sim.log_workload import PRODUCERS, TOPIC, LogWorkload, queue_key, value_of
+from raftmq.chaos.workloads.latecomers import Latecomers
 from raftmq.client import Client, Consumer
 from raftmq.client.message import QUEUE_BITS
 from raftmq.client.offsets import Stamp, by_partition, commit_offsets
@@ -54,6 +58,17 @@ class MembersWorkload(LogWorkload):
         self._owners: dict[tuple[int, int], int] = {}
         # Queue → how far somebody has committed, and was told so.
         self._reached: Counter[int] = Counter()
+        self._latecomers = Latecomers(counts=self.counts)
+        self.producers_left += 1
+
+    async def prepare(self) -> None:
+        """Create the topics."""
+        await super().prepare()
+
+        async def job(mq: Client, _: Session) -> None:
+            await self._latecomers.prepare(mq)
+
+        await self._clients.once(job)
 
     def start(self) -> None:
         """Start all clients."""
@@ -61,17 +76,27 @@ class MembersWorkload(LogWorkload):
             self._clients.start(f"producer-{number + 1}", self._produce)
         for number in range(MEMBERS):
             self._clients.start(f"consumer-{number + 1}", self._take_part)
+        self._clients.start("latecomer", self._come)
 
     @property
     def is_drained(self) -> bool:
-        """True if all that is there was read and committed by somebody."""
+        """True if all that is there was read and committed, and latecomers have read theirs."""
+        return self._is_committed and self._latecomers.is_read
+
+    async def _come(self, mq: Client, session: Session) -> None:
+        await self._latecomers.come(mq, session.random, lambda: self.is_sending)
+        self.producers_left -= 1
+
+    @property
+    def _is_committed(self) -> bool:
+        """True if all that is there was read and committed by a member."""
         return self.ends is not None and all(
             self._reached[queue] >= end for queue, end in self.ends.items()
         )
 
     async def _take_part(self, mq: Client, session: Session) -> None:
         random = session.random
-        while not self.is_drained:
+        while not self._is_committed:
             life = random.expovariate(1 / LIFE_SECONDS)
             dies = life if random.random() < DIES_SHARE else float("inf")
             with trio.move_on_after(dies):
@@ -87,7 +112,7 @@ class MembersWorkload(LogWorkload):
 
     async def _be_member(self, consumer: Consumer, session: Session, until: float) -> None:
         random, earlier = session.random, _Commit({}, {}, 0)
-        while trio.current_time() < until and not self.is_drained:
+        while trio.current_time() < until and not self._is_committed:
             await self._poll(consumer, session)
             await trio.sleep(random.expovariate(1 / WORK_SECONDS) + self._clients.slowness)
             # What was committed last has stood for a while: an older commit may have come since.

@@ -6,6 +6,7 @@ from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Event, Schedule, World, draw, of_world, with_visits
 from raftmq.chaos.sim import members_workload
 from raftmq.chaos.sim.run import run
+from raftmq.chaos.workloads.latecomers import KINDS as LATECOMERS
 from raftmq.pop.offsets import Offsets
 
 
@@ -45,6 +46,8 @@ def test_members_that_hang_are_fenced_and_all_is_read() -> None:
     outcome = run(Schedule(4, 25, HANGS), workload="members")
     assert outcome.is_good, str(outcome)
     assert outcome.counts["fenced"] > 0
+    for kind in LATECOMERS:
+        assert outcome.counts[f"latecomers, {kind}"] > 1, kind
 
 
 def test_log_that_fences_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
