@@ -5,7 +5,7 @@ With the bugs planted that such runs are for, the seeds named here find them.
 
 import pytest
 
-from raftmq.chaos.faults import FAULTS, Schedule, World, draw, of_world, with_visits
+from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw, of_world, with_visits
 from raftmq.chaos.mutants import MUTANTS, play
 from raftmq.chaos.sim.run import run
 
@@ -34,6 +34,23 @@ def test_members_that_return_break_no_promise(seed: int) -> None:
     outcome = run(schedule_of(seed), nodes=NODES)
     assert outcome.is_good, str(outcome)
     assert outcome.counts["acknowledged, looked for in later leaders"]
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(400)
+def test_new_nodes_alone_hold_what_wiped_founders_held() -> None:
+    """Each founder is wiped, and replaced before the next one; then all processes end."""
+    events = [Event(44_000, "kill-all", (1, 2, 3))]
+    for founder, other in ((1, 2), (2, 3), (3, 1)):
+        at_ms = 4000 + 13_000 * (founder - 1)
+        events.append(Event(at_ms, "wipe", (founder,)))
+        events.append(Event(at_ms + 300, "replace-node", (founder, other)))
+    outcome = run(Schedule(1, 64.0, tuple(sorted(events))))
+    assert outcome.is_good, str(outcome)
+    assert (outcome.struck["wipe"], outcome.struck["replace-node"]) == (3, 3)
+    assert outcome.counts["replaced"] == 3
+    last = {happening.node for happening in outcome.timeline if happening.what == "serves"}
+    assert {4, 5, 6} <= last
 
 
 @pytest.mark.campaign
