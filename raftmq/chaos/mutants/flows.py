@@ -138,7 +138,8 @@ MUTANTS = (
         number=245,
         name="change-again",
         what="A change of a topic or group that is sent again is carried out again.",
-        killers=("topic-revived",),
+        # Q9: a reset that is carried out again hands out what is acked.
+        killers=("topic-revived", "Q9"),
         plant=changes_what_comes_again,
         workload="flows",
         seconds=20.0,

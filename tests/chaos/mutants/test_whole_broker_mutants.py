@@ -10,6 +10,7 @@ from raftmq.chaos.mutants import (
     clients,
     duties,
     flows,
+    hostile_readings,
     hunt,
     readings,
     rotting,
@@ -29,18 +30,18 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "leader-hidden": 32,
     },
     flows: {
-        "claim-given-up-by-any": 0,
+        "claim-given-up-by-any": 1,
         "late-hand-off": 0,
         "commits-what-is-read-ahead": 1,
         "reset-of-one-leader": 0,
-        "reset-again": 1,
-        "change-again": 0,
+        "reset-again": 2,
+        "change-again": 1,
     },
     duties: {
         "one-clock": 0,
         "fastest-clock": 0,
         "sessions-by-own-clock": 3,
-        "ages-by-own-clock": 14,
+        "ages-by-own-clock": 12,
         "waits-for-the-clock": 3,
         "gives-up-one-more": 9,
         "tells-after": 9,
@@ -54,7 +55,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "index-by-map": 13,
     },
     readings: {
-        "tick-once": 0,
+        "tick-once": 1,
         "begun-in-vain": 3,
         "latest-later": 0,
         "claim-before-deletion": 22,
@@ -62,9 +63,16 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "lease-of-a-moment": 2,
         "filter-meets-a-look": 6,
         "refused-read-is-no-rot": 0,
-        "refusal-of-a-repeat": 0,
+        "refusal-of-a-repeat": 1,
         "round-ends-at-refusal": 0,
         "filter-of-newer-software": 0,
+    },
+    hostile_readings: {
+        "lease-in-hand-cut": 2,
+        "sends-at-once": 0,
+        "closed-and-silent": 2,
+        "latest-when-opened": 0,
+        "latest-in-new-queues": 0,
     },
 }
 CHEAP = {
@@ -75,6 +83,10 @@ CHEAP = {
     "commit-again",
     "half-refused",
     "refusal-of-a-repeat",
+    "sends-at-once",
+    "closed-and-silent",
+    "latest-when-opened",
+    "latest-in-new-queues",
 }
 """Mutants that fall to a single short run, or to consumers that pull, in a few CPU-seconds: they
 are hunted outside of campaigns, too."""
