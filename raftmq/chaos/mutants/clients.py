@@ -202,9 +202,10 @@ MUTANTS = (
         killers=("answered-late",),
         plant=times_each_request,
         workload="flows",
-        seconds=30.0,
-        kinds=("kill-majority", "pause-leader"),
-        why_hinted="it takes leaders that are silent one after the other, as one call asks them",
+        seconds=15.0,
+        kinds=("slow-disk", "pause-leader", "kill-majority"),
+        why_hinted="it takes leaders that are silent or slow one after the other, as one call asks "
+        "them",
     ),
     Mutant(
         number=244,
