@@ -24,6 +24,7 @@ async def test_queues_that_came_later_are_looked_into(cluster: FakeCluster) -> N
         cluster.change_catalog(AlterTopic("orders", 3))
         async with other.producer("orders") as producer:
             sent = await producer.send(b"x", key="order-1", queue=2)
+        assert sent.id is not None
         assert (await mq.get(sent.id)).body == b"x"
         async with mq.consumer("orders", queues=[2]) as consumer:
             assert (await consumer.fetch(10, wait=5.0)).bodies == [b"x"]
