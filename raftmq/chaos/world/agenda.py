@@ -29,6 +29,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from math import inf
@@ -65,17 +66,18 @@ class _Watchdog:
         self._stacks: Counter[str] = Counter()
         self.on_finding: Callable[[TimeStandsStill], None] | None = None
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, call: Callable[[], object] | None = None) -> None:
         """A look at the clock, or a call of the agenda."""
         if now != self._moment:
             self._moment, self._looks = now, 0
             return
         self._looks += 1
         if self._looks > LOOKS_MAX:
-            self._sample()
+            self._sample(call)
 
-    def _sample(self) -> None:
-        self._stacks.update(_stacks())
+    def _sample(self, call: Callable[[], object] | None) -> None:
+        # A list: a generator would run inside `update`, which would be in each stack.
+        self._stacks.update(list(_stacks()) if call is None else [_told_of(call)])
         if self._looks <= LOOKS_MAX + SAMPLES:
             return
         most = [stack for stack, _ in self._stacks.most_common(STACKS)]
@@ -110,6 +112,11 @@ def _stacks() -> Iterator[str]:
 def _told(frames: list[FrameSummary]) -> str:
     own = [f for f in frames if "/trio/" not in f.filename and f.filename != __file__]
     return "".join(f"  {f.filename}:{f.lineno} {f.name}\n" for f in own[:FRAMES])
+
+
+def _told_of(call: Callable[[], object]) -> str:
+    function = call.func if isinstance(call, partial) else call
+    return f"  {getattr(function, '__qualname__', type(function).__name__)}, a call of the agenda\n"
 
 
 class Agenda:
@@ -172,7 +179,7 @@ class Agenda:
         self.now = max(self.now, heap[0][0])
         while heap and heap[0][0] <= self.now:
             self.calls += 1
-            self._watchdog.look(self.now)
+            self._watchdog.look(self.now, heap[0][2])
             heapq.heappop(heap)[2]()
             if self._watchdog.on_finding is None:
                 # Time stood still: tasks unwind between these calls.

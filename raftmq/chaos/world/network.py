@@ -525,13 +525,17 @@ class Network:
         """A machine runs again and knows nothing of its old connections: it says so to those that
         are sent to it, when they are."""
         self.dark.discard(name)
+        links: dict[tuple[str, str], None] = {}
         for connection in list(self.connections):
             if connection.is_silent and name in connection.ends:
                 # The end that lost power is gone; the other may not know for long.
                 lost = connection.back if connection.ends[1] == name else connection.out
                 connection.is_silent = False
                 lost.has_given_up = True
-                self._send_again(*connection.ends)
+                links[connection.ends] = None
+        # Once a link: with 150 connections between two machines, once for each is 22,500 calls.
+        for ends in links:
+            self._send_again(*ends)
 
     def _close_listeners(self, process: Process) -> None:
         for address, listener in list(self.listeners.items()):

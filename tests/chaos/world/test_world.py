@@ -420,8 +420,8 @@ def test_wall_clocks_go_wrong_and_are_healed() -> None:
     in_pair(scenario)
 
 
-@pytest.mark.parametrize("is_of_task", [True, False])
-def test_run_in_which_time_stands_still_ends_with_the_stack(is_of_task: bool) -> None:
+@pytest.mark.parametrize("spins", ["spin_in_a_task", "_again", "_silently_again"])
+def test_run_in_which_time_stands_still_ends_with_the_stack(spins: str) -> None:
     async def spin_in_a_task() -> None:
         while True:
             with trio.move_on_after(0):
@@ -429,19 +429,40 @@ def test_run_in_which_time_stands_still_ends_with_the_stack(is_of_task: bool) ->
 
     async def main() -> None:
         await trio.sleep(1.5)
-        if is_of_task:
+        if spins == "spin_in_a_task":
             await spin_in_a_task()
-        _again(Agenda.current())
+        (_again if spins == "_again" else _silently_again)(Agenda.current())
         await trio.sleep(10)
 
     with pytest.raises(TimeStandsStill, match=r"stands still at 1\.5\d* s") as caught:
         run(main, seed=1)
-    assert ("spin_in_a_task" if is_of_task else "_again") in str(caught.value)
+    assert spins in str(caught.value)
 
 
 def _again(agenda: Agenda) -> None:
     agenda.look()
     agenda.call_after(0, partial(_again, agenda))
+
+
+def _silently_again(agenda: Agenda) -> None:
+    agenda.call_after(0, partial(_silently_again, agenda))
+
+
+def test_seed_1108365_many_connections_of_a_machine_that_comes_back_let_time_go_on() -> None:
+    async def scenario(pair: Pair) -> None:
+        await pair.network.listen(pair.two, 1)
+        streams = [await pair.network.connect(pair.one, "two", 1) for _ in range(200)]
+        pair.two.die()
+        pair.network.machine_went_dark(pair.two)
+        for stream in streams:
+            await stream.send_all(b"lost")
+        await trio.sleep(1)
+        pair.network.machine_came_back("two")
+        for stream in streams:
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+
+    in_pair(scenario)
 
 
 class Alarm(BaseException):
