@@ -45,7 +45,8 @@ class Member:
                 if is_again or error.reason is not Reason.FENCED:
                     raise
                 holder = await self._find_holder(left())
-                if holder == command.replaces:
+                # 0 twice: who held the place when this was refused has lapsed or left since.
+                if holder and holder == command.replaces:
                     raise
             command = msgspec.structs.replace(command, replaces=holder)
 
