@@ -57,12 +57,15 @@ class Retiring:
         self.under_way: set[int] = set()
         """Groups whose log is being deleted."""
         self.is_removed = False
-        """True if no other node that answers knows this one: asked for while it holds an unwanted
-        replica, and by `look`."""
+        """True if no other node knows this one, of those whose catalog is not behind this node's:
+        asked for while it holds an unwanted replica, and by `look`."""
+        # The catalog has named this node; a newcomer first applies the log of before.
+        self._was_named = False
 
     def think(self) -> None:
-        """Look whether there is a replica that nobody wants."""
+        """Look for replicas that are no longer wanted."""
         now = trio.current_time()
+        self._was_named |= self._node.id in self._node.catalog.nodes
         unwanted = [number for number in self._node.groups if self._is_unwanted(number)]
         self._since = {number: self._since.get(number, now) for number in unwanted}
         due = [n for n, since in self._since.items() if now - since >= UNWANTED_SECONDS]
@@ -76,17 +79,25 @@ class Retiring:
     def is_leaving(self) -> bool:
         """True if the catalog, as this node knows it, says that it leaves or has left."""
         own = self._node.catalog.nodes.get(self._node.id)
-        return self._node.catalog.is_bootstrapped and (own is None or own.is_leaving)
+        is_leaving = self._was_named if own is None else own.is_leaving
+        return self._node.catalog.is_bootstrapped and is_leaving
 
     async def look(self) -> None:
-        """Ask the others whether a node that leaves is out; nothing is deleted. A node that is out
-        is told nothing by the leaders, and `think` asks late, as it deletes what is not wanted."""
-        self._note_removal(await ask_all(self._node))
+        """If this node leaves, or was removed, ask the others whether it is out; nothing is
+        deleted. Leaders tell a node that is out nothing, and `think` asks ten seconds later."""
+        if self.is_leaving or self.is_removed:
+            self._note_removal(await ask_all(self._node))
 
     def _note_removal(self, found: dict[int, ClusterView]) -> None:
-        own = self._node.id
-        others = [{each.id for each in found[node].nodes} for node in found if node != own]
-        self.is_removed = bool(others) and not any(own in ids for ids in others)
+        own, version = self._node.id, self._node.catalog.version
+        believed = [
+            {each.id for each in view.nodes}
+            for author, view in found.items()
+            # A member that lags may not have heard yet that this node was added.
+            if author != own and (view.version >= version or _leads(author, view))
+        ]
+        if believed:
+            self.is_removed = not any(own in ids for ids in believed)
 
     def _is_unwanted(self, number: int) -> bool:
         wanted = self._node.catalog.groups.get(number)
@@ -137,6 +148,11 @@ class Retiring:
         self.under_way.discard(number)
         # It may be wanted again by now.
         self._node.catalog_changed()
+
+
+def _leads(author: int, view: ClusterView) -> bool:
+    """True if the node that gave this view leads the system group, by its own word."""
+    return any(group.id == SYSTEM_GROUP and group.leader == author for group in view.groups)
 
 
 def has_left(member: int, number: int, views: list[ClusterView], *, term: int) -> bool:

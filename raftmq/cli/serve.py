@@ -221,12 +221,11 @@ async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
 
 
 async def _look_for_removal(node: "Node") -> None:
-    """Ask the others whether this node is out, once it leaves."""
+    """Ask the others whether this node is out, once it leaves, and whether it is in again."""
     import trio
 
-    while not node.retiring.is_removed:
-        if node.retiring.is_leaving:
-            await node.retiring.look()
+    while True:
+        await node.retiring.look()
         await trio.sleep(LEAVE_SECONDS)
 
 
