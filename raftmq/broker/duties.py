@@ -81,9 +81,8 @@ class Duties:
         self._wake = trio.Event()
         self._clocks = Clocks(node)
         self._under_way: set[tuple[str, int]] = set()
-        self.moved: set[int] = set()
-        """Nodes that are about to leave and belong to no data group any more, as the leader of the
-        system group was told."""
+        self._moved: dict[int, CatalogNode] = {}
+        # Number → entry of the catalog; see `has_moved`.
         self._clean: dict[int, tuple[int, int]] = {}
         """Group → (catalog version, queues) at which no queue of a deleted topic was found."""
         self._told: dict[int, tuple[int, int]] = {}
@@ -99,6 +98,13 @@ class Duties:
     def think(self) -> None:
         """Look at the duties now: something changed."""
         self._wake.set()
+
+    def has_moved(self, node: int) -> bool:
+        """True if a node that leaves belongs to no data group, by the word of their leaders, as the
+        leader of the system group has heard."""
+        # A node that was added again has another entry: it may carry groups when it leaves again.
+        entry = self._moved.get(node)
+        return entry is not None and self._node.catalog.nodes.get(node) is entry
 
     async def run(self) -> None:
         """Do the duties until cancelled."""
@@ -123,7 +129,7 @@ class Duties:
             self._asked = {office: self._asked.get(office, {}) for office in offices}
             if all(group.number != SYSTEM_GROUP for group in led):
                 # Until this node leads the system group again, a node may come back and leave.
-                self.moved.clear()
+                self._moved.clear()
             for group in led:
                 if not group.stopping:
                     self._do(group)
@@ -246,26 +252,26 @@ class Duties:
             for member in sorted(group.conf_state.voters)
             if (number := node_of(member)) in nodes
             and nodes[number].is_leaving
-            and number not in self.moved
+            and not self.has_moved(number)
         ]
 
     def _forget_left(self) -> None:
         """Remove leaving nodes from the catalog, once every group has moved away from them."""
         catalog = self._node.catalog
-        leaving = [node.id for node in catalog.nodes.values() if node.is_leaving]
-        # A node that was added again may carry groups again when it leaves the next time.
-        self.moved.intersection_update(leaving)
+        leaving = [node for node in catalog.nodes.values() if node.is_leaving]
         if leaving and ("left", SYSTEM_GROUP) not in self._under_way:
             self._under_way.add(("left", SYSTEM_GROUP))
             self._node.start_soon(self._ask_and_forget, leaving)
 
-    async def _ask_and_forget(self, leaving: list[int]) -> None:
+    async def _ask_and_forget(self, leaving: list[CatalogNode]) -> None:
         try:
             views = await ask_all(self._node)
         finally:
             self._under_way.discard(("left", SYSTEM_GROUP))
-        self.moved = {number for number in leaving if is_unused(number, views, is_data=True)}
-        gone = [RemoveNode(number) for number in leaving if is_unused(number, views)]
+        self._moved = {n.id: n for n in leaving if is_unused(n.id, views, is_data=True)}
+        # The answers say nothing of a node that was added again since they were asked for.
+        still = [n.id for n in leaving if self._node.catalog.nodes.get(n.id) is n]
+        gone = [RemoveNode(number) for number in still if is_unused(number, views)]
         if gone:
             payload = encode_commands(gone)
             self._propose("left", self._node.groups[SYSTEM_GROUP], payload)

@@ -1,8 +1,11 @@
 """Found by the simulation, seeds 6 and 24: nodes that leave while a group cannot move at once."""
 
+import pytest
 import trio
 
 from raftmq.broker.members import is_unused
+from raftmq.broker.node import Node
+from raftmq.broker.views import ask_all
 from raftmq.wire.messages import ClusterView, GroupView
 from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import in_cluster
@@ -42,16 +45,53 @@ def test_node_that_leaves_a_second_time_leaves_the_system_group_after_its_data_g
         await cluster.change("remove", 4)
         await cluster.wait_until(lambda: 4 not in cluster.nodes[cluster.leader(0)].catalog.nodes)
         carried = await _join(cluster, 4)
-        # The member that a group is to get instead hears nothing: the group cannot move yet.
-        (instead,) = {1, 2, 3} - cluster.members(carried)
-        for source in {1, 2, 3, 4} - {instead}:
-            cluster.network.block(f"node{source}", f"node{instead}")
+        _hold(cluster, carried)
         await cluster.change("remove", 4)
         await trio.sleep(10)
         assert 4 in cluster.members(carried)
         assert 4 in cluster.members(0)
 
     in_cluster(scenario)
+
+
+def test_node_that_leaves_a_second_time_is_not_judged_by_answers_about_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answers come up to a second after they were asked for."""
+    asked, comes = trio.Event(), trio.Event()
+
+    async def ask_slowly(node: Node) -> dict[int, ClusterView]:
+        views = await ask_all(node)
+        if not asked.is_set() and is_unused(4, views, is_data=True):
+            asked.set()
+            await comes.wait()
+        return views
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await _join(cluster, 4)
+        monkeypatch.setattr("raftmq.broker.duties.ask_all", ask_slowly)
+        await cluster.change("remove", 4)
+        await asked.wait()
+        carried = await _join(cluster, 4)
+        _hold(cluster, carried)
+        await cluster.change("remove", 4)
+        leader = cluster.nodes[cluster.leader(0)]
+        await cluster.wait_until(lambda: leader.catalog.nodes[4].is_leaving)
+        comes.set()
+        await trio.sleep(10)
+        assert 4 in cluster.members(carried)
+        assert 4 in cluster.members(0)
+        assert 4 in leader.catalog.nodes
+
+    in_cluster(scenario)
+
+
+def _hold(cluster: Cluster, group: int) -> None:
+    """The member that a group is to get in place of node 4 hears nothing: it cannot move yet."""
+    (instead,) = {1, 2, 3} - cluster.members(group)
+    for source in {1, 2, 3, 4} - {instead}:
+        cluster.network.block(f"node{source}", f"node{instead}")
 
 
 async def _join(cluster: Cluster, node: int) -> int:

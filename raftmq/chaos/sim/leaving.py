@@ -1,7 +1,7 @@
 """Nodes that leave: is one said to be unused while a data group still counts on it?
 
-The leader of the system group asks all nodes, and notes which leaving nodes no data group has any
-more (`Duties.moved`). Then the system group drops them. A data group counts on a node as long as
+The leader of the system group asks all nodes, and notes which leaving nodes are in no data group
+(`Duties.has_moved`). Then the system group drops them. A data group counts on a node as long as
 either half of its membership has the node. So a leader that applies the end of a change of its own
 term must not find a node that leaves by this change among those noted: V10.
 
@@ -68,7 +68,7 @@ class Leaving:
         if system is None or listed is None or not listed.is_leaving:
             return
         self.compared[COMPARED] += 1
-        if dropped in system.duties.moved:
+        if system.duties.has_moved(dropped):
             self.early.append(
                 f"group {number} counted on node {dropped} until now, {before}, and node {leader} "
                 "has noted that no data group does"

@@ -22,9 +22,8 @@ class _Seen:
 
     def __init__(self, *, moved: set[int], is_leaving: bool = True) -> None:
         listed = {LEAVER: SimpleNamespace(is_leaving=is_leaving)}
-        system = SimpleNamespace(
-            duties=SimpleNamespace(moved=moved), catalog=SimpleNamespace(nodes=listed)
-        )
+        duties = SimpleNamespace(has_moved=lambda node: node in moved)
+        system = SimpleNamespace(duties=duties, catalog=SimpleNamespace(nodes=listed))
         cluster: Any = SimpleNamespace(observers=[], leader=lambda _: 5, nodes={5: system})
         self.check = Leaving(cast("Cluster", cluster))
         self._index = 0
