@@ -86,7 +86,7 @@ class PeerLink:
         self.last_error = ""
         """Why the last attempt to connect failed, for people; empty while connected."""
         self.is_of_other_cluster = False
-        """True if a node of another cluster answers at the address."""
+        """True if the last attempt to connect reached a node of another cluster."""
 
     @property
     def is_connected(self) -> bool:
@@ -187,7 +187,7 @@ class PeerLink:
                 except Exception as error:
                     _raise_bug(error)
                     # Whatever a resolver makes of the name: links are best effort by contract.
-                    self.last_error = f"{type(error).__name__}: {error}"
+                    self._failed(error)
                     was_refused = isinstance(error, ConnectionRefusedError)
                 else:
                     if await self._converse(stream):
@@ -237,10 +237,15 @@ class PeerLink:
             self.is_of_other_cluster = error.reply.code == Reason.WRONG_CLUSTER.value
         except Exception as error:
             _raise_bug(error)
-            self.last_error = f"{type(error).__name__}: {error}"
+            self._failed(error)
         finally:
             self._disconnected()
         return welcomed
+
+    def _failed(self, error: Exception) -> None:
+        self.last_error = f"{type(error).__name__}: {error}"
+        # The node that answered before may be gone.
+        self.is_of_other_cluster = False
 
     def _disconnected(self) -> None:
         self._outbox, self.incarnation = None, ""

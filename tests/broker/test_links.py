@@ -19,6 +19,7 @@ from raftmq.broker.tickets import Callback
 from raftmq.broker.views import ask_all
 from raftmq.broker.world import give_up_after
 from raftmq.chaos.world import Machine, MemoryFiles, Process
+from raftmq.errors import Reason
 from raftmq.log.record import Kind
 from raftmq.pop.catalog import Node, PutNode
 from raftmq.pop.commands import encode_commands
@@ -317,6 +318,29 @@ def test_assertion_that_fails_while_a_link_reads_ends_the_node() -> None:
     assert raised.value.subgroup(AssertionError) is not None
 
 
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_node_of_another_cluster_that_is_gone_is_forgotten(is_refused: bool) -> None:
+    async def main() -> tuple[bool, bool]:
+        here, there = trio.testing.memory_stream_pair()
+        world = OneStream(here)
+        link = link_over(world)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await there.receive_some()
+            why = ErrorReply(Reason.WRONG_CLUSTER.value, "this is cluster 'other', not 'test'")
+            await there.send_all(b"".join(encode_frame(FrameKind.ERROR, 0, pack(why))))
+            await trio.testing.wait_all_tasks_blocked()
+            was_other = link.is_of_other_cluster
+            # The next attempt is refused, or finds the connection closed.
+            world.is_refusing = is_refused
+            link.hurry()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        return was_other, link.is_of_other_cluster
+
+    assert trio.run(main) == (True, False)
+
+
 async def hear_a_refusal(on_refused: Callable[[ErrorReply], None]) -> None:
     """A link is welcomed, and told `superseded` with the same read."""
     here, there = trio.testing.memory_stream_pair()
@@ -324,10 +348,23 @@ async def hear_a_refusal(on_refused: Callable[[ErrorReply], None]) -> None:
     why = ErrorReply("superseded", "another folder took your place")
     parts = encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))
     parts += encode_frame(FrameKind.ERROR, 0, pack(why))
-    link = PeerLink(
+    link = link_over(OneStream(here), on_refused)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        await there.receive_some()
+        await there.send_all(b"".join(parts))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
+def link_over(
+    world: "OneStream", on_refused: Callable[[ErrorReply], None] = lambda _: None
+) -> PeerLink:
+    """A link to node 2, which has one connection."""
+    return PeerLink(
         Peer(2, "node2", 7400),
         lambda: Hello(PROTOCOL, "test", 1, "own", "raftmq"),
-        world=OneStream(here),
+        world=world,
         step=Step(),
         unsent_bytes_max=1 << 20,
         frame_bytes_max=1 << 20,
@@ -335,12 +372,6 @@ async def hear_a_refusal(on_refused: Callable[[ErrorReply], None]) -> None:
         on_lost=lambda *_: None,
         on_refused=on_refused,
     )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(link.run)
-        await there.receive_some()
-        await there.send_all(b"".join(parts))
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
 
 
 class OneStream:
@@ -351,6 +382,7 @@ class OneStream:
         self.random = Random(1)
         self.descriptors_max = 1024
         self._stream = stream
+        self.is_refusing = False
 
     def now_ms(self) -> int:
         """Never asked."""
@@ -364,6 +396,8 @@ class OneStream:
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
         """The connection."""
+        if self.is_refusing:
+            raise ConnectionRefusedError
         return self._stream
 
 
