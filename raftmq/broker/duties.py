@@ -86,7 +86,7 @@ class Duties:
         self._clean: dict[int, tuple[int, int]] = {}
         """Group → (catalog version, queues) at which no queue of a deleted topic was found."""
         self._told: dict[int, tuple[int, int]] = {}
-        """Group → (segments dropped, consumer groups) at which all was told that is lost."""
+        """Group → (term, times that retention moved) at which its log told of all that is lost."""
         self._letting_go: dict[int, int] = {}
         """Group → up to where consumer groups are being told that the log is dropped."""
         self._led_since: dict[tuple[int, int], float] = {}
@@ -397,21 +397,19 @@ class Duties:
 
     def _lose(self, group: Group) -> None:
         """Tell the consumer groups that pop what this log lacks of their queues: a snapshot may
-        have come in place of it."""
-        assert isinstance(group.machine, PartitionMachine)
-        state = (group.index.drops, len(group.machine.serving.attached))
+        have come in place of it, though not while this node leads."""
+        state = (group.raft.term, group.index.drops)
         if self._told.get(group.number) != state and self._tell_lost(group):
             self._told[group.number] = state
 
     def _tell_lost(self, group: Group, *, since: int = 0) -> bool:
-        """Propose to tell the consumer groups that pop what of all queues stands before a record;
-        True if that was told."""
+        """Propose `Lose` for each queue with messages before the record at `since`. True if the log
+        has that already."""
         assert isinstance(group.machine, PartitionMachine)
         if ("lose", group.number) in self._under_way:
             # A look at 20,000 queues holds the loop for tens of milliseconds.
             return False
         serving = group.machine.serving
-        followed = Counter(queue for x in serving.attached.values() for queue in x.group.backlogs)
         # Also of queues that no group follows: one that is opened before the record is dropped
         # begins by what was told.
         kept = [
@@ -420,6 +418,8 @@ class Duties:
             if (earliest := _earliest(group, queue, since)) > serving.earliest.get(queue, 0)
         ]
         if kept:
+            attached = serving.attached.values()
+            followed = Counter(queue for each in attached for queue in each.group.backlogs)
             self._tell(group, list(_parts(kept, followed)))
         return not kept
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -205,6 +205,32 @@ def test_record_that_tells_of_retention_counts_each_consumer_group_of_a_queue(
     with_client(job, queues=12, log=log)
     assert told
     assert max(queues * groups for queues, groups in told) == 4
+
+
+def test_leader_looks_for_what_its_log_lacks_once_an_office_and_when_retention_moves() -> None:
+    """A look at 20,000 queues holds the loop for tens of milliseconds."""
+    looks, node = list[int](), SimpleNamespace(settings=None)
+    group: Any = replica(letters=0)
+    group.raft = SimpleNamespace(term=1)
+    group.machine.ends[7] = 100
+    group.index.earliest = lambda queue, *, since: looks.append(queue)
+    # Nothing of the queue is kept, which the log has already.
+    group.machine.serving.earliest[7] = 100
+    own = duties.Duties(cast("Any", node))
+
+    def count() -> int:
+        for _ in range(2):
+            own._lose(group)
+        return len(looks)
+
+    assert count() == 1
+    group.machine.serving.attached[2] = group.machine.serving.attached[1]
+    assert count() == 1, "a consumer group that is opened begins by what was told"
+    group.index.drops += 1
+    assert count() == 2
+    # A snapshot may have come in place of the log while another node led.
+    group.raft.term = 3
+    assert count() == 3
 
 
 def test_without_dead_letters_nothing_is_kept_longer() -> None:
