@@ -218,6 +218,10 @@ class Group:
         is_caught_up = self.machine.applied >= self._office_index
         return self.is_leader and is_caught_up and not self.differs
 
+    def became_current(self, records: list[Record]) -> bool:
+        """True if these, applied a moment ago, are what a leader lacked to be current."""
+        return self.is_current and records[0].index <= self._office_index
+
     @property
     def leader(self) -> int:
         """The member that leads, as far as is known here; 0: nobody."""

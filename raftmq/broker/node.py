@@ -294,6 +294,9 @@ class Node:
         self._popping.applied(group)
         self.releasing.applied(group)
         self._feeding.think(group)
+        if group.became_current(records):
+            # Some duties wait for that; new filters do not hold before one of them took them over.
+            self.duties.think()
 
     def at_border(self, group: Group, record: Record) -> None:
         """The machine has just applied the last record before a segment: take a snapshot."""

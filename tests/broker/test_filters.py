@@ -91,6 +91,25 @@ def test_consumer_of_the_group_without_a_filter_follows_the_subscription() -> No
     assert with_client(job) == ([8, 9], list(range(10)))
 
 
+def test_seed_1109581_new_leader_takes_a_filter_over_as_soon_as_it_may() -> None:
+    """What it hands out before is not filtered."""
+
+    async def job(cluster: Cluster, mq: Client) -> float:
+        group = next(g for g in (1, 2, 3) if cluster.leader(g) != cluster.leader(0))
+        cluster.kill(cluster.leader(group))
+        await mq.admin.subscribe("orders", "g", "n > 7")
+        await cluster.wait_led(group)
+        led_at = trio.current_time()
+        leader = cluster.nodes[cluster.leader(group)]
+        machine = leader.groups[group].machine
+        assert isinstance(machine, PartitionMachine)
+        wanted = leader.catalog.subscribers
+        await cluster.wait_until(lambda: machine.subscriptions.version == wanted.version > 0)
+        return trio.current_time() - led_at
+
+    assert with_client(job, queues=3) < 0.1
+
+
 def waiting_fetches(node: Node) -> int:
     """Fetches of all sessions that are open."""
     return sum(map(len, node._fetches.sessions._open.values()))
