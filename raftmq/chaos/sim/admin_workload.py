@@ -28,7 +28,7 @@ class AdminWorkload(LogWorkload):
         super().__init__(clients, recorder)
         self._administrators = Administrators(recorder, topic=TOPIC, counts=self.counts)
         self._lives = GroupLives(counts=self.counts)
-        self._newcomers = Newcomers(counts=self.counts)
+        self._newcomers = Newcomers(counts=self.counts, filters=clients.filters_heard)
         self._has_looked = False
         self.producers_left = PRODUCERS + ADMINISTRATORS + 2
 

@@ -95,6 +95,10 @@ class Clients:
         """What clients' wall clocks show: they are right."""
         return WallClock(self._cluster.agenda).now_ms()
 
+    def filters_heard(self) -> tuple[int, int]:
+        """As `Cluster.filters_heard`."""
+        return self._cluster.filters_heard()
+
     def hosts(self) -> list[str]:
         """The names of all clients' machines."""
         return list(self._machines)

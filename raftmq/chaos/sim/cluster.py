@@ -268,6 +268,15 @@ class Cluster:
         ]
         return max(leading)[1] if leading else 0
 
+    def filters_heard(self) -> tuple[int, int]:
+        """Versions of subscriptions: the newest in a catalog, and the oldest in the catalog of a
+        node that leads a data group."""
+        versions = {n: node.catalog.subscribers.version for n, node in self.nodes.items()}
+        newest = max(versions.values(), default=0)
+        numbers = [g for node in self.nodes.values() for g in node.catalog.groups if g]
+        leaders = {leader for number in numbers if (leader := self.leader(number))}
+        return newest, min((versions[leader] for leader in leaders), default=newest)
+
     async def found(self) -> None:
         """Start all nodes and wait until the cluster is founded and each node leads a group."""
         await self.start()

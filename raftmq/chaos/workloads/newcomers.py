@@ -10,8 +10,8 @@ Newcomers are of both modes. They send to their own topic before they pop for th
 its messages have keys, so that an ordered group needs keys of messages that have left the cache.
 
 Invariants, asserted here:
-- A second after its first subscription has returned, a group gets messages that do not match only
-  if they were asked for before.
+- A second after its first subscription has returned, and the leaders have heard of it, a group gets
+  messages that do not match only if they were asked for before.
 
 A newcomer waits in vain for a message that it must be handed and is not.
 """
@@ -58,12 +58,17 @@ Tags = dict[Place, str | None]
 class Newcomers:
     """State that all newcomers of a run share."""
 
-    def __init__(self, *, counts: Counter[str]) -> None:
+    def __init__(
+        self, *, counts: Counter[str], filters: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    ) -> None:
+        """`filters`: versions of subscriptions, the newest in a catalog, and the oldest in one of a
+        leader."""
         self._counts = counts
+        self._filters = filters
         self._sent: dict[Place, str] = {}
         self._made = 0
-        # When the last subscription returned, and the pops begun soon after that.
-        self._filtered_at = 0.0
+        # When all had heard of the last subscription, its version, and the pops until soon after.
+        self._filtered_at, self._version = 0.0, 0
         self._early_pops = 0
         self.is_read = True
         """False: a newcomer was not handed all that it must be."""
@@ -150,6 +155,7 @@ class Newcomers:
         red = {at for at, tag in wanted.items() if tag == RED}
         # By their own tags: messages whose sends are in doubt may match, and come, too.
         self._early_pops, self._filtered_at = 0, trio.current_time()
+        self._version, _ = self._filters()
         tags = await self._read(consumer, red - before.keys())
         wrong = sorted(at for at, tag in tags.items() if tag != RED)
         fact = f"{group}: {len(wrong)} messages came that its first filter does not let by"
@@ -163,8 +169,17 @@ class Newcomers:
         return read
 
     async def _pop(self, consumer: PopConsumer, read: Tags) -> None:
-        self._early_pops += trio.current_time() < self._filtered_at + FOLLOW_SECONDS
+        is_early = self._is_early()
         messages = await consumer.pop(ASKED, wait=0.5)
+        self._early_pops += is_early or self._is_early()
         read.update(((message.queue, message.offset), message.tag) for message in messages)
         if messages:
             await consumer.ack(messages, timeout=CALL_SECONDS)
+
+    def _is_early(self) -> bool:
+        """True until `FOLLOW_SECONDS` after all leaders have heard of the subscription: one that
+        does not reach the system group may not know it for long."""
+        now = trio.current_time()
+        if self._filters()[1] < self._version:
+            self._filtered_at = now
+        return now < self._filtered_at + FOLLOW_SECONDS
