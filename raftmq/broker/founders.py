@@ -1,4 +1,4 @@
-"""What founders must agree on, and how a blank founder tells a founding from a cluster that runs.
+"""Founders' agreement, and the difference between a founding and a cluster that runs.
 
 A blank founder takes "never seen" for the word of a node that is about to be founded as well. Two
 answers look the same and are not. Both would end in two clusters of one name, or in a membership
@@ -7,36 +7,58 @@ that depends on who was elected first:
 | the node that answers | its answer carries | the blank founder |
 |---|---|---|
 | is in a cluster that others founded | the numbers of those founders | waits, names `cluster add` |
-| would found something else | its `peers`, `groups` and `replicas` | waits, says what differs |
+| is in one that was founded otherwise | founders, groups and replicas | waits, says what differs |
+| would found something else | its `peers`, `groups` and `replicas` | the same |
 | has a folder, and no log open yet | nothing: it does not answer | asks again |
 | is of older software | neither | founds, as it did then |
 
 A node that has been added since is no founder either: a cluster remembers who founded it.
 
 Invariants:
-- A node founds with no node that says that it was founded without it, or would found otherwise.
-- `peers`, `groups` and `replicas` of a node that was founded have no effect.
+- A node founds with no node that is in a cluster founded without it or otherwise, and with none
+  that would found otherwise.
+- `peers`, `groups` and `replicas` of a node that was founded have no effect: answers of such a node
+  carry what its catalog says, or nothing.
+- An address that changed after the founding keeps no founder waiting.
 """
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from raftmq.pop.catalog import SYSTEM_GROUP
 from raftmq.wire.messages import FoundingView, NodeView, ProbeReply
 
 from .group import node_of
 from .peers import PeerLink
-from .settings import NodeSettings
+from .settings import WILDCARDS, NodeSettings
 
 if TYPE_CHECKING:
     from .node import Node
 
 
 def founding_of(own: NodeSettings) -> FoundingView | None:
-    """What a node's settings would found; None if they found nothing."""
+    """The cluster that a node's settings would found; None: they found none."""
     if not own.peers:
         return None
     nodes = [NodeView(peer.id, peer.host, peer.port) for peer in own.peers]
-    return FoundingView(sorted(nodes, key=lambda node: node.id), own.groups, own.replicas)
+    replicas = min(own.replicas, len(nodes))
+    return FoundingView(sorted(nodes, key=lambda node: node.id), own.groups, replicas)
+
+
+def founding_around(node: "Node") -> FoundingView | None:
+    """The cluster as it was founded, with addresses of today, if a node is in one; else as the
+    node's settings would found it. None: not known, or none."""
+    founders = founders_of(node)
+    if not founders:
+        return founding_of(node.settings.node)
+    catalog = node.catalog
+    data = [group for group in catalog.groups.values() if group.id != SYSTEM_GROUP]
+    known = {**catalog.left, **catalog.nodes}
+    if not data or not all(group.founders for group in data) or not known.keys() >= set(founders):
+        return None
+    nodes = [NodeView(number, known[number].host, known[number].port) for number in founders]
+    return FoundingView(nodes, len(data), len(data[0].founders))
 
 
 def founders_of(node: "Node") -> list[int]:
@@ -65,10 +87,15 @@ def why_apart(own: NodeSettings, peer: int, reply: ProbeReply) -> str:
     if reply.founders and own.id not in reply.founders:
         return (
             f"node {peer} is in a cluster that was founded without node {own.id}: "
-            f"{_add(own.id, own.host, own.port)} there and `join` in place of `peers` here make "
-            f"node {own.id} a member of it"
+            f"{addition_of(own)} there and `join` in place of `peers` here make node {own.id} a "
+            "member of it"
         )
     theirs, ours = reply.founding, founding_of(own)
+    if reply.founders and theirs is not None and ours is not None:
+        here = {each.id: each for each in ours.nodes}
+        # A founder may have moved since: its address of then is nowhere.
+        nodes = [here.get(each.id, each) for each in theirs.nodes]
+        theirs = msgspec.structs.replace(theirs, nodes=nodes)
     if theirs is None or ours is None or theirs == ours:
         return ""
     return (
@@ -130,5 +157,14 @@ def settings_not_followed(node: "Node") -> str:
     )
 
 
+def addition_of(own: NodeSettings) -> str:
+    """The command that adds a node to a cluster, by its own settings."""
+    row = next((peer for peer in own.peers if peer.id == own.id), own)
+    return _add(own.id, row.host, row.port)
+
+
 def _add(number: int, host: str, port: int) -> str:
+    if host in WILDCARDS:
+        command = f"`raftmq cluster add {number} HOST:{port}`"
+        return f"{command} (HOST: its address as the other nodes reach it)"
     return f"`raftmq cluster add {number} {host}:{port}`"

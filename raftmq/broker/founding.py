@@ -8,7 +8,7 @@ committed record could be missing from every majority. So a blank folder asks be
 |---|---|---|
 | all founders: "never seen" | the cluster is being founded, or this node never spoke | it founds |
 | a founder: the same, and others founded its cluster | a second cluster would begin | it waits |
-| a founder: the same, and other settings | two clusters would, or an odd one | it waits |
+| a founder: the same, and another founding | two clusters would begin, or an odd one | it waits |
 | the system group's leader: "never seen", to a node that joins | nothing counts on it | it joins |
 | somebody: "known under another name" | this disk was wiped, or swapped | it asks for that place |
 | a guest of a founder: the same | the cluster was founded before | it founds nothing, and waits |
@@ -66,7 +66,14 @@ from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ClusterView, ErrorReply, FrameKind, Probe, ProbeReply
 
 from .connection import Connection
-from .founders import founders_of, founding_of, is_opening, why_apart, why_silent
+from .founders import (
+    addition_of,
+    founders_of,
+    founding_around,
+    is_opening,
+    why_apart,
+    why_silent,
+)
 from .identity import Identity, save
 from .peers import PeerLink
 from .tickets import Callback
@@ -224,14 +231,11 @@ class _Question:
 
 
 def why_not_counted(node: "Node") -> str:
-    """What a node that serves, and that no cluster counts yet, waits for; empty: nothing."""
+    """The reason why no cluster counts a node that serves, and the remedy; empty: one does."""
     own = node.settings.node
     if own.peers or node.catalog.is_bootstrapped:
         return ""
-    return (
-        f"the cluster does not count node {node.id} yet: "
-        f"`raftmq cluster add {node.id} {own.host}:{own.port}` makes it a member"
-    )
+    return f"the cluster does not count node {node.id} yet: {addition_of(own)} makes it a member"
 
 
 async def ask_guest(node: "Node", link: PeerLink) -> None:
@@ -291,8 +295,8 @@ def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
         lost, now_ms = sorted(node.lost_logs), node.now_ms()
         reply = ProbeReply(name, is_latest, node.may_lead, generation, refusal, now_ms, lost)
         if probe.joins and name in ("", probe.incarnation):
-            founding = founding_of(node.settings.node)
-            reply = msgspec.structs.replace(reply, founders=founders_of(node), founding=founding)
+            founders, founding = founders_of(node), founding_around(node)
+            reply = msgspec.structs.replace(reply, founders=founders, founding=founding)
         connection.reply(frame.kind, frame.correlation, pack(reply))
 
     def answer_as_leader() -> None:

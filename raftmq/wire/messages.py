@@ -512,10 +512,10 @@ class Probe(_Wire, frozen=True):
 
 
 class FoundingView(_Wire, frozen=True):
-    """What the settings of a founder would found."""
+    """A cluster as founders make it."""
 
     nodes: list[NodeView]
-    """The founders and their addresses, by number."""
+    """The founders and their addresses, of today if it was founded, by number."""
     groups: int
     """Data groups."""
     replicas: int
@@ -543,7 +543,8 @@ class ProbeReply(_Wire, frozen=True):
     """To a blank folder that the peer never saw: the nodes that founded the peer's cluster. Empty:
     it is in none yet, or does not say."""
     founding: FoundingView | None = None
-    """To such a folder: what the peer's settings would found. None: nothing, or it does not say."""
+    """To such a folder: the peer's cluster as it was founded; before that, as the peer's settings
+    would found it. None: in neither way, or the peer does not say."""
 
 
 class RepairRange(_Wire, frozen=True):

@@ -7,7 +7,9 @@ import msgspec
 import pytest
 import trio
 
+from raftmq.broker.duties import Duties
 from raftmq.broker.founders import settings_not_followed
+from raftmq.broker.founding import _Question
 from raftmq.broker.settings import NodeSettings, Peer, Settings
 from raftmq.chaos.sim.cluster import PORT
 
@@ -118,6 +120,42 @@ def test_founder_whose_log_is_still_to_be_opened_is_not_taken_for_blank() -> Non
         node.groups.update(groups)
         node.is_serving = True
         await check_that_they_wait(cluster, {2: "was founded without node 2"})
+
+    in_cluster(scenario)
+
+
+def test_founder_that_never_spoke_goes_by_what_was_founded_not_by_peers_that_were_edited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Its folder is lost after it has answered the others, and before it founds and has a name.
+    name_of, is_open = Duties._incarnation_of, vars(_Question)["is_open"].fget
+    monkeypatch.setattr(Duties, "_incarnation_of", lambda s, n: "" if n == 3 else name_of(s, n))
+    lasting = property(lambda self: self._node.id == 3 or is_open(self))
+    monkeypatch.setattr(_Question, "is_open", lasting)
+
+    async def scenario(cluster: Cluster) -> None:
+        for node in (1, 2, 3):
+            cluster.start_soon(node)
+        await cluster.wait_until(lambda: all(n in cluster.nodes for n in (1, 2, 3)))
+        nodes = cluster.nodes
+        await cluster.wait_until(lambda: all(getattr(nodes[n], "groups", {}) for n in (1, 2)))
+        cluster.kill(3)
+        cluster.wipe(3)
+        await cluster.wait_until(lambda: cluster.nodes[1].catalog.is_bootstrapped)
+        await cluster.start(4)
+        await cluster.change("add", 4, host="node4", port=PORT)
+        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        assert not cluster.nodes[1].catalog.nodes[3].incarnation
+        await cluster.stop(1)
+        change_settings(
+            cluster,
+            peers=lambda number: [] if number == 4 else peers(1, 2, 3, 4)[: 3 + (number == 1)],
+        )
+        await cluster.start(1)
+        monkeypatch.undo()
+        cluster.start_soon(3)
+        await cluster.wait_until(lambda: 3 in cluster.nodes and cluster.nodes[3].is_serving, 20)
+        await cluster.wait_until(lambda: cluster.nodes[3].catalog.is_bootstrapped)
 
     in_cluster(scenario)
 
