@@ -264,9 +264,6 @@ class SqliteSource:
             triggers_of(self._log)
         )
 
-    def _triggers(self) -> list[str]:
-        return [f"{self._log}_{event}" for event in ("insert", "update", "delete")]
-
     def _renew_log(self, statement: str) -> None:
         """Make the log in place of one for other columns; ids go on, so that positions grow."""
         last = self._last_id()
