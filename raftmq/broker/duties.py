@@ -14,7 +14,7 @@
 | forget deletions | leader of the system group | all data groups have carried them out |
 | count what retention took | leader of a data group | it was of use to a consumer group |
 | change members | leader of any group | the catalog wants other members than the group has |
-| forget nodes that left | leader of the system group | a leaving node carries nothing any more |
+| forget nodes that left | leader of the system group | a leaving node is in no group |
 
 A duty is only a proposal; whether it happens, the log decides. One that gets lost with a change of
 leader is done again by the next one.
@@ -196,7 +196,7 @@ class Duties:
         self._propose("found", self._node.groups[SYSTEM_GROUP], encode_commands([command]))
 
     def _name(self) -> None:
-        """Note which data folder each node has: groups take in nobody before that is known."""
+        """Note which data folder each node has: groups take in no node before that is known."""
         unnamed = [node.id for node in self._node.catalog.nodes.values() if not node.incarnation]
         seen = {number: self._incarnation_of(number) for number in unnamed}
         names = [NameNode(number, name) for number, name in seen.items() if name]

@@ -1,4 +1,4 @@
-"""Founders' agreement, and the difference between a founding and a cluster that runs.
+"""Founders agree on what they found, and tell a founding from a cluster that runs.
 
 A blank founder takes "never seen" for the word of a node that is about to be founded as well. Two
 answers look the same and are not. Both would end in two clusters of one name, or in a membership

@@ -10,7 +10,7 @@ committed record could be missing from every majority. So a blank folder asks be
 | a founder: the same, and others founded its cluster | a second cluster would begin | it waits |
 | a founder: the same, and another founding | two clusters would begin, or an odd one | it waits |
 | the system group's leader: "never seen", to a node that joins | nothing counts on it | it joins |
-| somebody: "known under another name" | this disk was wiped, or swapped | it asks for that place |
+| any node: "known under another name" | this disk was wiped, or swapped | it asks for that place |
 | a guest of a founder: the same | the cluster was founded before | it founds nothing, and waits |
 | the leader: "you have that place" | the old folder is fenced off | it re-enters |
 | others: "you have that place" | it stopped before it noted that | it waits for the leader |
@@ -149,7 +149,7 @@ class _Question:
         self.waiting = founders - {node.id}
         """Founders that did not say yet that they never saw this node."""
         self.lost = ""
-        """The name under which somebody knew this node, if it was not this folder's."""
+        """The name under which another node knew this one, if it was not this folder's."""
         self._asks_at = 0.0
         self._refusal = ""
         self._apart: dict[int, str] = {}
@@ -325,7 +325,7 @@ async def _renew(node: "Node", probe: Probe, answer: Callable[..., None]) -> Non
         answer(is_latest=False)
         return
     if probe.node not in catalog.nodes:
-        text = f"node {probe.node} does not belong to the cluster (any more)"
+        text = f"node {probe.node} does not belong to the cluster"
         answer(is_latest=True, refusal=text)
         return
     if _is_up(node, probe.node, probe.replaces):
@@ -351,7 +351,7 @@ async def _renew(node: "Node", probe: Probe, answer: Callable[..., None]) -> Non
 def groups_without_leader(
     node: int, catalog: Catalog, views: Mapping[int, ClusterView]
 ) -> list[int]:
-    """The partition groups to which a node belongs and that nobody says to lead."""
+    """The partition groups to which a node belongs and of which no node says that it leads them."""
     told = [(author, group) for author, view in views.items() for group in view.groups]
     led = {group.id for author, group in told if group.leader == author}
     counted = {g.id for _, g in told if node in g.voters or node in g.voters_outgoing}

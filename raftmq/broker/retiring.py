@@ -5,9 +5,9 @@ replica that is left behind cannot know from its own log that it is no member; i
 
 | condition, for ten seconds | why |
 |---|---|
-| the catalog names other members, and is up to date | nobody wants this replica |
+| the catalog names other members, and is up to date | this replica is not wanted |
 | the group's leader, of the newest term known, has other members | the change is committed |
-| nobody leads the replica, or its own log says that it was removed | it was not added again |
+| the replica has no leader, or its own log says that it was removed | it was not added again |
 
 Then the catalog is asked to use up the member's id (`RetireReplica`), and only when it has done so,
 by the catalog's replica on this node, the log is deleted. If the node is wanted again before that,

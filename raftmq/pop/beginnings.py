@@ -17,7 +17,8 @@ Invariants:
   for old what the topic has when they are opened.
 
 Left out: groups that had committed offsets before their first member (of readers without
-membership, by a reset or a clone). Each of these begins with its first member.
+membership, by a reset or a clone), and groups whose members joined before the catalog noted it.
+Each of these begins with its first join after that.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""Themes: set-ups and faults that bring out a bug only together, for some of the seeds.
+"""Themes: settings and faults that belong together, for some of the seeds.
 
-A seed draws each setting and each kind of fault by itself. A bug that needs five of them to meet
-then shows in one seed of thousands. A seed with a *theme* draws its settings from a narrower choice
-and its faults from a family of kinds that belongs to them.
+A seed draws each setting and each kind of fault by itself. A bug that needs five of them at once
+then shows in one seed of thousands. A seed with a *theme* draws its settings from fewer choices,
+and its faults from the kinds that go with these settings.
 
     seed % 16 in 3, 14    deposed   leaders that stay in office alone, with writes and reads
     seed % 16 in 13, 15   borders   small segments that are superseded, damaged indexes
@@ -11,10 +11,9 @@ and its faults from a family of kinds that belongs to them.
 
 Invariants:
 - The seeds without a theme, ten of sixteen, draw as if there were no themes.
-- Themes draw from a random of their own; whatever they leave open is as the seed draws it.
+- A theme draws from a generator of its own; the seed draws all that the theme leaves open.
 
-Sources: swarm testing (Groce et al., ISSTA 2012), of which this is the other half: what a seed
-leaves out makes room for what it keeps.
+Sources: swarm testing (Groce et al., ISSTA 2012): a run with fewer features uses each of them more.
 """
 
 from collections.abc import Mapping, Sequence

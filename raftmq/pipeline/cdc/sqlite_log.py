@@ -1,4 +1,4 @@
-"""What `prepare` makes in a SQLite file: the table of changes, and the triggers that write it.
+"""The log of changes in a SQLite file: `prepare` makes its table, and the triggers that write it.
 
 A trigger logs the row as the table has it, and not as `NEW` says: another trigger, or the action of
 a foreign key, may have written the row again and logged that first. So the last entry of a key is

@@ -66,7 +66,7 @@ _TRIGGERS = {
         ),
     ),
 }
-"""Of the shop's own: they write each row once more, move rows, and bring rows back."""
+"""Triggers of the shop: they write each row a second time, move rows, and bring rows back."""
 _UPSERTS = {
     "sqlite": "INSERT OR REPLACE INTO item (id, name) VALUES (?, ?)",
     "postgresql": "INSERT INTO item (id, name) VALUES (?, ?) "
@@ -96,8 +96,8 @@ class Shop:
     def create(
         self, table: str = "item", *, has_words: bool = False, trigger: str = "TRIGGER"
     ) -> None:
-        """Make the table anew, with triggers that write the rows once more: `TEMP TRIGGER` for some
-        that SQLite runs first."""
+        """Make an empty table, with triggers that write each row a second time: with `TEMP TRIGGER`
+        SQLite runs them first."""
         self.has_words = has_words
         self.execute(f"DROP TABLE IF EXISTS {table}")
         blob = "bytea" if self.kind == "postgresql" else "blob"
