@@ -168,7 +168,7 @@ class Assigning:
             return
         group = self._service.group(SYSTEM_GROUP)
         remaining = 0 if group is None else _remaining_ms(member, group.now_ms())
-        header = pack(Assigned(*holding, remaining, members.old_queues(number)))
+        header = pack(Assigned(*holding, remaining, members.old_queue_count(number)))
         connection.reply(FrameKind.HEARTBEAT, correlation, header)
 
     def _not_here(self) -> ErrorReply:

@@ -102,7 +102,7 @@ class AssignedQueues:
         self._is_over = False
         self.error: RaftmqError | None = None
         """Why this consumer can no longer be a member."""
-        self.old_queues: int | None = None
+        self.old_queue_count: int | None = None
         """How many queues the topic had when the group began there; None: no leader said so. Kept
         while this consumer is no member: what it is taking up meanwhile may still be its own."""
 
@@ -257,7 +257,7 @@ class AssignedQueues:
         was_leased = self.is_leased
         self._lease_until = max(self._lease_until, until)
         if assigned.version > version:
-            self._wanted, self.old_queues = assigned, assigned.old_queues
+            self._wanted, self.old_queue_count = assigned, assigned.old_queue_count
             owned = self._owned()
             self.lose([c for c in self._held().values() if owned.get(c.queue) != c.epoch])
             self.poke()

@@ -84,8 +84,8 @@ class Consumer:
         self._assigned: AssignedQueues | None = None
         self._is_instance = join is not None and join.mode is Mode.BROADCAST
         # Of a member: `start` holds for so many queues; the others are newer than its place. The
-        # leader's word (`AssignedQueues.old_queues`) comes first.
-        self._old_queues = 0
+        # leader's word (`AssignedQueues.old_queue_count`) comes first.
+        self._old_queue_count = 0
         if join is not None:
             self._assigned = AssignedQueues(self, Member(router, join), router)
 
@@ -343,7 +343,7 @@ class Consumer:
             view = await router.topic(self.topic, is_fresh=True)
         self._view = view
         if is_member:
-            self._old_queues = await self._count_old(view)
+            self._old_queue_count = await self._count_old(view)
             return []
         queues = tuple(range(len(view.groups))) if queues is None else queues
         for queue in queues:
@@ -403,10 +403,10 @@ class Consumer:
         fenced = await self._commit_at(group, dict.fromkeys(numbers, CLAIM), numbers)
         owned = tuple(number & _MASK for number in numbers if number not in fenced)
         assert self._assigned is not None
-        told = self._assigned.old_queues
-        old_queues = self._old_queues if told is None else told
-        old = tuple(queue for queue in owned if queue < old_queues)
-        new = tuple(queue for queue in owned if queue >= old_queues)
+        told = self._assigned.old_queue_count
+        old_queue_count = self._old_queue_count if told is None else told
+        old = tuple(queue for queue in owned if queue < old_queue_count)
+        new = tuple(queue for queue in owned if queue >= old_queue_count)
         cursors = await self._cursors_at(view, old, start_of(self._settings.start))
         # Whatever `start` says: a queue that is new has nothing that is too old.
         cursors += await self._cursors_at(view, new, EARLIEST)

@@ -293,7 +293,7 @@ class Memberships:
         assignment = self.of_member.get(number)
         return assignment.holding(number) if assignment is not None else None
 
-    def old_queues(self, number: int) -> int | None:
+    def old_queue_count(self, number: int) -> int | None:
         """How many queues, from the first, are older than a member's group; None: not known."""
         assignment = self.of_member.get(number)
         if assignment is None:

@@ -81,7 +81,7 @@ class Assigned(_Wire, frozen=True):
     """Those of them that it is to give up, when it is done with what it has of them."""
     remaining_ms: int
     """How long its lease runs from when the answer was made, if nothing more is heard of it."""
-    old_queues: int | None = None
+    old_queue_count: int | None = None
     """How many queues the topic had when the group began there: it begins in these where its
     members say, and in all others at the first message. None, which older software tells: those
     that the topic had when the member was opened."""

@@ -27,7 +27,7 @@ def join(catalog: Catalog, member: int, topic: str = "orders", **options: Any) -
     options = {"notes_beginning": True, **options}
     command = JoinGroup(topic, options.pop("group", "g"), member, 10_000, **options)
     assert isinstance(run(catalog, command), Changed)
-    return catalog.memberships.old_queues(member)
+    return catalog.memberships.old_queue_count(member)
 
 
 def test_number_of_queues_stays_what_it_was_with_the_first_member(catalog: Catalog) -> None:
@@ -40,7 +40,7 @@ def test_number_of_queues_stays_what_it_was_with_the_first_member(catalog: Catal
     catalog = Catalog.restore(catalog.snapshot())
     assert join(catalog, 3) == join(catalog, 1) == 8
     run(catalog, RegrantQueues("orders", "g"))
-    assert catalog.memberships.old_queues(3) == 8
+    assert catalog.memberships.old_queue_count(3) == 8
 
 
 def test_each_group_and_each_topic_has_its_own(catalog: Catalog) -> None:
@@ -50,10 +50,10 @@ def test_each_group_and_each_topic_has_its_own(catalog: Catalog) -> None:
     run(catalog, AlterTopic("orders", 10))
     run(catalog, AlterTopic("bills", 4))
     assert join(catalog, 3, group="other") == 10
-    assert [catalog.memberships.old_queues(member) for member in (1, 2, 3)] == [8, 2, 10]
+    assert [catalog.memberships.old_queue_count(member) for member in (1, 2, 3)] == [8, 2, 10]
     again = Catalog.restore(catalog.snapshot())
     assert again.snapshot() == catalog.snapshot()
-    assert [again.memberships.old_queues(member) for member in (1, 2, 3)] == [8, 2, 10]
+    assert [again.memberships.old_queue_count(member) for member in (1, 2, 3)] == [8, 2, 10]
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -78,7 +78,7 @@ def test_topic_that_is_deleted_and_made_again_is_another_one(catalog: Catalog) -
     assert catalog.memberships.beginnings.dump() == [["g", [(bills, 2)]]]
     run(catalog, CreateTopic("orders", 10))
     assert join(catalog, 4) == 10
-    assert catalog.memberships.old_queues(1) == 2
+    assert catalog.memberships.old_queue_count(1) == 2
 
 
 def test_nothing_is_noted_of_instances_and_by_records_of_older_software(catalog: Catalog) -> None:
@@ -86,11 +86,11 @@ def test_nothing_is_noted_of_instances_and_by_records_of_older_software(catalog:
     assert join(catalog, 2, notes_beginning=False) is None
     assert catalog.memberships.beginnings.dump() == []
     # A member of newer software, which came later, says it for the group.
-    assert join(catalog, 3) == catalog.memberships.old_queues(2) == 8
+    assert join(catalog, 3) == catalog.memberships.old_queue_count(2) == 8
 
 
 def test_member_that_is_none_has_no_number(catalog: Catalog) -> None:
-    assert catalog.memberships.old_queues(7) is None
+    assert catalog.memberships.old_queue_count(7) is None
 
 
 def test_groups_beyond_the_bound_have_none(
@@ -116,4 +116,4 @@ def test_snapshot_of_before_the_beginnings_is_read(catalog: Catalog) -> None:
     assert version == 8
     restored = Catalog.restore(cbor2.dumps([7, *values[:-1]]))
     assert restored.snapshot() == catalog.snapshot()
-    assert restored.memberships.old_queues(1) is None
+    assert restored.memberships.old_queue_count(1) is None
