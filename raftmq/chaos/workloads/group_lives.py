@@ -11,7 +11,8 @@ consumer are still under way.
 
 Invariants, asserted by the takers:
 - A settled message comes again only after a move: it was settled at most as often as its group was
-  moved.
+  moved. What members settle while a reset is under way does not count: a member that comes
+  meanwhile has a newer epoch, and the whole reset is done again (`raftmq.client.resetting`).
 - In the end each message was settled after the begin of the last move that is known to be done: the
   takers wait in vain for a message that a new group lacks, or passes over.
 """
@@ -56,6 +57,8 @@ class GroupLives:
         # may be.
         self._latest: dict[str, dict[int, int]] = {group: {} for group in GROUPS}
         self._end: int | None = None
+        # A reset of the group with members is under way.
+        self._is_resetting = False
 
     @property
     def is_drained(self) -> bool:
@@ -93,6 +96,7 @@ class GroupLives:
         timeout = random.choice(CALL_SECONDS)
         is_reset = random.random() < 0.5
         self._moves[group] += 1
+        self._is_resetting = is_reset and group == SHARED
         try:
             if is_reset:
                 await mq.admin.reset_group(group, TOPIC, to="earliest", timeout=timeout)
@@ -108,6 +112,8 @@ class GroupLives:
         else:
             self._done[group] = self._moves[group]
             self._counts["groups reset" if is_reset else "groups deleted"] += 1
+        finally:
+            self._is_resetting = False
 
     async def take(self, mq: Client, group: str) -> None:
         """Be the taker of a group.
@@ -172,6 +178,7 @@ class GroupLives:
             assert settled <= moves, fact
 
     def _note(self, group: str, offsets: Iterable[int], moves: int, *, is_sure: bool) -> None:
+        counts = is_sure and not (group == SHARED and self._is_resetting)
         for offset in offsets:
-            self._settled[group][offset] += is_sure
+            self._settled[group][offset] += counts
             self._latest[group][offset] = moves
