@@ -38,6 +38,19 @@ def test_planted_anomaly_is_named_and_explained(name: str, plant: Plant) -> None
     assert name in again.names() or again.reason.startswith("vacuous")
 
 
+def test_seed_1110184_point_in_time_that_has_come_means_at_once_where_the_log_is_behind() -> None:
+    script = WithheldScript()
+    script.time.now = 2000
+    script.delayed("due", 0, offset=0)
+    script.delayed("later", 1)
+    script.opened()
+    # By a leader whose clock is behind.
+    script.found(("due", 0, 900), ("later", 1, 900))
+    report = check_withheld(script.history(), WithheldRules())
+    assert report.counts["delivered-early"] == 1
+    assert "'later'" in explain(report, script.history())
+
+
 def healthy() -> WithheldScript:
     script = WithheldScript()
     script.delayed("due", 100)

@@ -154,6 +154,9 @@ def _delayed(
 
 def _early_ms(message: Withheld, one: Seen, rules: WithheldRules) -> int:
     """By how much a message came early, as far as anybody can tell; 0: it did not."""
+    if message.delay <= 0:
+        # The client sends it without a delay: the log's time, which may be behind, has no part.
+        return 0
     early = 0 if one.stamp is None else message.due - one.stamp
     if rules.clock_ms_max is not None:
         due_ms = message.call.begin_ms + message.delay
