@@ -146,7 +146,10 @@ def test_leader_that_found_its_snapshot_rotten_as_a_follower_hands_over_when_it_
         at = replica.store.first_index - 1
         assert not replica.is_leader
         await cluster.wait_until(lambda: replica.leader != 0)
-        cluster.nodes[cluster.leader(group)].groups[group].transfer(replica.raft.id)
+        leading = cluster.nodes[cluster.leader(group)].groups[group]
+        # Before that it declines, as a change of members may be pending in what it has to apply.
+        await cluster.wait_until(lambda: replica.machine.applied == leading.machine.applied)
+        leading.transfer(replica.raft.id)
         await cluster.wait_until(lambda: replica.is_leader)
         assert cluster.nodes[rotten].repairs.gives_way(replica, at)
         assert replica.raft.status().transferee

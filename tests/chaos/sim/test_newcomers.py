@@ -20,8 +20,8 @@ ALLOWED = ASKED * (QUEUES + 1)
 def read_filtered(
     tags: list[str], wanted: dict[tuple[int, int], str], *, unheard: int = 0, seconds: float = 0
 ) -> None:
-    """Have a newcomer with a filter handed nothing first, then messages of these tags, by one pop
-    or two of so many seconds. A leader has not heard of the filter at the first `unheard` looks."""
+    """Have a newcomer with a filter handed nothing first, then messages of these tags, by one or
+    two pops of `seconds` each. A leader hears of the filter after `unheard` looks."""
     messages = [SimpleNamespace(queue=0, offset=n, tag=tag) for n, tag in enumerate(tags)]
     answers = [[], messages[: ALLOWED + 2], messages[ALLOWED + 2 :]]
 
