@@ -333,6 +333,8 @@ class Admin:
 
         Raises:
             Rejected: `UNKNOWN_GROUP`: the group was detached or deleted.
+            OutcomeUnknown: the time ran out after a part of it; the text names the partition
+                groups that are done.
         """
         return await change_dead(self._router, letters, is_purge=False, timeout=timeout)
 

@@ -119,6 +119,9 @@ class NodeThread:
             self.fault = _reason(error)
         finally:
             self._world.release()
+            with suppress(OSError):
+                # Closing does not end the stream while a forked child holds the descriptor, too.
+                self._telling.shutdown(socket.SHUT_RDWR)
             self._telling.close()
 
     async def _main(self) -> None:

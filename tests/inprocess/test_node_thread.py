@@ -1,7 +1,9 @@
 """A node in a thread: how it is reached, how it ends, and how those who wait find out."""
 
 import os
+import signal
 import threading
+import time
 from pathlib import Path
 
 import anyio
@@ -14,6 +16,8 @@ from raftmq.inprocess import ClientWorld, NodeThread, NodeWorld, Switchboard
 from raftmq.log.faults import FolderLocked
 
 ELECTION_SECONDS_MIN = 1.0
+END_SECONDS_MAX = 20.0
+"""A node ends in a tenth of a second; the child lives for a minute."""
 URL = "raftmq://here:1"
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
@@ -106,6 +110,29 @@ async def test_no_thread_and_no_descriptor_is_left(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if name.startswith("raftmq")]
+
+
+async def test_forked_child_that_lives_on_keeps_no_node_from_ending(tmp_path: Path) -> None:
+    node = node_of(tmp_path, Switchboard())
+    node.start()
+    await node.wait_serving()
+    child = os.fork()
+    if child == 0:
+        # It knows nothing of the node, and holds all its descriptors.
+        time.sleep(60.0)
+        os._exit(0)
+    try:
+        node.stop()
+        with anyio.fail_after(END_SECONDS_MAX):
+            await node.wait_ended()
+        again = node_of(tmp_path, Switchboard())
+        again.start()
+        await again.wait_serving()
+        again.stop()
+        await again.wait_ended()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 async def test_node_that_is_stopped_before_it_serves_says_so(tmp_path: Path) -> None:
