@@ -35,6 +35,13 @@ def test_plain_queue_that_says_when_it_is_full_passes(pytester: pytest.Pytester)
 
 
 @pytest.mark.process
+def test_plain_queue_whose_test_ends_early_lets_pytest_end(pytester: pytest.Pytester) -> None:
+    (pytester.path / "test_ring.py").write_text((EXAMPLES / "ring.py").read_text())
+    done = pytester.runpytest_subprocess("--chaos-faults", "no-such-fault", timeout=20)
+    done.assert_outcomes(failed=3)
+
+
+@pytest.mark.process
 def test_service_on_a_real_cluster_books_each_payment_once_under_faults(
     pytester: pytest.Pytester,
 ) -> None:

@@ -49,7 +49,8 @@ def test_ring_loses_nothing(history, nemesis):
             time.sleep(0 if item is not None else 0.001)
 
     is_drained = threading.Event()
-    consumer = threading.Thread(target=consume)
+    # A daemon: a test that ends before its last lines must not keep pytest alive.
+    consumer = threading.Thread(target=consume, daemon=True)
     consumer.start()
     with nemesis:
         while not nemesis.is_over:
