@@ -17,7 +17,7 @@ pytest finds it wherever raftmq is installed; nothing is imported until a test u
 
 | marker `chaos` | is |
 |---|---|
-| `seeds` | how many (0 to n-1), or which; each makes a test of its own, named `seed-7` |
+| `seeds` | how many (0 to n-1), or which: `[7, 11]`, `"1..50"`; each makes a test, named `seed-7` |
 | `faults` | names of the catalogue, or of one's own; without it: all that can be made |
 | `time` | seconds of faults and calm, in the time of the world |
 | `nodes` | of a cluster |
@@ -38,7 +38,7 @@ Sources: hypothesis and pytest-repeat for seeds as parameters; Jepsen's test map
 """
 
 import shlex
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,11 +112,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.fail(f"{where}: the marker has no {what}; the marker is {MARKER}", pytrace=False)
     if "chaos_seed" not in metafunc.fixturenames:
         metafunc.fixturenames.append("chaos_seed")
-    seeds = _seeds(metafunc.config, marker.kwargs)
-    if not seeds:
-        # pytest would skip the test: a typing error would look like a run that is clean.
-        where, wanted = metafunc.definition.nodeid, marker.kwargs["seeds"]
-        pytest.fail(f"{where}: seeds={wanted!r} plays nothing: give 1 or more", pytrace=False)
+    try:
+        seeds = _seeds(metafunc.config, marker.kwargs)
+    except ValueError as error:
+        pytest.fail(f"{metafunc.definition.nodeid}: seeds={error}", pytrace=False)
     names = [f"seed-{seed}" for seed in seeds]
     metafunc.parametrize("chaos_seed", seeds, ids=names, indirect=True)
 
@@ -126,16 +125,37 @@ def _seeds(config: pytest.Config, marked: Mapping[str, Any]) -> Sequence[int]:
     if one is not None:
         return [one]
     if some is None:
-        wanted = marked.get("seeds", 1)
-        return range(wanted) if isinstance(wanted, int) else list(wanted)
-    from raftmq.chaos.seeds import parse
-
+        return _marked_seeds(marked.get("seeds", 1))
     try:
-        seeds, total = parse(some)
+        return _written_seeds(some)
     except ValueError as error:
         raise pytest.UsageError(f"--chaos-seeds {error}") from None
+
+
+def _marked_seeds(wanted: object) -> list[int]:
+    """The seeds of a marker. Raises ValueError: it has none, or other things than seeds."""
+    if isinstance(wanted, str):
+        return _written_seeds(wanted)
+    given = range(wanted) if isinstance(wanted, int) else wanted
+    if not isinstance(given, Iterable):
+        raise ValueError(f"{wanted!r} is none of 20, [7, 11] and '1..50'")
+    seeds: list[int] = []
+    for seed in given:
+        if not isinstance(seed, int):
+            raise ValueError(f"{wanted!r} has {seed!r}, which is no seed: seeds are numbers")
+        seeds.append(seed)
+    # pytest would skip a test without seeds: a typing error would look like a run that is clean.
+    if not seeds:
+        raise ValueError(f"{wanted!r} plays nothing: give 1 or more")
+    return seeds
+
+
+def _written_seeds(text: str) -> list[int]:
+    from raftmq.chaos.seeds import parse
+
+    seeds, total = parse(text)
     if total is None:
-        raise pytest.UsageError(f"--chaos-seeds {some} has no end")
+        raise ValueError(f"{text} has no end")
     return list(seeds)
 
 

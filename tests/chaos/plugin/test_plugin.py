@@ -47,10 +47,14 @@ def test_each_seed_of_the_marker_is_a_test_with_the_seed_in_its_name(
         @pytest.mark.chaos(seeds=[7, 11])
         def test_listed():
             pass
+
+        @pytest.mark.chaos(seeds="1..3")
+        def test_written(chaos_seed):
+            assert chaos_seed in (1, 2, 3)
         """
     )
     done = pytester.runpytest("-v")
-    done.assert_outcomes(passed=5)
+    done.assert_outcomes(passed=8)
     done.stdout.fnmatch_lines(["*test_counted?seed-2? PASSED*", "*test_listed?seed-11? PASSED*"])
 
 
@@ -97,6 +101,32 @@ def test_marker_without_a_seed_is_refused(pytester: pytest.Pytester) -> None:
     done = pytester.runpytest()
     assert done.ret != pytest.ExitCode.OK
     assert "test_none: seeds=0 plays nothing: give 1 or more" in done.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "why"),
+    [
+        ('"1.3"', "seeds='1.3' is none of 1..100, 1.. and 1,5,9"),
+        ('"1.."', "seeds=1.. has no end"),
+        ('["1"]', "seeds=['1'] has '1', which is no seed: seeds are numbers"),
+        ("2.5", "seeds=2.5 is none of 20, [7, 11] and '1..50'"),
+    ],
+)
+def test_seeds_of_a_marker_that_cannot_be_read_are_refused(
+    pytester: pytest.Pytester, seeds: str, why: str
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.chaos(seeds={seeds})
+        def test_none():
+            pass
+        """
+    )
+    done = pytester.runpytest()
+    assert done.ret != pytest.ExitCode.OK
+    assert f"test_none: {why}" in done.stdout.str()
 
 
 def test_marker_with_an_unknown_word_is_refused(pytester: pytest.Pytester) -> None:
