@@ -59,6 +59,7 @@ from .fetches import Fetches, Source
 from .forgetting import forget_first
 from .group import Group, node_of
 from .members import plan
+from .names import misnamed, misnamed_commit
 from .pages import QUESTIONS_MAX, committed_page, consumer_groups_page, subscriptions_page
 from .settings import Limits
 from .world import Worker
@@ -264,12 +265,13 @@ class Requests:
         if isinstance(group, ErrorReply):
             connection.refuse(frame.correlation, group)
             return
-        if not 1 <= len(request.consumer_group) <= 127:
-            message = "a consumer group's name has 1 to 127 characters"
-            connection.refuse(frame.correlation, ErrorReply(Reason.BAD_NAME.value, message))
+        assert isinstance(group.machine, PartitionMachine)
+        name = request.consumer_group
+        if (error := misnamed_commit(name, group.machine, self._service.catalog)) is not None:
+            connection.refuse(frame.correlation, error)
             return
         command = offset_commands.CommitOffsets(
-            request.consumer_group,
+            name,
             [item.queue for item in request.offsets],
             [item.offset for item in request.offsets],
             [item.epoch for item in request.offsets if item.epoch],
@@ -398,6 +400,11 @@ class Requests:
             return
         group = self._founded_group(connection, frame)
         if group is None:
+            return
+        # A leader alone has the names that the cluster knows.
+        misnaming = misnamed(command, self._service.catalog) if group.is_leader else None
+        if misnaming is not None:
+            connection.refuse(frame.correlation, misnaming)
             return
         payload = encode_commands([command])
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):

@@ -24,6 +24,7 @@ from raftmq.wire.transacting import (
 from .answers import answering, elsewhere
 from .connection import Connection
 from .group import Group
+from .names import misnamed_producers
 
 PAGE_MAX = 1000
 """Transactions of one answer: a note has up to 4 KB."""
@@ -51,6 +52,9 @@ class Transacting:
     def _begin(self, connection: Connection, frame: Frame) -> None:
         request = unpack(BeginTransaction, frame.header)
         inputs = [Input(x.number, x.consumer, x.token, x.base, x.bits) for x in request.inputs]
+        if (error := misnamed_producers(request.producer_group)) is not None:
+            connection.refuse(frame.correlation, error)
+            return
         command = Begin(request.transaction, request.producer_group, request.note, inputs)
         group = self._group(connection, frame, request.partition_group)
         if group is not None:

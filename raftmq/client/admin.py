@@ -193,7 +193,7 @@ class Admin:
         settings. Messages that are in hand or wait keep their times.
 
         Args:
-            name: the consumer group, 1 to 127 characters, none of them `@`.
+            name: the consumer group: 1 to 127 of `A-Z a-z 0-9 . _ -`.
             mode: `pop`, `ordered`, `broadcast` or `pull`; it never changes.
             schedule: seconds that a message waits after its first failure, the second, …; the last
                 one repeats. 1 to 64 of them, up to 7 days each, as `exponential` makes them; None:

@@ -35,7 +35,6 @@ Invariants:
 Left out: moving a queue to another partition group.
 """
 
-import re
 from functools import partial
 from typing import Any, assert_never
 
@@ -65,6 +64,7 @@ from .membership import (
     ReleaseQueues,
     RenewMembers,
 )
+from .names import why_no_name
 from .policy import Policy
 from .repeats import Repeats
 from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
@@ -86,7 +86,6 @@ _STATE_VERSIONS = (*range(1, 8), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
 third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
 `Repeats`, the seventh no `Beginnings`."""
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
@@ -435,8 +434,8 @@ class Catalog:
         return Changed()
 
     def _create_topic(self, command: CreateTopic, now: int) -> Result:
-        if not _NAME.fullmatch(command.name):
-            return Refused(Reason.BAD_NAME, _name_rule(command.name))
+        if problem := why_no_name(command.name, "topic"):
+            return Refused(Reason.BAD_NAME, problem)
         beside = self.topics.get(command.beside)
         if command.beside and beside is None:
             return _unknown_topic(command.beside)
@@ -591,10 +590,3 @@ class Catalog:
 
 def _unknown_topic(name: str) -> Refused:
     return Refused(Reason.UNKNOWN_TOPIC, f"there is no topic {name!r}: create it first")
-
-
-def _name_rule(name: str) -> str:
-    return (
-        f"{name[:140]!r} is not a topic name: 1 to 127 of A-Z a-z 0-9 . _ -, "
-        "starting with a letter, digit or underscore"
-    )

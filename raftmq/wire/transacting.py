@@ -42,7 +42,7 @@ class BeginTransaction(_Wire, frozen=True):
     transaction: int
     """Its number: random, 1 to 2^63 - 1."""
     producer_group: str
-    """Whose producers can say how it ended; 1 to 127 characters, or none with inputs."""
+    """Whose producers can say how it ended: 1 to 127 of `A-Z a-z 0-9 . _ -`; empty with inputs."""
     note: str
     """What it is about, for them; up to 1,000 characters."""
     inputs: list[TransactionInput] = msgspec.field(default_factory=list)

@@ -1,0 +1,27 @@
+"""The rule for names: 1 to 127 of `A-Z a-z 0-9 . _ -`, starting with a letter, digit or underscore.
+
+| name | refused by | at |
+|---|---|---|
+| topic | the catalog | each replica, alike |
+| consumer group, instance, producer group | the broker | the request that brings a new one |
+
+Machines take any consumer group, instance and producer group of 1 to 127 characters: logs of older
+software may hold other names, and all replicas must make the same of a record.
+
+>>> why_no_name("billing", "consumer group"), why_no_name("x y", "consumer group")[:38]
+('', "'x y' is not a consumer group name: 1 ")
+"""
+
+import re
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
+
+
+def why_no_name(name: str, what: str) -> str:
+    """Why nothing new of this kind gets this name, with the rule; empty: it may."""
+    if _NAME.fullmatch(name):
+        return ""
+    return (
+        f"{name[:140]!r} is not a {what} name: 1 to 127 of A-Z a-z 0-9 . _ -, "
+        "starting with a letter, digit or underscore"
+    )
