@@ -18,6 +18,8 @@ import click
 
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
+from .output import printable_lines
+
 COLOR = False if os.environ.get("NO_COLOR") else None
 """What click takes as `color`: no colours, or None, which lets it look for a terminal."""
 
@@ -47,7 +49,7 @@ class Failure(Exception):
     def show(self) -> None:
         """Write both lines to stderr."""
         for word, color, text in (("error:", "red", str(self)), ("  fix:", "green", self.fix)):
-            line = f"{click.style(word, fg=color, bold=True)} {text}"
+            line = f"{click.style(word, fg=color, bold=True)} {printable_lines(text)}"
             click.echo(line, err=True, color=COLOR)
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import time_text
+from .output import printable, time_text
 
 if TYPE_CHECKING:
     from raftmq.client import Message
@@ -120,20 +120,17 @@ TABLE_HEADING = b"%-14s %-24s %5s %9s  %-16s %-10s %s\n" % (
 def as_row(message: "Message") -> bytes:
     """One line under `TABLE_HEADING`; what is no printable text is escaped."""
     moment = time_text(message.timestamp)[:23]
+    key, tag = printable(message.key or ""), printable(message.tag or "")
     row = (
         f"{message.id:14} {moment:24} {message.queue:5} {message.offset:9}  "
-        f"{message.key or '':16} {message.tag or '':10} {body_text(message)}\n"
+        f"{key:16} {tag:10} {body_text(message)}\n"
     )
     return row.encode()
 
 
 def body_text(message: "Message") -> str:
     """The body on one line; what is no printable text is escaped."""
-    return _printable(message.body.decode(errors="backslashreplace"))
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return printable(message.body.decode(errors="backslashreplace"))
 
 
 def _plain_props(message: "Message") -> dict[str, Any]:

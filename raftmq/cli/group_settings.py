@@ -6,7 +6,7 @@ import click
 
 from .exits import Failure
 from .names import GROUP, TOPIC
-from .output import duration_text, note, output_option, print_json, print_table
+from .output import duration_text, note, output_option, print_json, print_table, printable
 from .session import Session, with_session
 from .topic import confirm
 from .values import DURATION, SCHEDULE
@@ -234,7 +234,7 @@ async def known_settings(mq: "Client", name: str) -> "GroupSettings":
 def show_settings(settings: "GroupSettings") -> None:
     """In a few lines, for people."""
     delays = " ".join(map(duration_text, settings.schedule))
-    lines = [f"group      {settings.name}", f"mode       {settings.mode}"]
+    lines = [f"group      {printable(settings.name)}", f"mode       {settings.mode}"]
     if settings.mode in ("pop", "ordered"):
         # Groups that read by offset have no leases and no retries.
         lines.append(f"invisible  {duration_text(settings.invisible)}")

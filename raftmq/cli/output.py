@@ -53,7 +53,7 @@ def print_line(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table with these headings.
+    """A table with these headings; a cell's control characters are escaped.
 
     A heading that starts with `>` is right-aligned. On a narrow terminal cells are folded, but
     below a heading that starts with `!` they stay as they are, so that they can be copied, and
@@ -89,8 +89,22 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: st
             ratio=1 if is_terminal and column.startswith("~") else None,
         )
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     return table
+
+
+def printable(text: str) -> str:
+    r"""A name or a text on one line of a terminal: what is no printable text is escaped.
+
+    >>> print(printable("a\nb \x1b[31m \u00fc"))
+    a\nb \x1b[31m ü
+    """
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """A text of several lines, each of them printable."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def dash(value: object | None) -> object:
@@ -103,8 +117,8 @@ def dash(value: object | None) -> object:
 
 
 def note(message: str) -> None:
-    """One line for people, on stderr."""
-    click.echo(message, err=True)
+    """A line for people, or several, on stderr; other control characters are escaped."""
+    click.echo(printable_lines(message), err=True)
 
 
 def time_text(milliseconds: int) -> str:

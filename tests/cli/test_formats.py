@@ -6,7 +6,9 @@ from typing import Any, cast
 import click
 import pytest
 
+from raftmq.cli.exits import Failure
 from raftmq.cli.formats import as_json, as_row, compiled
+from raftmq.cli.output import note, print_table
 from raftmq.client import Message
 
 
@@ -66,3 +68,13 @@ def test_row_escapes_what_would_break_the_table() -> None:
     assert row.count(b"\n") == 1
     assert b"\x1b" not in row
     assert rb"a\nb\x1b[31m" in row
+
+
+def test_names_in_tables_and_notes_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["GROUP", "MODE"], [["a\nb", "pop"], ["\x1b[31mred", "pull"]])
+    note("deleted \x1b[2Ja\nand more")
+    Failure("there is no 'x'\x07", fix="look").show()
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1:] == [r"a\nb         pop", r"\x1b[31mred  pull"]
+    assert shown.err.startswith("deleted \\x1b[2Ja\nand more\n")
+    assert r"'x'\x07" in shown.err
