@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,20 @@ def test_browser_shows_groups_as_text_and_figures_of_the_last_full_window(tmp_pa
     assert "<img" not in shown
     assert '<td class="number">12,345</td>' in shown
     assert '<main id="main">' in shown
+
+
+@pytest.mark.skipif(installed() is None, reason="no browser is here: apt-get install chromium")
+@pytest.mark.parametrize(("idle_ms", "rate"), [(0, "75"), (70_000, "0")])
+def test_browser_shows_no_rate_after_silence(tmp_path: Path, idle_ms: int, rate: str) -> None:
+    windows, picture, feed = Windows(BOARD), Picture(BOARD), Feed()
+    windows.add(partials([Message(0, 1, 1, "a", 1, 1)]))
+    found = draw(picture, windows) | {"rate": 75.0}
+    for seconds in (3, 12, 40, 100):
+        feed.show(json.dumps(found | {"drawn": time.time() * 1000 - idle_ms}).encode())
+        with PageServer(feed) as page:
+            shown = dump(page.url, tmp_path, seconds)
+        if "messages a second" in shown.partition("<script>")[0]:
+            break
+        feed = Feed()
+    assert f'messages a second</div><div class="value">{rate}</div>' in shown
+    assert ("no news for 7" in shown) == bool(idle_ms)
