@@ -456,7 +456,14 @@ def _kept_run(path: Path) -> tuple[str, dict[str, Any]]:
     import json
     import shlex
 
-    path = path / "outcome.json" if path.is_dir() else path
+    if path.is_dir():
+        folder, path = path, path / "outcome.json"
+        if not path.exists():
+            runs = sorted(found.parent for found in folder.glob("*/outcome.json"))
+            holds = f"holds {counted(len(runs), 'run')}: name one, as {runs[0]}" if runs else ""
+            raise ValueError(
+                f"this folder {holds or 'is not that of a run: it has no outcome.json'}"
+            )
     text = path.read_text(encoding="utf-8")
     if text.startswith("raftmq chaos replay "):
         *words, text = shlex.split(text)[3:]

@@ -291,6 +291,18 @@ def test_file_that_holds_no_run_is_refused(raftmq: CommandLine, tmp_path: Path) 
     assert "it has no events, seconds, seed" in ended.stderr
 
 
+def test_folder_of_runs_is_named_as_one(raftmq: CommandLine, tmp_path: Path) -> None:
+    ended = raftmq("chaos", "replay", str(tmp_path))
+    assert ended.code == ExitCode.USAGE
+    assert "this folder is not that of a run: it has no outcome.json" in ended.stderr
+    for seed in ("seed-7", "seed-9"):
+        (tmp_path / seed).mkdir()
+        (tmp_path / seed / "outcome.json").write_text("{}")
+    ended = raftmq("chaos", "replay", str(tmp_path))
+    assert ended.code == ExitCode.USAGE
+    assert f"this folder holds 2 runs: name one, as {tmp_path / 'seed-7'}" in ended.stderr
+
+
 @pytest.mark.usefixtures("made_up_world")
 def test_seeds_without_end_stop_when_the_budget_is_used_up(raftmq: CommandLine) -> None:
     ended = raftmq(*PAUSES, "--seeds", "1..", "--budget", "200ms", "-o", "json")
