@@ -48,6 +48,14 @@ class WrongFolder(LogFault):
 class NoFolder(LogFault):
     """The data folder cannot be made, or not be used."""
 
+    def __init__(self, folder: str, why: str) -> None:
+        super().__init__(
+            f"the data folder {folder} cannot be used: {why}. Let this user make it and write to "
+            "it, or name another in node.data"
+        )
+        self.why = why
+        """What the operating system says of it."""
+
 
 def lock_folder(files: FileSystem, folder: str) -> Lock:
     """Make a node's data folder if it is not there, and hold it.
@@ -60,10 +68,7 @@ def lock_folder(files: FileSystem, folder: str) -> Lock:
         files.make_folder(folder)
         return files.lock(folder)
     except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise NoFolder(
-            f"the data folder {folder} cannot be used: {error}. Let this user make it and write to "
-            "it, or name another in node.data"
-        ) from error
+        raise NoFolder(folder, str(error)) from error
 
 
 def new_identity(cluster: str, node: int, random: Random) -> Identity:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from raftmq.broker.identity import WrongFolder
+from raftmq.broker.identity import NoFolder, WrongFolder
 from raftmq.broker.settings import Settings
 from raftmq.client.address import Address
 from raftmq.client.arguments import Unentered
@@ -167,6 +167,10 @@ class _Opening(Unentered, AbstractAsyncContextManager[Embedded]):
         except FolderLocked as error:
             message = f"{error}: leave its block there, end that process, or give another folder"
             raise Unavailable(message) from error
+        except NoFolder as error:
+            what = "let this user make it and write to it, or give open() another"
+            message = f"the folder {folder} cannot be used: {error.why}: {what}"
+            raise Unavailable(message) from error
         except WrongFolder as error:
             raise Rejected(Reason.WRONG_CLUSTER, str(error)) from error
         except Exception as error:
@@ -219,11 +223,14 @@ def open(  # noqa: A001  # what users call it
     Raises:
         Unavailable: the folder is in use, or cannot be read or written; the message says what to
             do.
-        Rejected: a setting does not exist or is out of range (`BAD_ARGUMENT`), or the folder is a
-            server's (`WRONG_CLUSTER`).
+        Rejected: a setting does not exist or is out of range, or the folder has no name
+            (`BAD_ARGUMENT`), or the folder is a server's (`WRONG_CLUSTER`).
     """
     if not __debug__:
         raise RaftmqError("a node's assertions guard its data: start Python without -O")
+    if not os.fspath(data):
+        message = "data= is empty: name a folder, as 'data/'; '.' is the current one"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
     wanted = _settings_of(os.path.abspath(data), settings or {})
     return _Opening(wanted, timeout, is_checked=check)
 

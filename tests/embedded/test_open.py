@@ -57,6 +57,25 @@ async def test_groups_pop_and_ack(tmp_path: Path, mode: Literal["pop", "ordered"
             assert not await consumer.pop(1, wait=0.1)
 
 
+async def test_folder_without_a_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for begin in (raftmq.open, raftmq.blocking.open):
+        with pytest.raises(Rejected, match="data= is empty") as refused:
+            begin("")
+        assert refused.value.reason is Reason.BAD_ARGUMENT
+    assert not os.listdir(tmp_path)
+
+
+async def test_folder_that_cannot_be_made_names_the_argument() -> None:
+    with pytest.raises(Unavailable, match="give open\\(\\) another") as failed:
+        async with raftmq.open("/proc/x"):
+            pass
+    assert "No such file or directory: '/proc/x'" in str(failed.value)
+    assert "node.data" not in str(failed.value)
+
+
 async def test_folder_in_use_names_who_has_it_and_what_to_do(tmp_path: Path) -> None:
     async with raftmq.open(tmp_path):
         with pytest.raises(Unavailable, match=rf"process {os.getpid()}.*another folder"):
