@@ -256,16 +256,23 @@ def _require_nodes(schedule: Schedule, nodes: int) -> None:
             )
 
 
+_NETWORK_FIX = "leave out --network, or give --world real"
+
+
 def _refuse_ignored(plan: Plan) -> None:
     """Options that the core world would ignore."""
     if plan.workload != WORKLOADS[0]:
         raise CannotPlay(
-            f"the core world has no clients, and so no workload {plan.workload!r}: leave it out"
+            f"the core world has no clients, and so no workload {plan.workload!r}",
+            fix="leave out --workload, or name another --world",
         )
     if plan.is_liveness:
-        raise CannotPlay("a seed of the core world decides by itself whether it looks at liveness")
+        raise CannotPlay(
+            "a seed of the core world decides by itself whether it looks at liveness",
+            fix="leave out --liveness",
+        )
     if plan.network:
-        raise CannotPlay("only real processes have a network to choose")
+        raise CannotPlay("only real processes have a network to choose", fix=_NETWORK_FIX)
 
 
 def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:
@@ -281,7 +288,8 @@ def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
     if plan.workload not in module.WORKLOADS:
         raise CannotPlay(
             f"there is no workload {plan.workload!r} in the {plan.world.value} world, "
-            f"only {', '.join(module.WORKLOADS)}"
+            f"only {', '.join(module.WORKLOADS)}",
+            fix="name one of them with --workload, or another --world",
         )
     run = partial(
         module.run,
@@ -292,7 +300,7 @@ def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
     if not plan.network:
         return run
     if plan.world is not World.REAL:
-        raise CannotPlay("only real processes have a network to choose")
+        raise CannotPlay("only real processes have a network to choose", fix=_NETWORK_FIX)
     if plan.network == "namespaces" and (why := module.why_no_namespaces()):
         raise CannotPlay(why)
     return partial(run, network=plan.network)

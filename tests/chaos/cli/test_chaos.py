@@ -206,6 +206,8 @@ def test_replay_of_many_times_compares_traces(
         (("--seed", "1", "--faults", "client", "--world", "core"), "no fault of the family client"),
         (("--seed", "1", "--workload", "pop", "--world", "core"), "core world has no clients"),
         (("--seed", "1", "--network", "proxy", "--world", "core"), "only real processes have a"),
+        (("--seed", "1", "--network", "namespaces"), "leave out --network, or give --world real"),
+        (("--seed", "1", "--workload", "flows", "--world", "real"), "name one of them with --work"),
         (("--seed", "1", "--liveness", "--world", "core"), "a seed of the core world decides"),
         (("--seed", "1", "--mutant", "44", "--world", "real"), "worlds that can: core, sim"),
     ],
