@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from raftmq.broker.settings import Settings
     from raftmq.broker.world import World
 
+SETTINGS_FIX = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
 WATCH_SECONDS = 0.2
 """Between two looks at what the node leads."""
 WAIT_SECONDS = 1.0
@@ -86,28 +87,58 @@ def read_settings(config: Path, overrides: tuple[str, ...]) -> "Settings":
 
     from raftmq.broker.settings import Settings
 
+    replaced = [_replacement(override) for override in overrides]
     try:
         tables = tomllib.loads(config.read_text())
-        for override in overrides:
-            _replace(tables, override)
+        for table, name, value in replaced:
+            tables.setdefault(table, {})[name] = value
         return msgspec.convert(tables, Settings).validate()
     except (ValueError, OSError) as error:
-        fix = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
-        raise Failure(f"{config}: {error}", fix=fix) from error
+        where = f"{config} with --set {' --set '.join(overrides)}" if overrides else config
+        raise Failure(f"{where}: {error}", fix=SETTINGS_FIX) from error
 
 
-def _replace(tables: dict[str, Any], override: str) -> None:
+def _replacement(override: str) -> tuple[str, str, Any]:
+    """Table, name and value of a `--set`.
+
+    Raises:
+        Failure: there is no such setting, or the value is of another type.
+    """
     import tomllib
+
+    import msgspec
+
+    from raftmq.broker.settings import Settings
 
     path, found, text = override.partition("=")
     table, dot, name = path.strip().partition(".")
     if not found or not dot:
-        raise ValueError(f"--set {override!r} is not TABLE.NAME=VALUE, as node.id=2")
+        what = f"--set {override!r} is not TABLE.NAME=VALUE, as node.id=2"
+        raise Failure(what, fix=SETTINGS_FIX)
+    part = _named(override, "table", table, Settings)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    tables.setdefault(table, {})[name] = value
+    try:
+        msgspec.convert(value, _named(override, f"setting in [{table}]", name, part))
+    except msgspec.ValidationError as error:
+        raise Failure(f"--set {override}: {error}", fix=SETTINGS_FIX) from error
+    return table, name, value
+
+
+def _named(override: str, what: str, name: str, struct: Any) -> Any:
+    """The type of a field, by its name."""
+    from difflib import get_close_matches
+
+    import msgspec
+
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    if name not in types:
+        near = get_close_matches(name, types, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(types)}"
+        raise Failure(f"--set {override}: there is no {what} {name}; {hint}", fix=SETTINGS_FIX)
+    return types[name]
 
 
 async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int) -> int:

@@ -69,9 +69,13 @@ def test_set_replaces_settings_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("node.id=0", "$.node.id"),
-        ("node.idd=2", "idd"),
-        ("raft.tick_ms=fast", "$.raft.tick_ms"),
+        ("node.id=0", "--set node.id=0: Expected `int` >= 1"),
+        (
+            "node.prot=1",
+            "--set node.prot=1: there is no setting in [node] prot; did you mean port?",
+        ),
+        ("nod.port=1", "--set nod.port=1: there is no table nod; did you mean node?"),
+        ("raft.tick_ms=fast", "--set raft.tick_ms=fast: Expected `int`, got `str`"),
         ("raft.election_ticks=3", "raft.heartbeat_ticks"),
         ("node.id=9", "node.peers"),
         ("port=7400", "TABLE.NAME=VALUE"),
