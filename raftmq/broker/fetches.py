@@ -523,7 +523,8 @@ def _out_of_range(offset: int, earliest: int, end: int) -> ErrorReply | None:
     """The refusal of an offset that a queue does not have."""
     if earliest <= offset <= end:
         return None
-    message = f"offset {offset} is not within {earliest}..{end}"
+    held = f"holds {earliest}..{end - 1}" if earliest < end else f"is empty, and goes on at {end}"
+    message = f"there is no offset {offset}: the queue {held}"
     return ErrorReply("offset_out_of_range", message, earliest=earliest, end=end)
 
 

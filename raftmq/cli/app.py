@@ -4,6 +4,8 @@ A command's module is imported when the command is called: `COMMANDS` holds the 
 `raftmq --help` shows, so that the list costs no import.
 """
 
+import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -66,6 +68,8 @@ EXTRAS = {
 }
 """Package → the extra of raftmq that brings it."""
 
+_RANGE = re.compile(r"is not a valid (integer|float)( range)?\b")
+
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
@@ -73,6 +77,17 @@ class _Sections(LazyGroup):
     """All commands, under their headings."""
 
     TABLE = COMMANDS
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; who reads our stdout may have enough of it at any time."""
+        try:
+            return super().invoke(ctx)
+        except (BrokenPipeError, BaseExceptionGroup) as error:
+            if not isinstance(unwrapped(error), BrokenPipeError):
+                raise
+            # What is buffered has nowhere to go. click would end the process with 1.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.OK
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table without importing a command."""
@@ -110,6 +125,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = cli.main(arguments, prog_name="raftmq", standalone_mode=False)
         return code if isinstance(code, int) else ExitCode.OK
     except click.ClickException as error:
+        # Of click: "'x' is not a valid integer range."
+        vars(error)["message"] = _RANGE.sub(_number_of, error.message)
         error.show()
         return error.exit_code
     except click.Abort:
@@ -119,6 +136,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _show(_missing(error))
     except (Failure, RaftmqError, OSError, BaseExceptionGroup) as error:
         return _show(unwrapped(error))
+
+
+def _number_of(found: re.Match[str]) -> str:
+    return "is not a whole number" if found[1] == "integer" else "is not a number"
 
 
 def _missing(error: ModuleNotFoundError) -> BaseException:

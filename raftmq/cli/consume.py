@@ -1,6 +1,5 @@
 """`raftmq consume`: read messages, alone or as a consumer group."""
 
-import os
 import select
 import signal
 import sys
@@ -136,11 +135,13 @@ def consume(
     raftmq consume orders -g billing --assigned
     raftmq consume orders --from 15m -f '%k\\t%v\\n'
     """
+    given = click.get_current_context().get_parameter_source
+    if template is not None and given("output") is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("-f says how to print: leave out -o")
     render = _renderer(output, template)
     reading = _Reading(topic, group, start, queues, count, until_end, render, filter_)
     reading.is_assigned, reading.instance = is_assigned, instance
-    source = click.get_current_context().get_parameter_source("start")
-    reading.is_start_given = source is not click.core.ParameterSource.DEFAULT
+    reading.is_start_given = given("start") is not click.core.ParameterSource.DEFAULT
     if filter_ is not None and group is None:
         message = (
             "--filter is what a group subscribes to: name one with -g, of its own to look once"
@@ -153,11 +154,7 @@ def consume(
         raise click.UsageError("--assigned says which queues: leave out --queue")
     if output == "table" and template is None:
         _write(TABLE_HEADING)
-    try:
-        session.run(lambda mq: _read(mq, reading))
-    except BrokenPipeError:
-        # Whoever read our stdout has enough; what is buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    session.run(lambda mq: _read(mq, reading))
     if not reading.is_interrupted:
         return ExitCode.OK
     note(f"\n{counted(reading.done, 'message')}")

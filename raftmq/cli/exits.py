@@ -2,7 +2,7 @@
 
 | code | meaning |
 |---|---|
-| 0 | done |
+| 0 | done, or the reader of stdout has enough (as `head`) |
 | 1 | failed: refused, outcome unknown, or a fault of this machine |
 | 2 | usage: the command line is wrong |
 | 3 | unreachable: no node answered, or no leader was found in time |
@@ -37,18 +37,20 @@ class ExitCode(IntEnum):
 
 
 class Failure(Exception):
-    """An error that was expected: shown as two lines, without a traceback."""
+    """An error that was expected: shown as one or two lines, without a traceback."""
 
     def __init__(self, message: str, *, fix: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
         self.fix = fix
-        """What to do about it: one sentence, often a command to type."""
+        """What to do about it: one sentence, often a command to type. Empty: nothing to add."""
         self.code = code
         """How the process ends."""
 
     def show(self) -> None:
         """Write both lines to stderr."""
         for word, color, text in (("error:", "red", str(self)), ("  fix:", "green", self.fix)):
+            if not text:
+                continue
             line = f"{click.style(word, fg=color, bold=True)} {printable_lines(text)}"
             click.echo(line, err=True, color=COLOR)
 
@@ -58,7 +60,6 @@ _FIXES = {
     "`raftmq topic create NAME` makes one",
     Reason.TOPIC_EXISTS: "choose another name, or `raftmq topic alter NAME --queues N`",
     Reason.BAD_NAME: "use 1 to 127 of A-Z a-z 0-9 . _ - and begin with none of . -",
-    Reason.BAD_ARGUMENT: "change what the message names; the command's --help has the options",
     Reason.TOO_LARGE: "send smaller messages, or raise limits.batch_bytes_max on every node",
     Reason.OFFSET_OUT_OF_RANGE: "`raftmq topic describe TOPIC` shows what is kept; "
     "`--from earliest` or `raftmq group reset` goes there",
@@ -77,6 +78,19 @@ _FIXES = {
     Reason.CHANGE_IN_PROGRESS: "wait until `raftmq cluster status` shows it done, then try again",
 }
 
+_HANDLES = "`raftmq pop TOPIC -g GROUP` prints handles"
+_ARGUMENT_FIXES = {
+    "raftmq topic alter": "give more queues than that: a topic loses none",
+    "raftmq cluster transfer": "`raftmq cluster status` shows the partition groups",
+    "raftmq ack": _HANDLES,
+    "raftmq nack": _HANDLES,
+    "raftmq reject": _HANDLES,
+    "raftmq extend": _HANDLES,
+    "raftmq delay cancel": "`raftmq produce TOPIC BODY --delay 1h` prints such an id",
+    "raftmq tx resolve": "`raftmq tx list` shows the ids of those that are open",
+}
+"""Of `BAD_ARGUMENT`, where something helps beside what the message says."""
+
 
 def explained(error: RaftmqError, *, url: str) -> Failure:
     """An error of the client as something to show. `url` is where the cluster was looked for."""
@@ -94,7 +108,11 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
         fix = "it may have happened: look before you repeat it, or give it more --timeout"
         return Failure(str(error), fix=fix)
     if isinstance(error, Rejected):
-        return Failure(str(error), fix=_FIXES.get(error.reason, "change the call as it says"))
+        fix = _FIXES.get(error.reason, "change the call as it says")
+        if error.reason is Reason.BAD_ARGUMENT:
+            # The message has the argument and mostly what would be right.
+            fix = _ARGUMENT_FIXES.get(_command_path(), "")
+        return Failure(str(error), fix=fix)
     cause = error.__cause__
     if isinstance(cause, RaftmqError):
         return Failure(str(error), fix=explained(cause, url=url).fix)
@@ -103,10 +121,15 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
 
 def _examination() -> str:
     """What examines a cluster that does not answer: another command than the one that runs."""
-    context = click.get_current_context(silent=True)
-    if context is not None and context.command_path == "raftmq cluster status":
+    if _command_path() == "raftmq cluster status":
         return "`raftmq doctor` examines this machine, and the logs of the nodes say what they lack"
     return "`raftmq cluster status` examines it"
+
+
+def _command_path() -> str:
+    """The command that runs, as it was typed; empty: none does."""
+    context = click.get_current_context(silent=True)
+    return "" if context is None else context.command_path
 
 
 def unwrapped(error: BaseException) -> BaseException:

@@ -118,6 +118,10 @@ def produce(
     """
     _check(messages, file, count, whole=whole, rate=rate)
     separator = None if key_separator is None else _separator(key_separator)
+    if separator is not None and (messages or count is not None or whole):
+        raise click.UsageError("-K splits lines, of --file or stdin: give a key with -k")
+    if separator is not None and key is not None:
+        raise click.UsageError("-k and -K exclude each other: each line has a key of its own")
     source = _source(messages, file, count, whole=whole, rate=rate, size=size, separator=separator)
     total = count or (len(messages) or None)
     sending = _Sending(

@@ -133,7 +133,11 @@ def _prepare(
         playground = temporary()
         playground.found(ports)
         return playground
-    data.mkdir(parents=True, exist_ok=True)
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "let this user make it and write to it, or give --data another folder"
+        raise Failure(f"the folder {data} cannot be used: {error}", fix=fix) from error
     playground = Playground(data.resolve(), is_temporary=False)
     if playground.is_running():
         fix = f"`raftmq down --data {data}` stops it"

@@ -1,6 +1,8 @@
 """How commands end: exit codes, and an error as what and fix."""
 
 import errno
+import subprocess
+import sys
 import time
 
 import click
@@ -50,9 +52,16 @@ def test_full_disk_has_a_fix_about_the_disk() -> None:
         assert "raftmq up" not in fix
 
 
-@pytest.mark.parametrize("reason", Reason)
+@pytest.mark.parametrize("reason", sorted(set(Reason) - {Reason.BAD_ARGUMENT}))
 def test_every_reason_has_a_fix(reason: Reason) -> None:
     assert len(explained(Rejected(reason, "no"), url=URL).fix) > 10
+
+
+def test_error_whose_message_says_it_all_has_no_line_with_a_fix(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    explained(Rejected(Reason.BAD_ARGUMENT, "1 to 9, not 10"), url=URL).show()
+    assert capsys.readouterr().err == "error: 1 to 9, not 10\n"
 
 
 def test_error_that_stands_for_others_has_the_fix_of_its_cause() -> None:
@@ -128,6 +137,21 @@ def test_command_that_raises_ends_with_a_code_and_no_traceback(
     assert ended.stdout == ""
 
 
+def test_reader_of_stdout_that_has_enough_ends_any_command_with_0() -> None:
+    program = "import raftmq.cli.app as app; app.main(['chaos', 'list', 'faults'])"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+    assert process.returncode == 0
+
+
+def test_up_in_a_folder_that_cannot_be_made_names_the_option(raftmq: CommandLine) -> None:
+    ended = raftmq("up", "--data", "/proc/foo")
+    assert ended.code == 1
+    assert "the folder /proc/foo cannot be used" in ended.stderr
+    assert "give --data another folder" in ended.stderr
+
+
 def test_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def fails() -> None:
@@ -178,6 +202,11 @@ def test_nobody_there_exits_with_3_and_names_the_url(
         (["consume", "t", "--instance", "one"], "--instance is for a consumer group: name it with"),
         (["consume", "t", "-f", "%z"], "is none of"),
         (["consume", "t", "-o", "yaml"], "'yaml' is not one of"),
+        (["consume", "t", "-f", "%k", "-o", "json"], "-f says how to print: leave out -o"),
+        (["produce", "t", "hi", "-K", "x"], "-K splits lines, of --file or stdin"),
+        (["produce", "t", "-k", "a", "-K", "x"], "-k and -K exclude each other"),
+        (["topic", "create", "t", "--queues", "abc"], "'abc' is not a whole number"),
+        (["produce", "t", "--count", "9", "--rate", "x"], "'x' is not a"),
         (["topic", "list", "--timeout", "0"], "give more than 0, as 500ms or 10s"),
         (["cluster", "status", "--timeout", "0ms"], "give more than 0, as 500ms or 10s"),
         (["topic", "list", "--url", "http://h"], "raftmq://host:port"),

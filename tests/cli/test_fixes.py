@@ -19,6 +19,13 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         ("dlq show orders -g nope", "no consumer group 'nope' that pops", "raftmq group list"),
         ("msg get 1-99", "no topic with queue 1", "raftmq msg find TOPIC --key KEY"),
         ("msg get nope", "'nope' is no message id", "raftmq msg find TOPIC --key KEY"),
+        ("ack rubbish", "'rubbish' is no handle", "`raftmq pop TOPIC -g GROUP` prints handles"),
+        (
+            "delay cancel rubbish",
+            "'rubbish' is no id of a delayed",
+            "raftmq produce TOPIC BODY --de",
+        ),
+        ("tx resolve rubbish --commit", "'rubbish' is no id of a trans", "raftmq tx list"),
         ("trace 1-99", "no topic with queue 1", "raftmq msg find TOPIC --key KEY"),
         ("group members nope", "consumer group 'nope' was not created", "raftmq group list"),
         ("group members nope -o json", "consumer group 'nope' was not", "raftmq group list"),
