@@ -14,7 +14,7 @@ from raftmq.cli.output import (
     print_json,
     print_table,
 )
-from raftmq.cli.pipeline.running import Starter, with_spark
+from raftmq.cli.pipeline.running import Starter, make_folder, with_spark
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
 
@@ -151,11 +151,15 @@ def _run(
     from raftmq.pipeline.live import Feed, PageServer, publisher, run
 
     done = {"messages": 0, "late": 0, "unusable": 0, "closed": 0}
+    make_folder(out)
     feed = Feed() if page is not None else None
-    with starter.session("live") as spark, ExitStack() as stack:
-        topics = {name: topic.id for name, topic in source.topics(board.topics).items()}
+    with ExitStack() as stack:
         if feed is not None and page is not None:
-            note(f"the page: {stack.enter_context(PageServer(feed, page)).url}")
+            # Before Spark starts, which takes seconds: the port may be taken.
+            with starter.explaining():
+                note(f"the page: {stack.enter_context(PageServer(feed, page)).url}")
+        spark = stack.enter_context(starter.session("live"))
+        topics = {name: topic.id for name, topic in source.topics(board.topics).items()}
         meter = stack.enter_context(Meter(f"live: {', '.join(board.topics)}"))
 
         def tell(one: "Done") -> None:

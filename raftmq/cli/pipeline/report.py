@@ -23,7 +23,7 @@ from raftmq.cli.output import (
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
 
-from .running import Starter, with_spark
+from .running import Starter, make_folder, with_spark
 
 if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient
@@ -115,6 +115,7 @@ def run(
     from raftmq.pipeline.report import opened
     from raftmq.pipeline.report.reading import on_spark
 
+    make_folder(folder)
     with starter.session("report") as spark, _connected(starter) as mq:
         reader = on_spark(spark, starter.url)
         with opened(folder, mq, reader=reader, rules=found, topic=topic) as each:
@@ -318,8 +319,12 @@ def page(
     """Draw what the tables say; neither Spark nor the cluster is needed."""
     if html is None and png is None:
         raise click.UsageError("name a file: --out report.html, --png report.png, or both")
-    rows = [row for row in _rows(folder, "report_minute", since) if topic in (None, row["topic"])]
+    minutes = _rows(folder, "report_minute", since)
+    rows = [row for row in minutes if topic in (None, row["topic"])]
     alerts = [row for row in _rows(folder, "alert", since) if topic in (None, row["topic"])]
+    if minutes and not rows:
+        known = ", ".join(sorted({row["topic"] for row in minutes}))
+        raise Failure(f"there are no minutes of topic {topic!r}", fix=f"--topic is one of {known}")
     if not rows:
         raise Failure("there are no such minutes", fix="give --since more, or leave it out")
     from raftmq.pipeline.report import page as drawing

@@ -109,6 +109,21 @@ def explaining() -> Iterator[None]:
         raise Failure(error.message, fix=error.fix) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of --out; called before Spark starts, which takes seconds.
+
+    Raises:
+        Failure: it cannot be made, or not be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError("it cannot be written to")
+    except OSError as error:
+        fix = "let this user make it and write to it, or give --out another"
+        raise Failure(f"the folder {folder} cannot be used: {error}", fix=fix) from error
+
+
 @contextmanager
 def _logged_into(path: Path) -> Iterator[None]:
     """What is logged inside goes to the end of this file."""

@@ -227,7 +227,7 @@ def _style(line: Line) -> str:
 
 def _line(line: Line, scale: _Scale) -> str:
     known = [point for point, value in enumerate(line.values) if value is not None]
-    parts = []
+    parts, alone = [], []
     for first, last in _stretches(known):
         values = line.values[first : last + 1]
         xy = [
@@ -235,9 +235,14 @@ def _line(line: Line, scale: _Scale) -> str:
             for point, value in enumerate(values, first)
             if value is not None
         ]
-        # One point alone is a dot: a line of no length with round ends.
-        parts.append("M" + "L".join(xy if len(xy) > 1 else [*xy, *xy]))
-    return f'<path class="line {_style(line)}" d="{"".join(parts)}"/>' if parts else ""
+        # One point alone is a dot: a thick line of no length with round ends.
+        (parts if len(xy) > 1 else alone).append("M" + "L".join(xy if len(xy) > 1 else [*xy, *xy]))
+    drawn = (("line", parts), ("line alone", alone))
+    return "".join(
+        f'<path class="{name} {_style(line)}" d="{"".join(found)}"/>'
+        for name, found in drawn
+        if found
+    )
 
 
 def _marks(marks: Sequence[Mark], scale: _Scale) -> Iterator[str]:

@@ -127,6 +127,21 @@ def test_picture_without_matplotlib_names_the_extra(
     assert "pip install 'raftmq[plots]'" in capsys.readouterr().err
 
 
+def test_point_without_neighbours_is_a_dot(tmp_path: Path) -> None:
+    tables.write(tmp_path, "report_minute", [row(0, stored=10)])
+    text = page.page(tables.read(tmp_path, "report_minute"), [])
+    assert re.search(r'<path class="line alone c0[^"]*" d="M([\d.]+ [\d.]+)L\1"/>', text)
+
+
+def test_page_of_a_topic_without_minutes_names_those_with_some(
+    folder: Path, tmp_path: Path
+) -> None:
+    line = ("page", "--in", str(folder), "--out", str(tmp_path / "p.html"), "--topic", "nosuch")
+    with pytest.raises(Failure, match="there are no minutes of topic 'nosuch'") as refused:
+        run(*line)
+    assert refused.value.fix == "--topic is one of orders"
+
+
 def run(*arguments: str) -> str:
     done = CliRunner().invoke(report, arguments, standalone_mode=False)
     if done.exception is not None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.pipeline import live
 from raftmq.cli.pipeline.running import Starter, _logged_into
 from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.pipeline import PipelineError
+from raftmq.pipeline.live import Source
+from tests.cli.command_line import CommandLine
+from tests.pipeline.live.messages import BOARD
 
 STARTER = Starter("raftmq://10.0.0.1:7400", None, "1g")
 
@@ -30,6 +35,35 @@ def test_error_becomes_a_failure(error: Exception, code: ExitCode, fix: str) -> 
         raise error
     assert raised.value.code == code
     assert fix in raised.value.fix
+
+
+@pytest.fixture
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("raftmq.pipeline.session", refuse)
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_folder_that_cannot_be_made_is_refused_before_spark_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended = CommandLine(capsys)("pipeline", "report", "run", "--out", "/proc/x")
+    assert ended.code == 1
+    assert "the folder /proc/x cannot be used" in ended.stderr
+    assert "give --out another" in ended.stderr
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_port_that_is_taken_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    source = Source(STARTER.url, "earliest", "job")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Failure, match=f"cannot serve the page on port {port}"):
+            live._run(
+                STARTER, BOARD, source, tmp_path, page=port, into=None, is_once=True, every=0.0
+            )
 
 
 def test_cluster_that_a_worker_did_not_find_is_unreachable() -> None:
