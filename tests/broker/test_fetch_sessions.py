@@ -10,7 +10,7 @@ import trio
 
 from raftmq.batch import Batch
 from raftmq.broker import fetch_sessions
-from raftmq.broker.fetches import Fetches
+from raftmq.broker.fetches import Fetches, _out_of_range
 from raftmq.broker.node import Node
 from raftmq.broker.settings import Limits
 from raftmq.pop.subscribers import Subscribe
@@ -532,3 +532,15 @@ def test_random_readers_see_each_message_once_and_in_order(
         assert {queue: reader.bodies.get(queue, []) for queue in queues} == sent
 
     in_cluster(scenario, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("earliest", "end", "words"), [(3, 9, "holds 3..8"), (9, 9, "is empty, and goes on at 9")]
+)
+def test_offset_that_a_queue_has_not_is_told_beside_those_it_has(
+    earliest: int, end: int, words: str
+) -> None:
+    refusal = _out_of_range(10, earliest, end)
+    assert refusal is not None
+    assert refusal.message == f"there is no offset 10: the queue {words}"
+    assert _out_of_range(end, earliest, end) is None
