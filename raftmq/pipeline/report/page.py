@@ -227,7 +227,8 @@ def _style(line: Line) -> str:
 
 def _line(line: Line, scale: _Scale) -> str:
     known = [point for point, value in enumerate(line.values) if value is not None]
-    parts, alone = [], []
+    parts: list[str] = []
+    alone: list[str] = []
     for first, last in _stretches(known):
         values = line.values[first : last + 1]
         xy = [
