@@ -119,7 +119,7 @@ async def test_forked_child_that_lives_on_keeps_no_node_from_ending(tmp_path: Pa
     child = os.fork()
     if child == 0:
         # It knows nothing of the node, and holds all its descriptors.
-        time.sleep(60.0)
+        time.sleep(60.0)  # noqa: ASYNC251  # its event loop is not to run
         os._exit(0)
     try:
         node.stop()
@@ -132,7 +132,7 @@ async def test_forked_child_that_lives_on_keeps_no_node_from_ending(tmp_path: Pa
         await again.wait_ended()
     finally:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        os.waitpid(child, 0)  # noqa: ASYNC222  # it is dead
 
 
 async def test_node_that_is_stopped_before_it_serves_says_so(tmp_path: Path) -> None:
