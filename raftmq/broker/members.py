@@ -9,14 +9,16 @@ membership there, in steps that each leave a majority that has everything:
 3. a leader that is not wanted itself first hands over.
 
 A node that leaves is marked in the catalog, the groups move, and when no group counts on it any
-more it is forgotten. It may be stopped then. It leaves the system group last: as long as it leads
-another group it must hear from the catalog who shall have it.
+more it is forgotten. It may be stopped then. Until then, an `add` with its address keeps it. It
+leaves the system group last: as long as it leads another group it must hear from the catalog who
+shall have it.
 
 A node that lost its data folder and re-enters with a blank one (`founding`), or whose log of one
 group was deleted or lost (`replicas`), is wanted as another member from then on: `member_of`. Its
 old self is in no list any more, so the same steps bring the new one in and the old one out.
 
 Invariants:
+- The catalog refuses no command of a plan: a request happens as a whole or not at all.
 - A voter is removed only in the same step that all wanted nodes are voters.
 - A node is unused only if no half of a joint membership has it: the outgoing one must still agree
   before the change is over.
@@ -39,8 +41,33 @@ CAUGHT_UP_LAG_MAX = 256
 
 
 def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
-    """The catalog commands that a request amounts to. Repeating a request changes nothing."""
+    """The catalog commands that a request amounts to. Repeating a request changes nothing.
+
+    All of a request is judged here, as a command that the catalog refuses does not undo those
+    before it.
+    """
     nodes, groups = catalog.nodes, catalog.groups.values()
+    refused = _refused(change, catalog)
+    if refused is not None:
+        return refused
+    staying = [node.id for node in nodes.values() if not node.is_leaving]
+    if change.action == "add":
+        node = Node(change.node, change.host, change.port)
+        return [PutNode(node), *map(PutGroup, with_node(groups, change.node, staying))]
+    old = nodes[change.node]
+    leaving = PutNode(Node(old.id, old.host, old.port, is_leaving=True))
+    if change.action == "remove":
+        return [leaving, *map(PutGroup, without_node(groups, change.node, staying))]
+    moved = with_replacement(groups, change.node, change.new, staying)
+    if old.is_leaving and change.new not in nodes:
+        # What it carried is promised to others: the new node joins as any other.
+        moved = with_node(groups, change.new, staying)
+    return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
+
+
+def _refused(change: ChangeMember, catalog: Catalog) -> Refused | None:
+    """Why a request is refused; None: it is granted."""
+    nodes = catalog.nodes
     if change.action not in ("add", "remove", "replace"):
         message = f"{change.action!r} is not add, remove or replace"
         return Refused(Reason.BAD_ARGUMENT, message)
@@ -53,33 +80,31 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
         members = ", ".join(map(str, sorted(nodes)))
         return Refused(Reason.UNKNOWN_NODE, f"{what}; the members are nodes {members}")
     at = (change.host, change.port)
-    comes = change.node if change.action == "add" else change.new
+    comes = {"add": change.node, "replace": change.new}.get(change.action, 0)
+    if change.action == "replace" and (comes < 1 or comes == change.node):
+        return Refused(Reason.BAD_ARGUMENT, "the new node needs a number of its own")
+    known = nodes.get(comes)
+    if known is not None and not _is_repeat(change, known, nodes):
+        message = f"node {comes} is a member, at {known.host}:{known.port}: give another number"
+        return Refused(Reason.BAD_ARGUMENT, message)
     # A node that is replaced may leave its address to the one that comes.
     others = [node for node in nodes.values() if node.id not in (comes, change.node)]
     if taken := [node.id for node in others if (node.host, node.port) == at]:
         message = f"{at[0]}:{at[1]} is the address of node {taken[0]}: give the new node's own"
         return Refused(Reason.BAD_ARGUMENT, message)
-    if change.action == "add":
-        known = nodes.get(change.node)
-        if known is not None and (known.host, known.port) != (change.host, change.port):
-            message = f"node {change.node} is at {known.host}:{known.port}: give another number"
-            return Refused(Reason.BAD_ARGUMENT, message)
-        node = Node(change.node, change.host, change.port)
-        return [PutNode(node), *map(PutGroup, with_node(groups, change.node))]
-    if sum(not node.is_leaving for node in nodes.values()) < 2:
-        return Refused(Reason.BAD_ARGUMENT, "the last node cannot be removed")
-    old = nodes[change.node]
-    leaving = PutNode(Node(old.id, old.host, old.port, is_leaving=True))
-    if change.action == "remove":
-        staying = [node.id for node in nodes.values() if not node.is_leaving]
-        return [leaving, *map(PutGroup, without_node(groups, change.node, staying))]
-    if change.new < 1 or change.new == change.node:
-        return Refused(Reason.BAD_ARGUMENT, "the new node needs a number of its own")
-    moved = with_replacement(groups, change.node, change.new)
-    if old.is_leaving and change.new not in nodes:
-        # What it carried is promised to others: the new node joins as any other.
-        moved = with_node(groups, change.new)
-    return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
+    staying = {node.id for node in nodes.values() if not node.is_leaving}
+    if change.action != "add" and not staying - {change.node}:
+        message = f"node {change.node} is the last one that is not leaving: it cannot be removed"
+        return Refused(Reason.BAD_ARGUMENT, message)
+    return None
+
+
+def _is_repeat(change: ChangeMember, known: Node, nodes: Mapping[int, Node]) -> bool:
+    """True if a node that shall come is a member because of an earlier request like this one. An
+    `add` of a node that is leaving lets the node stay."""
+    if (known.host, known.port) != (change.host, change.port):
+        return False
+    return change.action == "add" or (nodes[change.node].is_leaving and not known.is_leaving)
 
 
 def next_step(group: Group, wanted: list[int], held: int) -> list[Change] | int:

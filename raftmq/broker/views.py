@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from raftmq.errors import Unavailable
+from raftmq.pop.catalog import SYSTEM_GROUP
 from raftmq.pop.machine import PartitionMachine
 from raftmq.wire.messages import ClusterView, FrameKind, GroupView, Metadata, NodeView
 
 from .group import node_of
 from .pages import topics_page
 from .peers import PeerLink
+from .placement import copies
 
 if TYPE_CHECKING:
     from .node import Node
@@ -26,7 +28,9 @@ def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterVi
     page, following = topics_page(catalog, topics, after)
     if after:
         return ClusterView(cluster, catalog.version, [], [], page, following)
-    nodes = [NodeView(each.id, each.host, each.port) for each in catalog.nodes.values()]
+    nodes = [
+        NodeView(each.id, each.host, each.port, each.is_leaving) for each in catalog.nodes.values()
+    ]
     groups = [_group_view(node, number) for number in sorted(catalog.groups)]
     return ClusterView(cluster, catalog.version, nodes, groups, page, following)
 
@@ -48,8 +52,10 @@ async def ask_all(node: "Node") -> dict[int, ClusterView]:
 
 def _group_view(node: "Node", number: int) -> GroupView:
     group = node.groups.get(number)
+    placed = node.catalog.groups[number]
+    wanted = 0 if number == SYSTEM_GROUP else copies(placed)
     if group is None:
-        return GroupView(number, 0, 0, node.catalog.groups[number].members, [])
+        return GroupView(number, 0, 0, placed.members, [], copies=wanted)
     conf = group.conf_state
     members = (*conf.voters, *conf.voters_outgoing, *conf.learners)
     return GroupView(
@@ -61,4 +67,5 @@ def _group_view(node: "Node", number: int) -> GroupView:
         [node_of(member) for member in conf.voters_outgoing],
         sorted(set(members)),
         group.machine.offsets.forgotten if isinstance(group.machine, PartitionMachine) else 0,
+        wanted,
     )

@@ -210,6 +210,8 @@ class NodeView(_Wire, frozen=True):
     """Where clients and peers reach it."""
     port: int
     """The native protocol's port."""
+    is_leaving: bool = False
+    """True while the groups that it carries are moved to others; then it is no member."""
 
 
 class GroupView(_Wire, frozen=True):
@@ -232,6 +234,8 @@ class GroupView(_Wire, frozen=True):
     forgotten: int = 0
     """Deletions of consumer groups up to this index of the system group's log are carried out by
     the answering node's replica."""
+    copies: int = 0
+    """How many voters it shall have; 0: no number is wanted, as of the system group."""
 
 
 class TopicView(_Wire, frozen=True):

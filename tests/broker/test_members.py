@@ -240,6 +240,73 @@ def test_node_that_lost_its_disk_is_replaced_under_a_new_number() -> None:
     in_cluster(scenario)
 
 
+def test_groups_that_a_removal_left_with_two_copies_get_a_third_from_a_node_that_joins() -> None:
+    """Three copies mean that any one node may die."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        await cluster.change("remove", 3)
+        await cluster.wait_until(lambda: sorted(cluster.nodes[1].catalog.nodes) == [1, 2])
+        async with cluster.client(1) as client:
+            groups = (await client.view()).groups
+        assert [(group.copies, len(group.voters)) for group in groups] == [(0, 2)] + [(3, 2)] * 3
+        cluster.kill(3)
+        await cluster.change("add", 4, host="node4", port=7400)
+        await cluster.start(4)
+        await cluster.wait_until(
+            lambda: all(cluster.members(group) == {1, 2, 4} for group in (0, *DATA_GROUPS))
+        )
+        # The catalog's newest record reaches node 4, and memberships that were joint are over.
+        await trio.sleep(5)
+        cluster.kill(1)
+        await cluster.wait_led(0, *DATA_GROUPS)
+        await produce_everywhere(cluster, 5, 5)
+        await check_everywhere(cluster, 10)
+
+    in_cluster(scenario)
+
+
+def test_refused_replacement_by_a_running_member_leaves_all_as_it_was() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        async with cluster.client(cluster.leader(0)) as client:
+            before = await client.view()
+        with pytest.raises(Refused) as caught:
+            await cluster.change("replace", 1, new=2, host="127.0.0.1", port=7613)
+        told = "node 2 is a member, at node2:7400: give another number"
+        assert caught.value.reply.message == told
+        async with cluster.client(cluster.leader(0)) as client:
+            assert (await client.view()).nodes == before.nodes
+        await trio.sleep(10)
+        assert sorted(linked(cluster, 2)) == [1, 3]
+        await produce_everywhere(cluster, 0, 5)
+
+    in_cluster(scenario)
+
+
+def test_node_that_is_leaving_is_shown_so_and_stays_if_it_is_added_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        leaver = next(n for n in (1, 2, 3) if n != cluster.leader(0))
+        await cluster.change("remove", leaver)
+        async with cluster.client(cluster.leader(0)) as client:
+            leaving = [node.id for node in (await client.view()).nodes if node.is_leaving]
+        assert leaving == [leaver]
+        await cluster.change("add", leaver, host=f"node{leaver}", port=7400)
+        await cluster.wait_until(
+            lambda: all(cluster.members(group) == {1, 2, 3} for group in (0, *DATA_GROUPS))
+        )
+        async with cluster.client(cluster.leader(0)) as client:
+            assert not [node.id for node in (await client.view()).nodes if node.is_leaving]
+        await trio.sleep(30)
+        assert all(cluster.members(group) == {1, 2, 3} for group in (0, *DATA_GROUPS))
+        await check_everywhere(cluster, 5)
+
+    in_cluster(scenario)
+
+
 @pytest.mark.parametrize(
     ("action", "node", "more", "code"),
     [
