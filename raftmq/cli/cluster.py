@@ -16,7 +16,7 @@ from .exits import ExitCode, Failure
 from .lazy import HintedGroup
 from .output import bytes_text, note, output_option, print_json, print_table
 from .session import Session, with_session
-from .topic import confirm
+from .topic import confirm, require_terminal
 from .values import ADDRESS
 
 if TYPE_CHECKING:
@@ -138,8 +138,15 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
 def remove(session: Session, node: int, yes: bool) -> None:
     """Take a node out of the cluster, after asking.
 
-    The exit code is 1 if NODE is no member, as after it has left.
+    Warns if no other node is free to take the copies that NODE has: partition groups have fewer
+    copies then, until a node is added. The exit code is 1 if NODE is no member, as after it has
+    left.
     """
+    if not yes:
+        require_terminal()
+    lacking = lacking_without(session.run(lambda mq: mq.admin.cluster()), node)
+    if lacking:
+        note(f"warning: {lacking}")
     if not yes:
         confirm(f"Take node {node} out of the cluster?")
     session.run(lambda mq: _remove(mq, node))
@@ -209,6 +216,29 @@ def _echo_settings(
     click.echo("\n".join(["join = [", *lines, "]"]))
 
 
+def lacking_without(view: "ClusterView", node: int) -> str:
+    """Which groups will have fewer copies than wanted when a node is gone; empty: none."""
+    staying = {known.id for known in view.nodes if not known.is_leaving} - {node}
+    short = [group.id for group in view.groups if group.copies > len(staying)]
+    if not short or all(known.id != node for known in view.nodes):
+        return ""
+    copies = max(group.copies for group in view.groups)
+    return (
+        f"no node is free to take over from node {node}: {_groups_text(short)} will have "
+        f"{counted(len(staying), 'copy', 'copies')} where {copies} are wanted, until a node is "
+        f"added; `raftmq cluster replace {node}` gives its copies to a new node at once"
+    )
+
+
+def _groups_text(numbers: list[int]) -> str:
+    """Partition groups by number.
+
+    >>> _groups_text([1]), _groups_text([1, 2, 3])
+    ('group 1', 'groups 1, 2, 3')
+    """
+    return f"group{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
 async def _remove(mq: "Client", node: int) -> None:
     """Remove a node and wait until no partition group counts on it."""
     import anyio
@@ -256,11 +286,12 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     | key | value |
     |---|---|
     | `cluster` | its id |
-    | `nodes` | a map for each node: `id`, `address`, `is_reachable`; if it is, `pid`, `leads`, |
-    | | `uptime_ms`, `data`, `software`, `connections`; else `error` |
+    | `nodes` | a map for each node: `id`, `address`, `is_leaving`, `is_reachable`; if it is, |
+    | | `pid`, `leads`, `uptime_ms`, `data`, `software`, `connections`; else `error` |
     | `groups` | a map for each group: `id`, `leader` (0: none), `term`, `voters`, `learners`, |
-    | | `commit`, `behind` (node → records that it lacks, as its leader sees it; null: the node |
-    | | does not answer, so the leader cannot know), |
+    | | `copies` (voters that it shall have; 0: no number is wanted, as of group 0), `commit`, |
+    | | `behind` (node → records that it lacks, as its leader sees it; null: the node does not |
+    | | answer, so the leader cannot know), |
     | | `re_enter` (nodes that lost their data folders and do not count again yet) |
     | `problems` | sentences; empty if all is well |
     | `notes` | sentences: what is well, and costs something |
@@ -277,7 +308,8 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     for number, found in sorted(replicas.items()):
         group = known.get(number)
         members = (group.voters, group.learners) if group else ([], [])
-        groups.append(_group(number, found, *members, silent=silent))
+        plain = _group(number, found, *members, silent=silent)
+        groups.append({**plain, "copies": group.copies if group else 0})
     problems = [
         f"node {node['id']} at {node['address']} does not answer: {node['error']}"
         for node in nodes
@@ -296,13 +328,40 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
         for group in groups
         for node in group["re_enter"]
     ]
+    problems += _short_of_copies(groups, sum(not node["is_leaving"] for node in nodes))
     problems += _damages(told)
     if not nodes:
         text = "the node that answers is in no cluster yet: its log says what it waits for"
         problems.append(text)
     plain = {"cluster": view.cluster, "nodes": nodes, "groups": groups}
-    notes = [*_kept_for_dead(replicas), *_gone(replicas), *_not_followed(told)]
+    notes = [*_leaving(nodes), *_kept_for_dead(replicas), *_gone(replicas), *_not_followed(told)]
     return {**plain, "problems": problems, "notes": notes}
+
+
+def _short_of_copies(groups: list[dict[str, Any]], staying: int) -> list[str]:
+    """Groups with fewer voters than they shall have; `staying` nodes are not leaving."""
+    return [
+        f"group {group['id']} has {counted(len(group['voters']), 'copy', 'copies')} where "
+        f"{group['copies']} are wanted: "
+        + (
+            "add a node, see `raftmq cluster add`"
+            if staying < group["copies"]
+            else "a node that was added has to be up, and to catch up"
+        )
+        for group in groups
+        # Without a leader, a blank replica may be the one that tells of voters.
+        if group["leader"] and len(group["voters"]) < group["copies"]
+    ]
+
+
+def _leaving(nodes: list[dict[str, Any]]) -> list[str]:
+    """Nodes that are on their way out."""
+    return [
+        f"node {node['id']} is leaving: what it carries moves to other nodes; "
+        f"`raftmq cluster add {node['id']} {node['address']}` lets it stay"
+        for node in nodes
+        if node["is_leaving"]
+    ]
 
 
 def _not_followed(told: "dict[int, dict[str, Any] | str]") -> list[str]:
@@ -361,7 +420,11 @@ def _damages(told: "dict[int, dict[str, Any] | str]") -> list[str]:
 
 
 def _node(node: "NodeView", answer: dict[str, Any] | str) -> dict[str, Any]:
-    plain: dict[str, Any] = {"id": node.id, "address": f"{node.host}:{node.port}"}
+    plain: dict[str, Any] = {
+        "id": node.id,
+        "address": f"{node.host}:{node.port}",
+        "is_leaving": node.is_leaving,
+    }
     if isinstance(answer, str):
         return {**plain, "is_reachable": False, "pid": None, "leads": [], "error": answer}
     names = ("pid", "leads", "uptime_ms", "data", "software", "connections")
@@ -417,7 +480,7 @@ def _show(picture: dict[str, Any]) -> None:
             (
                 node["id"],
                 node["address"],
-                "up" if node["is_reachable"] else "unreachable",
+                _state(node),
                 node["pid"] or "-",
                 ", ".join(map(str, node["leads"])) or "-",
                 _age(node["uptime_ms"]) if node["is_reachable"] else "-",
@@ -443,6 +506,11 @@ def _show(picture: dict[str, Any]) -> None:
             for group in picture["groups"]
         ],
     )
+
+
+def _state(node: dict[str, Any]) -> str:
+    state = "up" if node["is_reachable"] else "unreachable"
+    return f"{state}, leaving" if node["is_leaving"] else state
 
 
 def behind_text(group: dict[str, Any]) -> str:

@@ -131,9 +131,18 @@ def confirm(question: str) -> None:
         click.UsageError: there is no terminal to ask on.
         click.Abort: the answer was no.
     """
+    require_terminal()
+    click.confirm(question, abort=True, err=True)
+
+
+def require_terminal() -> None:
+    """Refuse a command that will ask, before it has asked the cluster for anything.
+
+    Raises:
+        click.UsageError: there is no terminal to ask on.
+    """
     if not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to ask on: add --yes if it shall be done")
-    click.confirm(question, abort=True, err=True)
 
 
 def _print(topics: "list[TopicInfo]", output: str) -> None:

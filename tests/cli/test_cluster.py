@@ -4,7 +4,7 @@ from typing import Any
 
 from structlog.testing import CapturingLogger
 
-from raftmq.cli.cluster import behind_text, merged
+from raftmq.cli.cluster import behind_text, lacking_without, merged
 from raftmq.cli.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
 
@@ -70,6 +70,51 @@ def test_node_that_re_enters_is_a_problem_until_its_new_self_votes() -> None:
     assert picture["problems"] == []
 
 
+def placed(*nodes: int, leaving: int = 0) -> ClusterView:
+    """A cluster whose group 1 shall have three copies."""
+    listed = [NodeView(n, "127.0.0.1", 7399 + n, n == leaving) for n in nodes]
+    groups = [GroupView(0, 1, 1, [], []), GroupView(1, 2, 4, [], [], copies=3)]
+    return ClusterView("c", 7, listed, groups, [])
+
+
+def test_group_with_fewer_copies_than_wanted_is_a_problem_until_a_node_has_caught_up() -> None:
+    answers: dict[int, dict[str, Any] | str] = {
+        1: node(1, replica(0, "leader", leader=1, term=1, voters=[1, 2])),
+        2: node(2, replica(1, "leader", leader=2, term=4, voters=[1, 2])),
+    }
+    picture = merged(placed(1, 2), answers)
+    assert [group["copies"] for group in picture["groups"]] == [0, 3]
+    told = "group 1 has 2 copies where 3 are wanted: "
+    assert picture["problems"] == [f"{told}add a node, see `raftmq cluster add`"]
+    answers[4] = node(4, replica(1, "follower", leader=2, term=4, voters=[1, 2], learners=[4]))
+    picture = merged(placed(1, 2, 4), answers)
+    caught_up = "a node that was added has to be up, and to catch up"
+    assert picture["problems"] == [f"{told}{caught_up}"]
+    answers[2] = node(2, replica(1, "leader", leader=2, term=4, voters=[1, 2, 4]))
+    assert merged(placed(1, 2, 4), answers)["problems"] == []
+
+
+def test_node_that_is_leaving_is_shown_with_what_lets_it_stay() -> None:
+    picture = merged(placed(1, 2, 3, leaving=3), told())
+    assert [entry["is_leaving"] for entry in picture["nodes"]] == [False, False, True]
+    assert picture["problems"] == []
+    (note,) = picture["notes"]
+    assert note == (
+        "node 3 is leaving: what it carries moves to other nodes; "
+        "`raftmq cluster add 3 127.0.0.1:7402` lets it stay"
+    )
+
+
+def test_removal_warns_of_copies_that_no_node_is_free_to_take() -> None:
+    assert lacking_without(placed(1, 2, 3, 4), 3) == ""
+    told = "no node is free to take over from node 3: group 1 will have 2 copies where 3 are wanted"
+    assert lacking_without(placed(1, 2, 3), 3).startswith(told)
+    # A node that is leaving takes nothing over.
+    assert lacking_without(placed(1, 2, 3, 4, leaving=4), 3).startswith(told)
+    # The removal is refused, which says more.
+    assert lacking_without(placed(1, 2), 3) == ""
+
+
 def test_leader_of_the_higher_term_holds() -> None:
     answers = told()
     answers[3] = node(3, replica(0, "leader", leader=3, term=2))
@@ -83,6 +128,7 @@ def test_unreachable_node_is_a_problem_and_keeps_its_place() -> None:
     assert picture["nodes"][2] == {
         "id": 3,
         "address": "127.0.0.1:7402",
+        "is_leaving": False,
         "is_reachable": False,
         "pid": None,
         "leads": [],

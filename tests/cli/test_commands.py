@@ -402,6 +402,23 @@ def test_address_of_another_node_is_refused_for_a_new_one(
     assert [node["id"] for node in nodes] == [1, 2, 3]
 
 
+def test_running_member_is_no_replacement_for_another_and_nothing_happens(
+    cluster: LocalCluster, raftmq: CommandLine
+) -> None:
+    before = raftmq.ok("cluster", "status", "-o", "json").json["nodes"]
+    free = f"127.0.0.1:{choose_ports(1, 20_000, any_port=True)[0]}"
+    refused = raftmq("cluster", "replace", "1", "2", free, "-y")
+    assert refused.code == 1
+    assert f"node 2 is a member, at {before[1]['address']}: give another number" in refused.stderr
+    after = raftmq.ok("cluster", "status", "-o", "json").json["nodes"]
+    assert [(n["address"], n["is_leaving"]) for n in after] == [
+        (n["address"], False) for n in before
+    ]
+    raftmq.ok("cluster", "add", "5", free)
+    removed = raftmq.ok("cluster", "remove", "5", "-y")
+    assert "warning" not in removed.stderr
+
+
 def test_killed_node_is_started_again_while_messages_flow(
     cluster: LocalCluster, raftmq: CommandLine, topic: str
 ) -> None:
