@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import anyio
 
-from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import (
@@ -55,12 +55,14 @@ def after(done: Collection[int | str], what: str) -> Iterator[None]:
     """Of a call in several parts: no longer `Unavailable` once one of them is done.
 
     Raises:
-        OutcomeUnknown: the body raised `Unavailable`, and something was done; the text names it.
+        OutcomeUnknown: the body raised `Unavailable`, or the client was closed under it, and
+            something was done; the text names it.
     """
     try:
         yield
-    except Unavailable as error:
-        if not done:
+    except RaftmqError as error:
+        # The bare class: the client was closed.
+        if not done or type(error) not in {RaftmqError, Unavailable}:
             raise
         raise OutcomeUnknown(f"{error}; done before: {what} {sorted(done)}") from error
 

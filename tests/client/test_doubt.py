@@ -13,7 +13,7 @@ from raftmq.client import PoppedMessage, connect
 from raftmq.client.dead_letters import DeadLetter, change_dead
 from raftmq.client.message import format_id
 from raftmq.client.router import SYSTEM_GROUP
-from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.pop.topics import DeleteTopic
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
@@ -334,3 +334,21 @@ async def test_call_under_which_the_client_is_closed_may_have_been_done(
         await anyio.sleep(0.1)
     assert len(ends) == 1
     assert "more" in [topic.name for topic in cluster.catalog.topics.values()]
+
+
+async def test_topic_that_was_made_before_the_client_was_closed_is_named(
+    cluster: FakeCluster,
+) -> None:
+    raised: list[RaftmqError] = []
+    async with anyio.create_task_group() as tasks, connect(URL, world=cluster) as mq:
+
+        async def create() -> None:
+            with pytest.raises(OutcomeUnknown) as caught:
+                await mq.admin.create_topic("new")
+            raised.append(caught.value)
+
+        await mq.admin.create_topic("first")
+        cluster.fate = lambda _, f: Fate.BUSY if f.kind == FrameKind.METADATA else Fate.DONE
+        tasks.start_soon(create)
+        await anyio.sleep(0.1)
+    assert "done before: topic ['new']" in str(raised[0])

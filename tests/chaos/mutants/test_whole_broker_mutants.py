@@ -18,19 +18,19 @@ from raftmq.chaos.mutants import (
 
 SEEDS: dict[ModuleType, dict[str, int]] = {
     clients: {
-        "part-is-the-whole": 19,
+        "part-is-the-whole": 3,
         "renumbered-settlement": 0,
         "late-commit": 0,
         "shorter-timeout-late": 2,
         "timeout-for-each": 9,
         "commit-again": 17,
         "cancelled-number-again": 0,
-        "cancelled-commit-holds": 0,
-        "half-refused": 43,
+        "cancelled-commit-holds": 1,
+        "half-refused": 44,
         "leader-hidden": 32,
     },
     flows: {
-        "claim-given-up-by-any": 1,
+        "claim-given-up-by-any": 2,
         "late-hand-off": 0,
         "commits-what-is-read-ahead": 1,
         "reset-of-one-leader": 0,
