@@ -238,6 +238,11 @@ INVARIANTS: Mapping[str, Invariant] = {
         "a node leaves the cluster when it has no vote in any group, in either half of a "
         "membership; the system group drops it when no data group counts on it",
     ),
+    "V11": _watched(
+        "copies are made up",
+        "once all is healed, each data group has as many voters as it was founded with, or as many "
+        "as there are nodes",
+    ),
     "B1": _watched("bytes of frames", "unfinished frames of a stranger hold bounded memory"),
     "B2": _watched("connections", "the connections of a stranger have a bound"),
     "B3": _watched("links", "the links of a node to names it was told have a bound"),

@@ -2,8 +2,8 @@
 
 Start reading at `mutant` (what one is), then `campaign` (how it is hunted); the lists stand in
 `election`, `replication`, `membership`, `storage`, `popping`, `handing`, `withholding`,
-`clients`, `connections`, `returning`, `flows`, `administration`, `rotting`, `duties` and
-`readings`.
+`clients`, `connections`, `returning`, `flows`, `administration`, `rotting`, `duties`,
+`placement` and `readings`.
 `python -m raftmq.chaos.mutants` hunts all of them and writes docs/chaos/mutants.md.
 
 Nothing of this is in the path of production code: a mutant patches functions from outside.
@@ -19,6 +19,7 @@ from raftmq.chaos.mutants import (
     handing,
     hostile_readings,
     membership,
+    placement,
     popping,
     readings,
     replication,
@@ -49,6 +50,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *rotting.MUTANTS,
             *hostile_readings.MUTANTS,
             *readings.MUTANTS,
+            *placement.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

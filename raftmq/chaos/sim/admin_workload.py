@@ -1,7 +1,8 @@
 """Administrators whose answers get lost, and producers.
 
 See `workloads.administrators`, `workloads.group_lives` for groups that are moved and deleted while
-they work, and `workloads.newcomers` for groups that have just been made.
+they work, `workloads.newcomers` for groups that have just been made, and `workloads.misfits` for
+changes of nodes that make no sense.
 """
 
 from raftmq.chaos.checkers import Report
@@ -10,6 +11,7 @@ from raftmq.chaos.sim.clients import Clients, Job, Session
 from raftmq.chaos.sim.log_workload import TOPIC, LogWorkload
 from raftmq.chaos.workloads.administrators import Administrators, judge_administration
 from raftmq.chaos.workloads.group_lives import GROUPS, GroupLives
+from raftmq.chaos.workloads.misfits import ask_for_misfits
 from raftmq.chaos.workloads.newcomers import Newcomers
 from raftmq.client import Client
 
@@ -30,7 +32,7 @@ class AdminWorkload(LogWorkload):
         self._lives = GroupLives(counts=self.counts)
         self._newcomers = Newcomers(counts=self.counts, filters=clients.filters_heard)
         self._has_looked = False
-        self.producers_left = PRODUCERS + ADMINISTRATORS + 2
+        self.producers_left = PRODUCERS + ADMINISTRATORS + 3
 
     async def prepare(self) -> None:
         """Create the topics."""
@@ -53,6 +55,7 @@ class AdminWorkload(LogWorkload):
         for group in GROUPS:
             self._clients.start(f"consumer-{group}", self._taker_of(group))
         self._clients.start("newcomer", self._come)
+        self._clients.start("misfit", self._misfit, lost_answers=LOST_ANSWERS)
 
     async def find_ends(self) -> None:
         """Start the last look at all topics and groups."""
@@ -79,6 +82,10 @@ class AdminWorkload(LogWorkload):
 
     async def _come(self, mq: Client, session: Session) -> None:
         await self._newcomers.come(mq, session.random, lambda: self.is_sending)
+        self.producers_left -= 1
+
+    async def _misfit(self, mq: Client, session: Session) -> None:
+        await ask_for_misfits(mq, session.random, lambda: self.is_sending, self.counts)
         self.producers_left -= 1
 
     def _taker_of(self, group: str) -> Job:

@@ -1,12 +1,13 @@
 """After the heal: everything must come back to life, and what was promised must be there.
 
 1. who is down is started, and every partition group has a leader again;
-2. who was damaged is whole again by itself; who says that it cannot is replaced by a new node;
+2. who was damaged is whole again by itself; who says that it cannot is replaced by a new node; and
+   data groups have as many voters as they were founded with, if there are nodes for them;
 3. sends succeed, producers end, consumers read everything;
 4. all replicas come level, and every disk can be read;
 5. a node makes the index files anew that it is robbed of.
 
-Each step has a time by which a working cluster is done; being late is a violation (V1, V3).
+Each step has a time by which a working cluster is done; being late is a violation (V1, V3, V11).
 
 In *liveness mode* a random quorum is healed and the rest stays dead, as long as every partition
 group keeps a majority of its voters: the promise is that a minority may fail for good.
@@ -32,6 +33,7 @@ from raftmq.chaos.sim.register_workload import RegisterWorkload
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.segment import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
+from raftmq.pop.catalog import SYSTEM_GROUP
 from raftmq.pop.replicas import member_of
 
 Workload = LogWorkload | RegisterWorkload
@@ -45,6 +47,8 @@ MEND_SECONDS = 60.0
 comes on top, see `_scrub_seconds`."""
 REPAIR_SECONDS = 90.0
 """Until those are replaced and no group counts on them."""
+COPIES_SECONDS = 30.0
+"""Until data groups have the voters that they shall have."""
 PROGRESS_SECONDS = 20.0
 """Until an operation succeeds."""
 PROGRESS_OPERATIONS = 20
@@ -207,6 +211,7 @@ async def _repair(stage: Stage) -> None:
     await _require(
         stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "nodes that left are still counted"
     )
+    await _require(stage, "V11", COPIES_SECONDS, partial(_has_copies, stage), "groups lack voters")
     for node in sorted(stage.joining):
         stage.retired.add(node)
         stage.kill(node, crash=False)
@@ -264,6 +269,23 @@ def _is_whole(stage: Stage) -> bool:
         if conf.voters_outgoing or set(conf.voters) != members:
             return False
     return True
+
+
+def _has_copies(stage: Stage) -> bool:
+    """Each data group has as many voters as the cluster was founded with, as far as there are nodes
+    for them. Settings and founders tell the number: what the brokers make of it is judged."""
+    catalog = stage.newest_catalog()
+    if catalog is None:
+        return False
+    founders = stage.cluster.peers
+    wanted = min(stage.cluster.settings(founders[0].id).node.replicas, len(founders))
+    staying = sum(not node.is_leaving for node in catalog.nodes.values())
+    short = [
+        number
+        for number in stage.watch.moments
+        if number != SYSTEM_GROUP and len(stage.cluster.members(number)) < min(wanted, staying)
+    ]
+    return not short
 
 
 def _leave_dead(stage: Stage) -> None:

@@ -6,6 +6,7 @@ go unanswered. Each function begins one change and does not wait for it.
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from random import Random
 
 import trio
 
@@ -23,6 +24,16 @@ cluster gets two more nodes. It bounds how many nodes are replaced in one run.""
 
 CHANGE_SECONDS = 6.0
 """So long a change is tried."""
+
+SHRINKS_FROM = 3
+"""Nodes of a cluster that may lose one before another one joins."""
+
+SHRINK_SHARE = 0.5
+"""Of the removals from such a cluster: a node leaves first, and one joins later."""
+
+LOOK_SECONDS = 0.1
+LEAVE_LOOKS = 200
+"""The node that joins waits for so many looks until the other one has left."""
 
 
 def new_node(stage: Stage) -> int:
@@ -96,10 +107,14 @@ async def _remove(stage: Stage, node: int) -> None:
         stage.counts["changes withheld"] += 1
         return
 
+    stage.counts["removed"] += await _ask_to_remove(stage, node)
+
+
+async def _ask_to_remove(stage: Stage, node: int) -> bool:
     async def change(mq: Client) -> None:
         await mq.admin.remove_node(node, timeout=CHANGE_SECONDS)
 
-    stage.counts["removed"] += await ask(stage, change)
+    return await ask(stage, change)
 
 
 def add_voter(stage: Stage, event: Event) -> None:
@@ -110,7 +125,38 @@ def add_voter(stage: Stage, event: Event) -> None:
 def remove_voter(stage: Stage, event: Event) -> None:
     """A node leaves, if enough others stay; else one joins, so that another may leave later."""
     (node,) = stage.nodes_of(event)
-    stage.spawn(_add_and_remove, stage, node)
+    # Its own random numbers: other faults of the seed stay as they are.
+    is_shrink = Random(f"shrink {event.at_ms}").random() < SHRINK_SHARE
+    if is_shrink and _may_shrink(stage, node):
+        stage.spawn(_shrink_and_grow, stage, node)
+    else:
+        stage.spawn(_add_and_remove, stage, node)
+
+
+def _may_shrink(stage: Stage, node: int) -> bool:
+    """True if a node may leave a cluster of three though no other can take its copies over: all are
+    well, and the nodes that stay can do without it."""
+    return (
+        len(stage.seats) == len(stage.members()) == SHRINKS_FROM
+        and node in stage.known
+        and not stage.damaged | stage.leaving | stage.joining
+        and not stage.shrinks_by
+    )
+
+
+async def _shrink_and_grow(stage: Stage, node: int) -> None:
+    """A node leaves, and groups have a copy less until another one has joined."""
+    stage.shrinks_by = node
+    stage.counts["shrunk"] += await _ask_to_remove(stage, node)
+    for _ in range(LEAVE_LOOKS):
+        if stage.is_healing or stage.has_left(node):
+            break
+        await trio.sleep(LOOK_SECONDS)
+    if stage.has_left(node):
+        stage.shrinks_by = 0
+    # A node that joins while another is leaving takes its copies over: it is a replacement.
+    if not stage.is_healing:
+        await _add(stage)
 
 
 async def _add_and_remove(stage: Stage, node: int) -> None:

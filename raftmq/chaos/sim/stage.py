@@ -71,6 +71,10 @@ TERM_UNKNOWN = "in which term it voted cannot be told"
 class Stage:
     """Everything a fault's handler may touch."""
 
+    shrinks_by = 0
+    """A node that may leave though no other takes its copies over; 0: none. Until the catalog has
+    forgotten the node, groups may lose a voter at any time."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -383,6 +387,8 @@ class Stage:
     def may_damage(self, node: int) -> bool:
         """True if a disk may be damaged without the damaged ones becoming half of all, or half of
         the voters of a partition group."""
+        if self.shrinks_by:
+            return False
         hurt = self.damaged | {node}
         if 2 * len(hurt & set(self.members())) >= len(self.seats):
             return False

@@ -12,6 +12,7 @@ from raftmq.chaos.mutants import (
     flows,
     hostile_readings,
     hunt,
+    placement,
     readings,
     rotting,
 )
@@ -53,6 +54,10 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
     rotting: {
         "snapshot-is-all": 1,
         "index-by-map": 13,
+    },
+    placement: {
+        "stays-short": 1,
+        "refused-by-halves": 0,
     },
     readings: {
         "tick-once": 1,

@@ -19,6 +19,7 @@ def test_run_without_faults_changes_much_and_is_judged() -> None:
     assert outcome.counts["groups deleted"] > 0
     assert outcome.counts["consumers of deleted groups"] > 0
     assert outcome.counts["newcomers"] > 0
+    assert outcome.counts["misfits refused"] > 0
     assert outcome.compared["linearizability"] > 20
 
 

@@ -1,0 +1,33 @@
+"""Mutants of who carries which group, hunted on whole brokers: from 370 on.
+
+Sources: the broker as it was until a hostile reading found both.
+"""
+
+from raftmq.chaos.mutants.mutant import Mutant, later
+
+_PLANTS = "raftmq.chaos.sim.placement_mutants"
+
+MUTANTS = (
+    Mutant(
+        number=370,
+        name="stays-short",
+        what="A group that a removal left with two copies of three never gets a third "
+        "(raftmq before `42ba923`).",
+        killers=("V11",),
+        plant=later(_PLANTS, "leaves_groups_short"),
+        workload="log",
+        seconds=40.0,
+        kinds=("remove-voter", "kill"),
+        why_hinted="it takes a node that is removed while no other is free, and one that joins",
+    ),
+    Mutant(
+        number=371,
+        name="refused-by-halves",
+        what="A replacement by a running member is refused when the member's address has been "
+        "moved (raftmq before `42ba923`).",
+        killers=("V3", "client-bug"),
+        plant=later(_PLANTS, "lets_a_member_come_again"),
+        workload="admin",
+        seconds=10.0,
+    ),
+)
