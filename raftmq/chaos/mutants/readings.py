@@ -25,16 +25,17 @@ def proposes_a_tick_once(patch: Patch) -> None:
 def commits_what_did_not_begin(patch: Patch) -> None:
     """293"""
     transaction = import_module("raftmq.client.transactions").Transaction
-    begin = transaction._begin
+    send = transaction._send
 
     async def unmarked(self: Any, *to: Any) -> None:
         try:
-            await begin(self, *to)
+            await send(self, *to)
         except BaseException:
-            self._is_storing = False
+            if not self._is_begun:
+                self._is_storing = self._is_short = False
             raise
 
-    patch.set(transaction, "_begin", unmarked)
+    patch.set(transaction, "_send", unmarked)
 
 
 def begins_when_first_asked(patch: Patch) -> None:

@@ -61,7 +61,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
     },
     readings: {
         "tick-once": 1,
-        "begun-in-vain": 3,
+        "begun-in-vain": 0,
         "latest-later": 0,
         "claim-before-deletion": 22,
         "check-back-in-turn": 0,
