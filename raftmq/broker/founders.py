@@ -49,10 +49,10 @@ def founding_of(own: NodeSettings) -> FoundingView | None:
 def founding_around(node: "Node") -> FoundingView | None:
     """The cluster as it was founded, with addresses of today, if a node is in one; else as the
     node's settings would found it. None: not known, or none."""
-    founders = founders_of(node)
-    if not founders:
+    catalog, founders = node.catalog, founders_of(node)
+    if not founders or not catalog.is_bootstrapped:
+        # Until the catalog is there the leader may still found what its settings say.
         return founding_of(node.settings.node)
-    catalog = node.catalog
     data = [group for group in catalog.groups.values() if group.id != SYSTEM_GROUP]
     known = {**catalog.left, **catalog.nodes}
     if not data or not all(group.founders for group in data) or not known.keys() >= set(founders):

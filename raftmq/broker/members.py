@@ -94,7 +94,8 @@ def _refused(change: ChangeMember, catalog: Catalog) -> Refused | None:
         return Refused(Reason.BAD_ARGUMENT, message)
     staying = {node.id for node in nodes.values() if not node.is_leaving}
     if change.action != "add" and not staying - {change.node}:
-        message = f"node {change.node} is the last one that is not leaving: it cannot be removed"
+        last = f"node {change.node} is the last one that is not leaving"
+        message = f"{last}: it cannot be removed; add one first"
         return Refused(Reason.BAD_ARGUMENT, message)
     return None
 

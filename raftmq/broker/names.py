@@ -39,9 +39,13 @@ def misnamed_commit(name: str, machine: PartitionMachine, catalog: Catalog) -> E
     if not problem and len(name) > NAME_CHARACTERS_MAX:
         most = f"a group and its instance have {NAME_CHARACTERS_MAX} characters"
         problem = f"{name[:140]!r} is too long: {most} with the @ at the most"
-    if problem and (machine.offsets.rows(name) or not _of_group(name, catalog)):
-        problem = ""
-    return _refusal(problem)
+    is_known = bool(problem) and (
+        bool(machine.offsets.rows(name))
+        or not _of_group(name, catalog)
+        # The group's own name is known, and its instance's is right.
+        or bool(at and not _of_group(group, catalog) and not why_no_name(instance, "instance"))
+    )
+    return None if is_known else _refusal(problem)
 
 
 def misnamed_producers(name: str) -> ErrorReply | None:

@@ -267,7 +267,10 @@ class Requests:
             return
         assert isinstance(group.machine, PartitionMachine)
         name = request.consumer_group
-        if (error := misnamed_commit(name, group.machine, self._service.catalog)) is not None:
+        error = None
+        if group.is_current:
+            error = misnamed_commit(name, group.machine, self._service.catalog)
+        if error is not None:
             connection.refuse(frame.correlation, error)
             return
         command = offset_commands.CommitOffsets(
@@ -401,8 +404,8 @@ class Requests:
         group = self._founded_group(connection, frame)
         if group is None:
             return
-        # A leader alone has the names that the cluster knows.
-        misnaming = misnamed(command, self._service.catalog) if group.is_leader else None
+        # A leader that has applied its log knows the names that the cluster has.
+        misnaming = misnamed(command, self._service.catalog) if group.is_current else None
         if misnaming is not None:
             connection.refuse(frame.correlation, misnaming)
             return

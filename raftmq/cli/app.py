@@ -87,7 +87,8 @@ class _Sections(LazyGroup):
                 raise
             # What is buffered has nowhere to go. click would end the process with 1.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return ExitCode.OK
+            # `produce` has messages left that nothing sends now.
+            return ExitCode.FAILED if ctx.invoked_subcommand == "produce" else ExitCode.OK
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table without importing a command."""
@@ -126,6 +127,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else ExitCode.OK
     except click.ClickException as error:
         # Of click: "'x' is not a valid integer range."
+        # The attribute is declared final.
         vars(error)["message"] = _RANGE.sub(_number_of, error.message)
         error.show()
         return error.exit_code

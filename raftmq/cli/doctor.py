@@ -114,7 +114,7 @@ def doctor(
 
 
 def _checks_of(settings: "Settings | None") -> "list[Callable[[], Finding]]":
-    """What only a node's settings tell."""
+    """Checks of the data folder and the address that the settings name."""
     if settings is None:
         return []
     own = settings.node

@@ -120,7 +120,7 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
 
 
 def _examination() -> str:
-    """What examines a cluster that does not answer: another command than the one that runs."""
+    """The advice after `Unavailable`; never the command that failed."""
     if _command_path() == "raftmq cluster status":
         return "`raftmq doctor` examines this machine, and the logs of the nodes say what they lack"
     return "`raftmq cluster status` examines it"

@@ -1,4 +1,4 @@
-"""What users mistype, said in words: each check is made once a call, and none once a message.
+"""Checks of argument types: each once a call, and none once a message.
 
 The annotations of a call say what it takes, so `typed` reads the checks off them, once, when its
 module is imported. A wrong argument is refused at the call with `WrongType`, before anything is

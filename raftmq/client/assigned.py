@@ -46,7 +46,7 @@ LEAVE_SECONDS_MAX = 5.0
 LEAVE_SOON_SECONDS = 1.0
 """The same for one that could not be opened, or was cancelled meanwhile."""
 _FIRST_SHARE = 0.9
-"""Of the time for opening: for taking up queues."""
+"""Share of the time for opening that joining, and then taking up queues, may use."""
 WAIT_MS_MAX = 3_000
 """A heartbeat waits for news no longer: requests without an answer are sent again after 5 s."""
 
@@ -139,7 +139,8 @@ class AssignedQueues:
         self._fetcher, self._nest = fetcher, nest
         left = seconds_left(self._router, timeout)
         try:
-            await self._member.join(timeout=left())
+            # The rest of the time is for leaving, here and below.
+            await self._member.join(timeout=left() * _FIRST_SHARE)
         except (Rejected, Unavailable):
             raise
         except BaseException:
@@ -147,7 +148,6 @@ class AssignedQueues:
             raise
         try:
             with after([self._member.join_command.member], "the joining of member"):
-                # The rest of the time is for leaving.
                 seconds = left() * _FIRST_SHARE
                 await self._router.within(seconds, self._take_up_first(), "taking up its queues")
         except BaseException:

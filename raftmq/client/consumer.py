@@ -101,6 +101,7 @@ class Consumer:
                 group has another mode.
             Unavailable: a leader was not found in time.
             OutcomeUnknown: the same, and the group's filter, or members, may have changed.
+            RaftmqError: this consumer was opened before.
         """
         if self._nest is not None:
             raise RaftmqError("a consumer is used once: make another one by `consumer()`")
@@ -324,7 +325,8 @@ class Consumer:
         try:
             if self._settings.auto_commit is not None:
                 self._opened(check=False)
-                await self._commit({c: c.handed for c in self._owned()}, left())
+                # The rest of the time is for leaving the group.
+                await self._commit({c: c.handed for c in self._owned()}, left() * 0.9)
             if self._assigned is not None:
                 await self._assigned.end(left())
         finally:
@@ -335,8 +337,10 @@ class Consumer:
     async def _first_cursors(self) -> list[Cursor]:
         is_member = self._assigned is not None
         queues, router = self._settings.queues, self._router
+        # Queues that the view lacks are read from their beginning, whatever `start` says.
+        is_fresh = is_member or self._settings.start not in (None, "earliest")
         view = await (
-            router.topic(self.topic, is_fresh=True) if is_member else router.look_up(self.topic)
+            router.topic(self.topic, is_fresh=True) if is_fresh else router.look_up(self.topic)
         )
         if queues and max(queues) >= len(view.groups):
             # The node that was asked may not have heard of new queues yet.

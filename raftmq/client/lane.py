@@ -584,7 +584,7 @@ class Lane:
 
 _TOO_LATE = "the time ran out"
 CLOSED = "the producer was closed before it was sent"
-"""Of what a producer has not sent when it is closed."""
+"""Error text of messages that were not sent before the producer closed."""
 _CLAIM_ENDED = (
     "not stored: nobody knows what became of a batch before it, so the claimed session is over: "
     "claim it anew"

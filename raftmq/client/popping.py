@@ -110,6 +110,7 @@ class PopConsumer:
             Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, the group has another mode; `BAD_NAME`.
             Unavailable: a leader was not found in time, and nothing is done; to try again is safe.
             OutcomeUnknown: the same, and a part is done or may be; the text names what is.
+            RaftmqError: this consumer was opened before.
         """
         if self._nest is not None:
             # The settlements of another entry would take the numbers of this one's, and be answered
@@ -357,13 +358,12 @@ class PopConsumer:
 
     async def _next_for(self, count: int, wait: float, asked: int | None) -> list[Taken]:
         """Messages for a time in milliseconds, None: for any."""
-        intake = self._opened()
+        intake, begun = self._opened(), anyio.current_time()
         left = seconds_left(self._router, wait + self._router.seconds_max)
         if asked is not None:
             await self._make_invisible(asked, left())
         now = anyio.current_time()
         deadline = now + wait
-        begun = now
         if not wait:
             # Each leader is asked, again after "try again", and every answer is waited for.
             intake.ask_anew()

@@ -446,10 +446,12 @@ class Router:
         raise Unavailable(f"no node answers: {self.last_error}")
 
     async def _ask_anybody(self, name: str) -> bool:
-        """Ask one node for a topic; False if it does not know it. No leader is needed."""
+        """Ask one node for a topic; False if it does not know it. No leader is needed. If no node
+        answers the table counts as it is."""
         for candidate in self._candidates(()):
-            if await self._ask(candidate, [name]) is not None:
-                break
+            view = await self._ask(candidate, [name])
+            if view is not None:
+                return any(topic.name == name for topic in view.topics)
         return name in self.topics
 
     def _candidates(self, prefer: Sequence[int]) -> Iterator[Connection | Address]:

@@ -242,6 +242,13 @@ def test_consume_into_a_closed_pipe_ends_quietly(topic: str, raftmq: CommandLine
     assert b"rror" not in done.stderr
 
 
+def test_produce_into_a_closed_pipe_does_not_say_that_all_is_done(topic: str) -> None:
+    produce = f"seq 100000 | {sys.executable} -m raftmq produce {topic} -o json"
+    pipeline = f"{produce} | head -n 1 > /dev/null; exit ${{PIPESTATUS[1]}}"
+    done = subprocess.run(["bash", "-c", pipeline], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+
+
 def test_ctrl_c_ends_consume_with_0_and_a_count(topic: str, raftmq: CommandLine) -> None:
     raftmq.ok("produce", topic, "a", "b", "c", "-k", "k")
     consume = subprocess.Popen(

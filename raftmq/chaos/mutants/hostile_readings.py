@@ -64,7 +64,7 @@ def takes_what_is_put_in_after_the_end(patch: Patch) -> None:
 def forgets_where_groups_began(patch: Patch) -> None:
     """356"""
     memberships = import_module("raftmq.pop.membership").Memberships
-    patch.set(memberships, "old_queues", lambda self, member: None)
+    patch.set(memberships, "old_queue_count", lambda self, member: None)
 
 
 def begins_at_the_latest_in_new_queues(patch: Patch) -> None:

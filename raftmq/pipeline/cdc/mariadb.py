@@ -386,8 +386,8 @@ class MariadbSource:
             raise _explained(error) from error
 
 
-_COMMENTS = re.compile(r"(\s+|/\*(?!M?!).*?\*/|(--\s|#)[^\n]*(\n|$))*", re.DOTALL)
-"""Before a statement; those that the server carries out are none."""
+_COMMENTS = re.compile(r"(\s+|/\*(?!M?!).*?\*/|(--(?=\s|$)|#)[^\n]*(\n|$)|/\*M?!\d*)*", re.DOTALL)
+"""Before a statement; of one that the server carries out (`/*!`) its beginning alone."""
 _INDEX = re.compile(r"\s*(CREATE|DROP)\s+(UNIQUE\s+|FULLTEXT\s+)?INDEX\b", re.IGNORECASE)
 
 
