@@ -65,7 +65,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "latest-later": 0,
         "claim-before-deletion": 22,
         "check-back-in-turn": 0,
-        "lease-of-a-moment": 2,
+        "lease-of-a-moment": 4,
         "filter-meets-a-look": 6,
         "refused-read-is-no-rot": 0,
         "refusal-of-a-repeat": 1,
