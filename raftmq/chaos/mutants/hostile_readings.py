@@ -18,13 +18,15 @@ def shortens_leases_in_hand(patch: Patch) -> None:
     """353"""
     intake = import_module("raftmq.client.intake")
 
-    def make_invisible(self: Any, milliseconds: int, waiter: Any) -> list[Any]:
+    def make_invisible(
+        self: Any, milliseconds: int, waiter: Any, *, is_again: bool = False
+    ) -> list[Any]:
         self.invisible_ms = milliseconds
         least = intake.anyio.current_time() + 0.9 * milliseconds / 1000
         short = [
             lease
             for lease in self.shelf.leases()
-            if lease.deadline < least or lease.invisible_ms != milliseconds
+            if (lease.deadline < least and not is_again) or lease.invisible_ms != milliseconds
         ]
         for lease in short:
             self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
