@@ -8,7 +8,7 @@ from raftmq.chaos.sim.check_backs import COMPARED, COMPARED_BEHIND
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.workloads.withholding import BEHIND
 
-HUB = Schedule(0, 20, (Event(1000, "quorum-loss", (1,), lasts_ms=14_000),))
+HUB = Schedule(1, 20, (Event(1000, "quorum-loss", (1,), lasts_ms=14_000),))
 """Five nodes that reach node 1 alone: a group without a replica there has no leader."""
 
 
