@@ -231,7 +231,7 @@ def _fsync_times(folder: Path) -> list[float]:
 
 
 def check_space(folder: Path, reserve: int = 0) -> Finding:
-    """What is free on the disk; with less than `reserve` bytes a node takes no messages."""
+    """Free space of the disk; with less than `reserve` bytes a node takes no messages."""
     usage = shutil.disk_usage(_existing(folder))
     found = f"{bytes_text(usage.free)} free of {bytes_text(usage.total)}"
     fix = "free some, or set log.retention_bytes; a full disk makes a node refuse writes"

@@ -44,12 +44,12 @@ _NO_ENTRIES = (bytes,)
 
 
 class _Rule(NamedTuple):
-    """What one argument may be."""
+    """The type rule of one argument."""
 
     takes: Callable[[Any], bool]
     """Whether it takes a value."""
     words: str
-    """What would be right: `a text (str)`."""
+    """The right kind, in words: `a text (str)`."""
 
 
 def typed(*, skip: Iterable[str] = ()) -> Callable[[type[T]], type[T]]:

@@ -33,7 +33,7 @@ SHRINK_SHARE = 0.5
 
 LOOK_SECONDS = 0.1
 LEAVE_LOOKS = 200
-"""The node that joins waits for so many looks until the other one has left."""
+"""Looks at the catalog, at most, before the new node joins: the other one leaves first."""
 
 
 def new_node(stage: Stage) -> int:
