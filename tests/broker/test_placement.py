@@ -104,7 +104,7 @@ def test_removal_that_is_asked_for_again_is_granted_when_one_node_stays() -> Non
     before = members(catalog)
     assert not change(catalog, "remove", 1)
     assert members(catalog) == before
-    told = "node 2 is the last one that is not leaving: it cannot be removed"
+    told = "node 2 is the last one that is not leaving: it cannot be removed; add one first"
     assert change(catalog, "remove", 2) == told
 
 

@@ -85,7 +85,14 @@ class AdminWorkload(LogWorkload):
         self.producers_left -= 1
 
     async def _misfit(self, mq: Client, session: Session) -> None:
-        await ask_for_misfits(mq, session.random, lambda: self.is_sending, self.counts)
+        await ask_for_misfits(
+            mq,
+            session.random,
+            lambda: not self._clients.is_healed,
+            self.counts,
+            asked_to_leave=self._clients.asked_to_leave,
+            must_stay=self._clients.must_stay,
+        )
         self.producers_left -= 1
 
     def _taker_of(self, group: str) -> Job:

@@ -57,6 +57,12 @@ class Clients:
         self._repeats = self._late_acks = 0
         self.failures: list[str] = []
         """Errors that no user should see."""
+        self.asked_to_leave: set[int] = set()
+        """Nodes that an administrator has asked to leave, or to be replaced, at any time."""
+        self.must_stay: set[int] = set()
+        """Nodes that must not be taken out: a request that may still arrive takes them for members."""
+        self.is_healed = False
+        """True from the heal on: what is lost for good is replaced soon."""
 
     @property
     def slowness(self) -> float:

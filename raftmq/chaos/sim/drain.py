@@ -191,6 +191,10 @@ async def _repair(stage: Stage) -> None:
         "damaged nodes are not whole",
         more=partial(_scrub_seconds, stage),
     )
+    must_stay = stage.clients.must_stay
+    await _require(
+        stage, "V5", DRAIN_SECONDS, lambda: not must_stay, "requests that name members do not end"
+    )
     replaced: dict[int, int] = {}
     while old := _next_damaged(stage, replaced):
         stage.hold_down(old)

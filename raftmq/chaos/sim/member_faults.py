@@ -77,6 +77,7 @@ def start_new(stage: Stage) -> int:
 
 async def replace(stage: Stage, old: int, new: int) -> bool:
     """Ask for a new node in the place of another; whether that was granted."""
+    stage.clients.asked_to_leave.add(old)
     host = stage.host(new)
     change = partial(_replace, old=old, new=new, host=host, timeout=CHANGE_SECONDS)
     is_granted = await ask(stage, change)
@@ -103,7 +104,8 @@ async def _remove(stage: Stage, node: int) -> None:
     """Take a node out; only if three stay, so that a minority may still fail."""
     out = {node} | stage.damaged | stage.leaving
     staying = stage.known - out
-    if len(staying) < len(stage.seats) or node not in stage.known:
+    is_kept = node not in stage.known or node in stage.clients.must_stay
+    if is_kept or len(staying) < len(stage.seats):
         stage.counts["changes withheld"] += 1
         return
 
@@ -111,6 +113,8 @@ async def _remove(stage: Stage, node: int) -> None:
 
 
 async def _ask_to_remove(stage: Stage, node: int) -> bool:
+    stage.clients.asked_to_leave.add(node)
+
     async def change(mq: Client) -> None:
         await mq.admin.remove_node(node, timeout=CHANGE_SECONDS)
 
@@ -138,7 +142,7 @@ def _may_shrink(stage: Stage, node: int) -> bool:
     well, and the nodes that stay can do without it."""
     return (
         len(stage.seats) == len(stage.members()) == SHRINKS_FROM
-        and node in stage.known
+        and node in stage.known - stage.clients.must_stay
         and not stage.damaged | stage.leaving | stage.joining
         and not stage.shrinks_by
     )
@@ -177,7 +181,7 @@ def remove_leader(stage: Stage, event: Event) -> None:
 def replace_node(stage: Stage, event: Event) -> None:
     """A new node takes the place of another."""
     old = stage.nodes_of(event)[0]
-    if may_grow(stage) and old not in stage.retired:
+    if may_grow(stage) and old not in stage.retired | stage.clients.must_stay:
         stage.spawn(_replace_and_retire, stage, old)
 
 

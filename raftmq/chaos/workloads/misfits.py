@@ -3,13 +3,17 @@
 A node that is a member is named as the replacement of another, at an address where no node is.
 The request takes several commands of the catalog, the first of which would move the member.
 
+A member that leaves before such a request arrives is none any more, and the request makes sense.
+So all requests of a run name one member, which nobody has asked to leave, and nobody does before
+the last one is over.
+
 Invariants, asserted here:
 - Such a request is never granted.
 - No node is ever at that address, whatever the request was answered.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from random import Random
 
 import trio
@@ -25,21 +29,39 @@ CALL_SECONDS = 2.0
 
 
 async def ask_for_misfits(
-    mq: Client, random: Random, is_wanted: Callable[[], bool], counts: Counter[str]
+    mq: Client,
+    random: Random,
+    is_wanted: Callable[[], bool],
+    counts: Counter[str],
+    *,
+    asked_to_leave: Set[int],
+    must_stay: set[int],
 ) -> None:
     """Ask for replacements by members, and look at the nodes after each; a cancelled one leaves a
-    request that may still be refused."""
+    request that may still be refused.
+
+    Args:
+        mq: connected.
+        random: for what is asked, and when.
+        is_wanted: False ends it.
+        counts: gets what was answered.
+        asked_to_leave: nodes that may leave soon, or have left.
+        must_stay: has the member that nobody may ask to leave, until this returns.
+    """
     while is_wanted():
         try:
-            nodes = sorted(node.id for node in (await mq.admin.cluster(timeout=CALL_SECONDS)).nodes)
-            if len(nodes) > 1:
-                old, new = random.sample(nodes, 2)
-                await _ask(mq, counts, old=old, new=new)
+            nodes = {node.id for node in (await mq.admin.cluster(timeout=CALL_SECONDS)).nodes}
+            if not must_stay and (members := sorted(nodes - asked_to_leave)):
+                must_stay.add(random.choice(members))
+            for new in must_stay:
+                if others := sorted(nodes - {new}):
+                    await _ask(mq, counts, old=random.choice(others), new=new)
             at = {node.id: node.host for node in (await mq.admin.cluster()).nodes}
             assert HOST not in at.values(), f"a refused replacement has moved a node: {at}"
         except (Unavailable, OutcomeUnknown):
             counts["misfits in doubt"] += 1
         await trio.sleep(random.expovariate(1 / PAUSE_SECONDS))
+    must_stay.clear()
 
 
 async def _ask(mq: Client, counts: Counter[str], *, old: int, new: int) -> None:
