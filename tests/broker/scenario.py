@@ -27,6 +27,7 @@ def in_cluster(
             with trio.fail_after(3600):
                 result = await scenario(cluster)
             assert cluster.stopped == {}, "a node gave up"
+            assert not cluster.broken, "\n".join(cluster.broken.values())
             nursery.cancel_scope.cancel()
         return result
 
