@@ -104,8 +104,8 @@ async def _remove(stage: Stage, node: int) -> None:
     """Take a node out; only if three stay, so that a minority may still fail."""
     out = {node} | stage.damaged | stage.leaving
     staying = stage.known - out
-    is_kept = node not in stage.known or node in stage.clients.must_stay
-    if is_kept or len(staying) < len(stage.seats):
+    may_leave = node in stage.known - stage.clients.must_stay
+    if not may_leave or len(staying) < len(stage.seats):
         stage.counts["changes withheld"] += 1
         return
 

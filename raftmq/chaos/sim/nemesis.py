@@ -177,7 +177,7 @@ class Nemesis:
     def heal(self) -> None:
         """End everything; who is dead is started again."""
         stage = self._stage
-        stage.is_healing = stage.clients.is_healed = True
+        stage.clients.is_healed = True
         stage.watch.note(0, "heal")
         for number in sorted(self._undos):
             self._undos.pop(number)()

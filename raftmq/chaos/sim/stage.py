@@ -132,8 +132,6 @@ class Stage:
         """By partition group: the sets of members that it had, the founders first."""
         self.stays_until: dict[int, float] = {}
         """By partition group: the time from which it may be moved again."""
-        self.is_healing = False
-        """True from the heal on: nothing is broken any more."""
         self._nursery = nursery
         self._left_dead: set[int] = set()
         self._is_over = False
@@ -145,6 +143,11 @@ class Stage:
         self._looked_at = 0.0
         cluster.listeners.append(self._changed)
         cluster.disk_listeners.append(self._noted_call)
+
+    @property
+    def is_healing(self) -> bool:
+        """True from the heal on: nothing is broken any more."""
+        return self.clients.is_healed
 
     def _noted_call(self, node: int, call: str) -> None:
         """A node changes something on its disk: is a replica being deleted?"""

@@ -3,9 +3,8 @@
 A node that is a member is named as the replacement of another, at an address where no node is.
 The request takes several commands of the catalog, the first of which would move the member.
 
-A member that leaves before such a request arrives is none any more, and the request makes sense.
-So all requests of a run name one member, which nobody has asked to leave, and nobody does before
-the last one is over.
+The request would be right if that member left before it arrived. Therefore one member is named in
+all requests of a run: it was not asked to leave before, and is not asked until the last one ends.
 
 Invariants, asserted here:
 - Such a request is never granted.
@@ -46,7 +45,7 @@ async def ask_for_misfits(
         is_wanted: False ends it.
         counts: gets what was answered.
         asked_to_leave: nodes that may leave soon, or have left.
-        must_stay: has the member that nobody may ask to leave, until this returns.
+        must_stay: the member named in requests, which must not be asked to leave; empty at the end.
     """
     while is_wanted():
         try:
