@@ -6,7 +6,8 @@ replica that is left behind cannot know from its own log that it is no member; i
 | condition, for ten seconds | why |
 |---|---|
 | the catalog names other members, and is up to date | this replica is not wanted |
-| the group's leader, of the newest term known, has other members | the change is committed |
+| the group's leader has other members | the change is committed |
+| most of its voters know of no newer term | no later leader can have added it again |
 | the replica has no leader, or its own log says that it was removed | it was not added again |
 
 Then the catalog is asked to use up the member's id (`RetireReplica`), and only when it has done so,
@@ -117,19 +118,18 @@ class Retiring:
     async def _ask(self, due: list[int]) -> None:
         try:
             found = await ask_all(self._node)
-            views = list(found.values())
             self._note_removal(found)
             for number in due:
                 if number in self._node.groups and self._is_unwanted(number):
-                    await self._give_up(self._node.groups[number], views)
+                    await self._give_up(self._node.groups[number], found)
         finally:
             self._is_asking = False
 
-    async def _give_up(self, group: Group, views: list[ClusterView]) -> None:
+    async def _give_up(self, group: Group, views: dict[int, ClusterView]) -> None:
         own, taker = group.raft.id, self._taker(group)
         # A leader that takes in the next member knows that this one is used up.
-        is_replaced = taker > own and has_taken_in(taker, group.number, views, term=group.raft.term)
-        if is_replaced or has_left(own, group.number, views, term=group.raft.term):
+        is_replaced = taker > own and has_taken_in(taker, group.number, views)
+        if is_replaced or has_left(own, group.number, views):
             if taker > own:
                 self._retire(group)
             else:
@@ -155,22 +155,43 @@ def _leads(author: int, view: ClusterView) -> bool:
     return any(group.id == SYSTEM_GROUP and group.leader == author for group in view.groups)
 
 
-def has_left(member: int, number: int, views: list[ClusterView], *, term: int) -> bool:
-    """True if the leader of the newest term, not before `term`, has no such member."""
-    said = _said(member, number, views, term=term)
+def has_left(member: int, number: int, views: dict[int, ClusterView]) -> bool:
+    """True if the group's leader has no such member, by what each node says (see `ask_all`)."""
+    said = _said(member, number, views)
     return bool(said) and all(member not in group.members for group in said)
 
 
-def has_taken_in(member: int, number: int, views: list[ClusterView], *, term: int) -> bool:
-    """True if the leader of the newest term, not before `term`, has this member."""
-    said = _said(member, number, views, term=term)
+def has_taken_in(member: int, number: int, views: dict[int, ClusterView]) -> bool:
+    """True if the group's leader has this member, by what each node says (see `ask_all`)."""
+    said = _said(member, number, views)
     return bool(said) and all(member in group.members for group in said)
 
 
-def _said(member: int, number: int, views: list[ClusterView], *, term: int) -> list[GroupView]:
-    """What is said of a group by all who know the leader of its newest term, another node."""
-    known = [group for view in views for group in view.groups if group.id == number]
-    led = [group for group in known if group.leader and group.leader != node_of(member)]
+def _said(member: int, number: int, views: dict[int, ClusterView]) -> list[GroupView]:
+    """What is said of a group by all who know the leader of its newest term, another node. Empty if
+    there may be a newer term: its leader would have needed votes of most of these voters.
+
+    The replica's own term says nothing. It may have stood for election in it, and nobody tells it
+    of a newer one.
+    """
+    known = {
+        author: group
+        for author, view in views.items()
+        for group in view.groups
+        # Without members its replica is missing, or has heard nothing yet: it has no vote.
+        if group.id == number and group.members
+    }
+    led = [group for group in known.values() if group.leader and group.leader != node_of(member)]
     newest = max((group.term for group in led), default=-1)
     # One of them may not have applied the newest change yet: all who know this term must agree.
-    return [group for group in led if group.term == newest >= term]
+    said = [group for group in led if group.term == newest]
+    settled = {author for author, group in known.items() if group.term <= newest}
+    return said if all(_is_settled(group, settled) for group in said) else []
+
+
+def _is_settled(group: GroupView, nodes: set[int]) -> bool:
+    """True if these nodes are a majority of a group's voters, and of the outgoing ones."""
+    # A node that begins again learns first, while its former self still counts as a voter.
+    voting = nodes - set(group.learners)
+    halves = [set(half) for half in (group.voters, group.voters_outgoing) if half]
+    return all(2 * len(voting & half) > len(half) for half in halves)

@@ -19,8 +19,8 @@ from raftmq.wire.messages import ClusterView, GroupView, ProbeReply
 
 
 def _delete_without_asking(patch: Patch) -> None:
-    async def give_up(retiring: Retiring, group: Group, told: list[ClusterView]) -> None:
-        if has_left(group.raft.id, group.number, told, term=group.raft.term):
+    async def give_up(retiring: Retiring, group: Group, told: dict[int, ClusterView]) -> None:
+        if has_left(group.raft.id, group.number, told):
             retiring._retire(group)
 
     patch.set(Retiring, "_give_up", give_up)
