@@ -4,7 +4,8 @@ A node that was made to end is started when its time has come. One that ended by
 fault of its disk for instance, is started again after a moment. One whose disk was damaged and that
 refuses to start, or that might carry damage where nobody looks, is replaced by a new node. One
 that was wiped is started again and re-enters by itself. A blank one whose settings name only nodes
-that are gone says so, and gets settings of today.
+that are gone says so, and gets settings of today. A node that was removed is started as the others
+are until no group counts on it.
 
 Invariants:
 - Only a node whose disk was damaged on purpose is ever replaced. If another one refuses to start
@@ -52,9 +53,10 @@ class Operator:
 
     async def run(self) -> None:
         """Work until cancelled."""
+        stage = self.stage
         while True:
-            for node in sorted(self.stage.members - self.off - self.stage.held):
-                if not self.stage.nodes.pid(node):
+            for node in sorted((stage.members | stage.leaving) - self.off - stage.held):
+                if not stage.nodes.pid(node):
                     await self._start(node)
             self._follow_advice()
             await self._look_after_broken()

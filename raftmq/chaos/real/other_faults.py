@@ -8,6 +8,7 @@ import trio
 import raftmq
 from raftmq.chaos.faults import Event
 from raftmq.errors import RaftmqError
+from raftmq.pop.replicas import node_of
 
 from .handlers import lasting, once
 from .rules import CLIENTS, Kind, isolate
@@ -106,10 +107,12 @@ async def settle_changes(stage: Stage) -> None:
 
 async def see_off(stage: Stage, node: int) -> None:
     """Let a node that leaves run until no group counts on it, then end it."""
+    stage.leaving.add(node)
     while True:
         if not await is_counted_on(stage, node):
             break
         await trio.sleep(0.3)
+    stage.leaving.discard(node)
     stage.note(node, "left")
     stage.end(node)
 
@@ -121,7 +124,7 @@ async def is_counted_on(stage: Stage, node: int) -> bool:
     if len(members) < len(stage.members):
         return True
     return any(
-        node in [voter & 0xFFFF_FFFF for voter in group["voters"] + group["learners"]]
+        node in map(node_of, (*group["voters"], *group["voters_outgoing"], *group["learners"]))
         for status in members.values()
         for group in status["groups"]
     )
@@ -168,7 +171,7 @@ async def _change_when_cut(stage: Stage, event: Event) -> None:
 @once("rejoin")
 async def _rejoin(stage: Stage, event: Event) -> None:
     """A node that was replaced comes back with its old data, and must disturb nobody."""
-    gone = sorted(stage.used - stage.members)
+    gone = sorted(stage.used - stage.members - stage.leaving)
     gone = [node for node in gone if not stage.nodes.pid(node)]
     if not gone:
         raise Skipped("nobody has left yet")

@@ -46,6 +46,8 @@ class Stage:
     """Nodes that were made to end → trio's time from which they may be started again."""
     members: set[int] = field(default_factory=set)
     """Nodes that the cluster is to have."""
+    leaving: set[int] = field(default_factory=set)
+    """Nodes that were removed, and must run on as long as a group counts on them."""
     broken: dict[int, bool] = field(default_factory=dict)
     """Nodes whose disk was damaged and who were not seen whole since → whether they might never
     be, as the damage may lie where nobody looks."""
@@ -184,7 +186,8 @@ class Stage:
         async def is_healthy() -> bool:
             nonlocal why
             why = "another disk is damaged already" if self.broken.keys() - {victim} else ""
-            if not why and not goals_of(await self.nodes.statuses(), self.members - {victim}):
+            others = self.members - {victim}
+            if not why and not goals_of(await self.nodes.statuses(), others, victim):
                 why = "the others are not well"
             return not why
 
@@ -209,7 +212,7 @@ class Stage:
                 if victim not in self.members:
                     raise Skipped("the node was replaced")
                 if not goals:
-                    goals = goals_of(statuses, others)
+                    goals = goals_of(statuses, others, victim)
                 if goals and are_reached(statuses, goals):
                     self.broken[victim] = is_latent or self.broken.get(victim, False)
                     return
@@ -228,8 +231,11 @@ class Goal(NamedTuple):
     """Member ids."""
 
 
-def goals_of(statuses: dict[int, dict[str, Any]], nodes: set[int]) -> dict[int, Goal]:
-    """By group; empty if these nodes are not all up and agreed on who leads in which term."""
+def goals_of(
+    statuses: dict[int, dict[str, Any]], nodes: set[int], victim: int = 0
+) -> dict[int, Goal]:
+    """By group; empty if these nodes are not all up and agreed on who leads in which term, or a
+    group has a voter that is none of them. The victim may be one, and is not looked at."""
     if not nodes <= statuses.keys():
         return {}
     goals: dict[int, Goal] = {}
@@ -238,7 +244,10 @@ def goals_of(statuses: dict[int, dict[str, Any]], nodes: set[int]) -> dict[int, 
         # A joint membership may still need the lost self of a node that was wiped.
         if leader.get("voters_outgoing"):
             return {}
-        present = [voter for voter in leader["voters"] if node_of(voter) in nodes]
+        present = [voter for voter in leader["voters"] if node_of(voter) != victim]
+        # One that leaves may be gone any moment.
+        if not {node_of(voter) for voter in present} <= nodes:
+            return {}
         for voter in present:
             replica = _replica(statuses, node_of(voter), number)
             # A node that was wiped is not the member that it was.

@@ -62,3 +62,17 @@ def test_blank_node_whose_settings_name_only_nodes_that_are_gone_gets_those_of_t
     assert nodes.joined == joined
     assert nodes.up_now == {5, 6, 7}
     assert stage.counts["settings of old"] == len(joined)
+
+
+def test_node_that_leaves_is_started_again_until_no_group_counts_on_it() -> None:
+    nodes: Any = Processes({5: frozenset({6}), 6: frozenset({5})}, up_now={5})
+
+    async def main() -> None:
+        unused: Any = None
+        stage = Stage(nodes, unused, unused, Random(1), unused, trio.current_time())
+        stage.members, stage.leaving, stage.down = {5}, {6}, {6: 0.0, 7: 0.0}
+        with trio.move_on_after(5.0):
+            await Operator(stage).run()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert nodes.up_now == {5, 6}

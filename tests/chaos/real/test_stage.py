@@ -8,7 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from raftmq.chaos.real.stage import PATIENCE_SECONDS, Skipped, Stage
+from raftmq.chaos.real.other_faults import is_counted_on
+from raftmq.chaos.real.stage import PATIENCE_SECONDS, Skipped, Stage, goals_of
 
 pytestmark = pytest.mark.anyio
 
@@ -21,6 +22,8 @@ def level(node: int) -> dict[str, Any]:
         "term": 1,
         "member": node,
         "voters": [1, 2, 3],
+        "voters_outgoing": [],
+        "learners": [],
         "last_index": 9,
         "progress": {str(voter): {"match": 9} for voter in (1, 2, 3)},
     }
@@ -90,3 +93,26 @@ async def test_disk_of_a_node_that_was_replaced_meanwhile_is_left_alone() -> Non
     with pytest.raises(Skipped, match="replaced"):
         await stage.wait_intact_elsewhere(2, is_latent=False)
     assert not stage.broken
+
+
+def test_group_with_a_voter_that_leaves_is_not_well() -> None:
+    """Node 1 has been replaced by 4, which group 1 has not heard of yet: it may be gone next."""
+    statuses = {node: level(node) for node in (1, 3)}
+    statuses[4] = {"id": 4, "groups": []}
+    assert not goals_of(statuses, {3, 4}, victim=2)
+    assert goals_of(statuses, {1, 3, 4}, victim=2)[1].voters == (1, 3)
+    assert not goals_of(statuses, {1, 3, 4})
+
+
+@pytest.mark.parametrize("half", ["voters", "voters_outgoing", "learners"])
+async def test_node_that_leaves_is_counted_on_while_any_half_of_a_membership_has_it(
+    half: str,
+) -> None:
+    async def statuses() -> dict[int, dict[str, Any]]:
+        told = {node: level(node) for node in (1, 2, 3)}
+        told[3]["groups"][0][half] = [4, 9]
+        return told
+
+    stage = staged(statuses)
+    assert await is_counted_on(stage, 9)
+    assert not await is_counted_on(stage, 8)
