@@ -4,11 +4,15 @@ A mutant counts as killed if any promise breaks with it planted; all the same it
 that was one of those expected. A run that elects nobody or gets next to nothing done notices too:
 its `vacuous` is a killer of its own, V1.
 
+A seed that has killed is played without the mutant, too: what breaks then as well is a bug of
+raftmq or of the harness, and no kill.
+
 Invariants:
 - The schedules of a hunt depend on the mutant's kinds and the seed alone.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from time import process_time
@@ -17,7 +21,7 @@ from raftmq.chaos.core import draw_schedule, draw_settings, run
 from raftmq.chaos.faults import FAULTS, Schedule, World, draw, draw_patient, of_world
 from raftmq.chaos.ledger import play as play_log
 from raftmq.chaos.mutants.mutant import Mutant, planted
-from raftmq.chaos.outcome import Outcome
+from raftmq.chaos.outcome import Outcome, Violation
 
 SEEDS_MAX = 200
 CPU_SECONDS_MAX = 60.0
@@ -26,6 +30,10 @@ BROKER_SECONDS = 60.0
 """
 SIM_CPU_SECONDS_MAX = 300.0
 """Of a hunt there: such a run costs a hundred times as much as one of the core simulator."""
+
+
+class BadSeed(Exception):
+    """A run breaks without the mutant, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +75,22 @@ def schedule_of(mutant: Mutant, seed: int) -> Schedule:
     return draw_schedule(seed, kinds=kinds)
 
 
-def play(mutant: Mutant, seed: int) -> Outcome:
-    """One run with the mutant planted."""
+def play(mutant: Mutant, seed: int, *, is_planted: bool = True) -> Outcome:
+    """One run, with the mutant or without it."""
+    planting = planted(mutant) if is_planted else nullcontext()
     if mutant.is_popping:
-        with planted(mutant):
+        with planting:
             return play_log(seed)
     if mutant.workload:
         # Whole brokers take a second to load, which hunts on cores do not need.
         brokers = import_module("raftmq.chaos.sim.run")
-        with planted(mutant):
+        with planting:
             outcome: Outcome = brokers.run(
                 schedule_of(mutant, seed), workload=mutant.workload, nodes=mutant.nodes
             )
         return outcome
     settings = mutant.settings(draw_settings(seed))
-    with planted(mutant):
+    with planting:
         return run(schedule_of(mutant, seed), settings)
 
 
@@ -92,7 +101,11 @@ def hunt(
     seeds_max: int = SEEDS_MAX,
     cpu_seconds_max: float | None = None,
 ) -> Hunt:
-    """Play seeds until one kills the mutant, or that much time is spent (None: as is usual)."""
+    """Play seeds until one kills the mutant, or that much time is spent (None: as is usual).
+
+    Raises:
+        BadSeed: the seed that killed breaks without the mutant, too.
+    """
     if cpu_seconds_max is None:
         cpu_seconds_max = SIM_CPU_SECONDS_MAX if mutant.workload else CPU_SECONDS_MAX
     begin = process_time()
@@ -102,13 +115,21 @@ def hunt(
         tried += 1
         spent = process_time() - begin
         if not outcome.is_good:
-            killer, at_ms, text = "V1", 0, outcome.vacuous
-            if outcome.violations:
-                killer, at_ms, text = outcome.violations[0]
+            healthy = play(mutant, seed, is_planted=False)
+            if not healthy.is_good:
+                killer, _, text = _first_break(healthy)
+                what = f"seed {seed} breaks without mutant {mutant.number}, too"
+                raise BadSeed(f"{what}: {killer}: {text}")
+            killer, at_ms, text = _first_break(outcome)
             return Hunt(mutant, seed, killer, text, tried, spent, at_ms)
         if spent > cpu_seconds_max:
             break
     return Hunt(mutant, -1, "", "", tried, process_time() - begin)
+
+
+def _first_break(outcome: Outcome) -> Violation:
+    """What broke first in a run that is not good."""
+    return (*outcome.violations, Violation("V1", 0, outcome.vacuous))[0]
 
 
 def hunt_all(mutants: Sequence[Mutant]) -> Iterator[Hunt]:

@@ -141,16 +141,6 @@ def believes_the_refusal_of_a_half(patch: Patch) -> None:
     patch.set(router, "SURE", router.SURE | {Reason.TRANSACTION_ENDED})
 
 
-def believes_a_table_without_a_leader(patch: Patch) -> None:
-    """321"""
-    router = import_module("raftmq.client.router")
-
-    def is_newer(group: Any, known: Any) -> bool:
-        return (group.term, group.leader > 0) > (known.term, False)
-
-    patch.set(router, "_is_newer", is_newer)
-
-
 MUTANTS = (
     Mutant(
         number=201,
@@ -247,18 +237,5 @@ MUTANTS = (
         plant=believes_the_refusal_of_a_half,
         workload="pop",
         seconds=12.0,
-    ),
-    Mutant(
-        number=321,
-        name="leader-hidden",
-        what="A client that hears of a newer term without a leader believes no table of the term "
-        "before, in which there is one.",
-        killers=("V3",),
-        plant=believes_a_table_without_a_leader,
-        workload="pop",
-        seconds=6.0,
-        kinds=("isolate-leader", "remove-voter", "kill", "bit-flip"),
-        why_hinted="it takes a node that is ahead of the leader's term and leads nothing, as after "
-        "its log was cut while it was removed",
     ),
 )

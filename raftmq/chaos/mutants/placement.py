@@ -25,7 +25,7 @@ MUTANTS = (
         name="refused-by-halves",
         what="A replacement by a running member is refused when the member's address has been "
         "moved (raftmq before `42ba923`).",
-        killers=("V3", "client-bug"),
+        killers=("V3", "V5", "client-bug"),
         plant=later(_PLANTS, "lets_a_member_come_again"),
         workload="admin",
         seconds=10.0,

@@ -71,4 +71,6 @@ MUTANTS = (
             "one since (raftmq before `35506e5`).", "remembers_what_was_left_for_ever",
             ("missing-file", "V3", "member-id"), ("lose-group", "move-group"),
             "one seed in forty draws the loss of a log; its group has to move away after that"),
+    _mutant(324, "moved-log-stays", "The log of a group that moved away is never deleted.",
+            "deletes_no_log", ("V3",), ("move-group",), "a group has to move away"),
 )  # fmt: skip

@@ -2,12 +2,13 @@
 
 1. who is down is started, and every partition group has a leader again;
 2. who was damaged is whole again by itself; who says that it cannot is replaced by a new node; and
-   data groups have as many voters as they were founded with, if there are nodes for them;
+   data groups have as many voters as they were founded with, if there are nodes for them, and
+   whoever gave up a group has deleted its log;
 3. sends succeed, producers end, consumers read everything;
 4. all replicas come level, and every disk can be read;
 5. a node makes the index files anew that it is robbed of.
 
-Each step has a time by which a working cluster is done; being late is a violation (V1, V3, V11).
+Each step has a time by which a working cluster is done; being late breaks V1, V3, V5 or V11.
 
 In *liveness mode* a random quorum is healed and the rest stays dead, as long as every partition
 group keeps a majority of its voters: the promise is that a minority may fail for good.
@@ -49,6 +50,8 @@ REPAIR_SECONDS = 90.0
 """Until those are replaced and no group counts on them."""
 COPIES_SECONDS = 30.0
 """Until data groups have the voters that they shall have."""
+LEFTOVER_SECONDS = 60.0
+"""Until nodes have deleted the logs of groups that moved away: a few rounds of asking."""
 PROGRESS_SECONDS = 20.0
 """Until an operation succeeds."""
 PROGRESS_OPERATIONS = 20
@@ -216,6 +219,9 @@ async def _repair(stage: Stage) -> None:
         stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "nodes that left are still counted"
     )
     await _require(stage, "V11", COPIES_SECONDS, partial(_has_copies, stage), "groups lack voters")
+    await _require(
+        stage, "V3", LEFTOVER_SECONDS, partial(_has_no_leftovers, stage), "logs that moved stay"
+    )
     for node in sorted(stage.joining):
         stage.retired.add(node)
         stage.kill(node, crash=False)
@@ -290,6 +296,19 @@ def _has_copies(stage: Stage) -> bool:
         if number != SYSTEM_GROUP and len(stage.cluster.members(number)) < min(wanted, staying)
     ]
     return not short
+
+
+def _has_no_leftovers(stage: Stage) -> bool:
+    """No member carries a group that the catalog places elsewhere."""
+    catalog = stage.newest_catalog()
+    if catalog is None:
+        return False
+    return not any(
+        node.id not in catalog.groups[number].members
+        for node in map(stage.cluster.nodes.get, stage.members())
+        if node is not None
+        for number in node.groups.keys() & catalog.groups.keys() - {SYSTEM_GROUP}
+    )
 
 
 def _leave_dead(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""What plants mutants 180 to 184 and 323: bugs of members that return.
+"""What plants mutants 180 to 184, 323 and 324: bugs of members that return.
 
 Their table stands in `raftmq.chaos.mutants.returning`, which needs no event loop.
 """
@@ -108,3 +108,12 @@ def remembers_what_was_left_for_ever(patch: Patch) -> None:
         return is_open
 
     patch.set(Replicas, "_open", opening)
+
+
+def deletes_no_log(patch: Patch) -> None:
+    """324"""
+
+    async def give_up(*_: object) -> None:
+        pass
+
+    patch.set(Retiring, "_give_up", give_up)

@@ -7,14 +7,15 @@ are, chosen by the commit: the same for one commit, others for the next.
 import json
 import subprocess
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from raftmq.chaos.core import run
-from raftmq.chaos.mutants import MUTANTS, Mutant, hunt, planted
+from raftmq.chaos.mutants import MUTANTS, Mutant, campaign, hunt, planted
 from raftmq.chaos.mutants.__main__ import line, page
-from raftmq.chaos.mutants.campaign import SEEDS_MAX, Hunt, schedule_of
+from raftmq.chaos.mutants.campaign import SEEDS_MAX, BadSeed, Hunt, schedule_of
 from raftmq.chaos.mutants.mutant import Patch
 from raftmq.consensus import election
 
@@ -109,6 +110,15 @@ def test_handler_that_does_not_exist_is_not_patched() -> None:
 
     with ExitStack() as stack, pytest.raises(AssertionError):
         Patch(stack).handler(MessageKind.VOTE, election.on_propose, election.on_propose)
+
+
+def test_seed_that_breaks_without_the_mutant_is_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if raftmq had that bug."""
+    mutant = next(mutant for mutant in PLANTED if mutant.name == "vote-before-durable")
+    assert hunt(mutant, seeds_max=1).killer == "R14"
+    monkeypatch.setattr(campaign, "planted", nullcontext)
+    with planted(mutant), pytest.raises(BadSeed, match="without mutant 1, too: R14"):
+        hunt(mutant, seeds_max=1)
 
 
 def test_hunt_that_needed_one_seed_says_so() -> None:

@@ -28,7 +28,6 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "cancelled-number-again": 0,
         "cancelled-commit-holds": 1,
         "half-refused": 44,
-        "leader-hidden": 32,
     },
     flows: {
         "claim-given-up-by-any": 2,

@@ -18,7 +18,13 @@ KINDS = (
 """What the seeds of this campaign are drawn from."""
 SEEDS = range(3)
 SECONDS = 60.0
-FOUND = {"founds-again": 0, "lost-log": 0, "outgoing-unseen": 1, "left-for-ever": 0}
+FOUND = {
+    "founds-again": 0,
+    "lost-log": 0,
+    "outgoing-unseen": 1,
+    "left-for-ever": 0,
+    "moved-log-stays": 0,
+}
 """Mutant → the first seed that kills it; the others of `MUTANTS` were not hunted long enough."""
 
 
