@@ -6,9 +6,11 @@ replica that is left behind cannot know from its own log that it is no member; i
 | condition, for ten seconds | why |
 |---|---|
 | the catalog names other members, and is up to date | this replica is not wanted |
-| the group's leader has other members | the change is committed |
-| most of its voters know of no newer term | no later leader can have added it again |
-| the replica has no leader, or its own log says that it was removed | it was not added again |
+| the group's leader says that it has other members, and no member denies it | it is committed |
+| most of that leader's voters know of no newer term | no later leader added it again |
+
+What the replica itself knows of leaders and terms says nothing. It may have stood for election and
+lost unheard; a learner hears nothing of its removal and never stands for election.
 
 Then the catalog is asked to use up the member's id (`RetireReplica`), and only when it has done so,
 by the catalog's replica on this node, the log is deleted. If the node is wanted again before that,
@@ -105,11 +107,7 @@ class Retiring:
         if number == SYSTEM_GROUP or wanted is None or not self._node.groups[SYSTEM_GROUP].leader:
             return False
         group = self._node.groups[number]
-        if self._node.id in wanted.members:
-            return self._taker(group) > group.raft.id
-        conf = group.conf_state
-        is_removed = group.raft.id not in (*conf.voters, *conf.voters_outgoing, *conf.learners)
-        return is_removed or not group.leader
+        return self._node.id not in wanted.members or self._taker(group) > group.raft.id
 
     def _taker(self, group: Group) -> int:
         """Who this node is to a group by the catalog; another one than here: its id is used up."""
@@ -168,12 +166,8 @@ def has_taken_in(member: int, number: int, views: dict[int, ClusterView]) -> boo
 
 
 def _said(member: int, number: int, views: dict[int, ClusterView]) -> list[GroupView]:
-    """What is said of a group by all who know the leader of its newest term, another node. Empty if
-    there may be a newer term: its leader would have needed votes of most of these voters.
-
-    The replica's own term says nothing. It may have stood for election in it, and nobody tells it
-    of a newer one.
-    """
+    """What the leader of a group says of it, and those of its members who know its term. Empty if
+    no leader answers, if that is the member's own node, or if there may be a later leader."""
     known = {
         author: group
         for author, view in views.items()
@@ -181,17 +175,18 @@ def _said(member: int, number: int, views: dict[int, ClusterView]) -> list[Group
         # Without members its replica is missing, or has heard nothing yet: it has no vote.
         if group.id == number and group.members
     }
-    led = [group for group in known.values() if group.leader and group.leader != node_of(member)]
-    newest = max((group.term for group in led), default=-1)
-    # One of them may not have applied the newest change yet: all who know this term must agree.
-    said = [group for group in led if group.term == newest]
-    settled = {author for author, group in known.items() if group.term <= newest}
-    return said if all(_is_settled(group, settled) for group in said) else []
-
-
-def _is_settled(group: GroupView, nodes: set[int]) -> bool:
-    """True if these nodes are a majority of a group's voters, and of the outgoing ones."""
-    # A node that begins again learns first, while its former self still counts as a voter.
-    voting = nodes - set(group.learners)
-    halves = [set(half) for half in (group.voters, group.voters_outgoing) if half]
-    return all(2 * len(voting & half) > len(half) for half in halves)
+    # Whom others take for the leader proves nothing: a learner that was removed believes for ever.
+    leaders = [group for author, group in known.items() if group.leader == author]
+    leader = max(leaders, key=lambda group: group.term, default=None)
+    if leader is None or leader.leader == node_of(member):
+        return []
+    # A later leader would have needed votes in a newer term of a majority of these voters. A node
+    # that begins again learns first, while its former self still counts as a voter.
+    behind = {author for author, group in known.items() if group.term <= leader.term}
+    voters = behind - set(leader.learners)
+    halves = [set(half) for half in (leader.voters, leader.voters_outgoing) if half]
+    if any(2 * len(voters & half) <= len(half) for half in halves):
+        return []
+    # One of them may have applied a newer change, or an older one only: all must agree.
+    asked = {leader.leader, *leader.voters, *leader.voters_outgoing, *leader.learners}
+    return [known[node] for node in asked & behind if known[node].term == leader.term]

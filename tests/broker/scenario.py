@@ -16,13 +16,17 @@ QUEUE = 1 << 16
 
 
 def in_cluster(
-    scenario: Callable[[Cluster], Awaitable[Any]], *, seed: int = 1, log: Log | None = None
+    scenario: Callable[[Cluster], Awaitable[Any]],
+    *,
+    seed: int = 1,
+    size: int = 3,
+    log: Log | None = None,
 ) -> Any:
-    """Run a scenario with a cluster of three made-up nodes; none of them is started yet."""
+    """Run a scenario with a cluster of made-up nodes; none of them is started yet."""
 
     async def main() -> Any:
         async with trio.open_nursery() as nursery:
-            cluster = Cluster(nursery, seed=seed)
+            cluster = Cluster(nursery, seed=seed, size=size)
             cluster.log = log or cluster.log
             with trio.fail_after(3600):
                 result = await scenario(cluster)

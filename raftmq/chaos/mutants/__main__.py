@@ -17,7 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from raftmq.chaos.checkers import ANOMALIES, INVARIANTS
 from raftmq.chaos.mutants import MUTANTS, Hunt, Mutant, hunt
-from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX, SIM_CPU_SECONDS_MAX
+from raftmq.chaos.mutants.campaign import (
+    CPU_SECONDS_MAX,
+    SEEDS_MAX,
+    SIM_CPU_SECONDS_MAX,
+    BadSeed,
+)
 from raftmq.words import counted
 
 DOCS = Path("docs/chaos")
@@ -50,7 +55,12 @@ def _hunt_with_progress(mutants: Sequence[Mutant]) -> list[Hunt]:
         task = progress.add_task("", total=len(mutants))
         for mutant in mutants:
             progress.update(task, description=f"{mutant.number} {mutant.name}")
-            found = hunt(mutant)
+            try:
+                found = hunt(mutant)
+            except BadSeed as error:
+                # The others are hunted all the same; its row says that it survived.
+                found = Hunt(mutant, -1, "", str(error), 0, 0.0)
+                console.print(f"[red]{mutant.number} {mutant.name}: {error}")
             hunts.append(found)
             progress.console.print(line(found), highlight=False, soft_wrap=True)
             progress.advance(task)

@@ -65,9 +65,7 @@ async def remove_voter(stage: Stage, node: int) -> None:
         raise Skipped("there are as few nodes as there may be")
     async with stage.changing:
         if await ask_change(stage, lambda admin: admin.remove_node(node)):
-            stage.members.discard(node)
-            stage.broken.pop(node, None)
-            stage.nursery.start_soon(see_off, stage, node)
+            leave(stage, node)
 
 
 async def replace(stage: Stage, node: int) -> bool:
@@ -84,10 +82,8 @@ async def replace(stage: Stage, node: int) -> bool:
         if not await ask_change(stage, change):
             stage.counts["changes in doubt"] += 1
             return False
-        stage.members.discard(node)
-        stage.broken.pop(node, None)
+        leave(stage, node)
         stage.counts["replaced nodes"] += 1
-        stage.nursery.start_soon(see_off, stage, node)
         return True
 
 
@@ -105,9 +101,15 @@ async def settle_changes(stage: Stage) -> None:
             stage.end(node)
 
 
-async def see_off(stage: Stage, node: int) -> None:
-    """Let a node that leaves run until no group counts on it, then end it."""
+def leave(stage: Stage, node: int) -> None:
+    """A node is no member any more: it runs until no group counts on it."""
+    stage.members.discard(node)
     stage.leaving.add(node)
+    stage.broken.pop(node, None)
+    stage.nursery.start_soon(_see_off, stage, node)
+
+
+async def _see_off(stage: Stage, node: int) -> None:
     while True:
         if not await is_counted_on(stage, node):
             break

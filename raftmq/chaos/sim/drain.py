@@ -26,6 +26,7 @@ import trio
 from raftmq.broker.duties import PAUSE_SECONDS as LOOK_SECONDS
 from raftmq.broker.group import node_of
 from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.cluster import DATA
 from raftmq.chaos.sim.log_workload import LogWorkload
 from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.member_faults import replace, start_new
@@ -299,16 +300,21 @@ def _has_copies(stage: Stage) -> bool:
 
 
 def _has_no_leftovers(stage: Stage) -> bool:
-    """No member carries a group that the catalog places elsewhere."""
+    """No member's disk has a segment of a group that the catalog places elsewhere."""
     catalog = stage.newest_catalog()
     if catalog is None:
         return False
-    return not any(
-        node.id not in catalog.groups[number].members
-        for node in map(stage.cluster.nodes.get, stage.members())
-        if node is not None
-        for number in node.groups.keys() & catalog.groups.keys() - {SYSTEM_GROUP}
-    )
+    # A node that asked to be let in again has heard nothing from the cluster yet.
+    for node in catalog.nodes.keys() & stage.cluster.machines.keys():
+        disk = stage.cluster.machines[node].disk
+        for number, group in catalog.groups.items():
+            folder = f"{DATA}/groups/{number:05d}/"
+            is_elsewhere = number != SYSTEM_GROUP and node not in group.members
+            if is_elsewhere and any(
+                path.startswith(folder) and path.endswith(SEGMENT_SUFFIX) for path in disk.paths()
+            ):
+                return False
+    return True
 
 
 def _leave_dead(stage: Stage) -> None:

@@ -1,0 +1,91 @@
+"""A learner that was removed hears nothing of it, and believes in its last leader for ever."""
+
+import msgspec
+import trio
+
+from raftmq.broker.retiring import has_left
+from raftmq.broker.tickets import Callback
+from raftmq.log.record import Kind
+from raftmq.pop.catalog import PutGroup
+from raftmq.pop.commands import encode_commands
+from raftmq.wire.messages import ClusterView, GroupView
+from tests.broker.cluster import Cluster
+from tests.broker.scenario import in_cluster
+from tests.broker.test_members import log_files
+
+
+async def place(cluster: Cluster, *members: int) -> None:
+    """Let the catalog place group 1 on these nodes."""
+    await cluster.wait_led(0)
+    leader = cluster.nodes[cluster.leader(0)]
+    group = msgspec.structs.replace(leader.catalog.groups[1], members=list(members))
+    done = trio.Event()
+    ticket = Callback(lambda _: done.set(), lambda _: None)
+    leader.groups[0].propose(Kind.COMMANDS, encode_commands([PutGroup(group)]), ticket)
+    await done.wait()
+
+
+async def learns_in_vain(cluster: Cluster, *members: int) -> None:
+    """Node 4 learns, waits for node 5, which is down, and is removed before both may vote."""
+    cluster.kill(5)
+    await place(cluster, *members, 4, 5)
+    await cluster.wait_until(lambda: 1 in cluster.nodes[4].groups)
+    await trio.sleep(10)
+    assert cluster.members(1) == set(members)
+    await place(cluster, *members)
+    await trio.sleep(5)
+
+
+def test_learner_that_was_removed_deletes_its_log() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await place(cluster, 1, 2, 3)
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 2, 3})
+        await learns_in_vain(cluster, 1, 2, 3)
+        await cluster.wait_until(lambda: log_files(cluster, 4, 1) == [])
+        assert 1 not in cluster.nodes[4].groups
+
+    in_cluster(scenario, size=5)
+
+
+def test_voter_keeps_its_log_though_a_learner_of_old_believes_in_an_old_leader() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await place(cluster, 1)
+        await cluster.wait_until(lambda: cluster.members(1) == {1})
+        await trio.sleep(40)
+        await learns_in_vain(cluster, 1)
+        await place(cluster, 2, 3)
+        await cluster.wait_until(lambda: cluster.members(1) == {2, 3})
+        await trio.sleep(1)
+        cluster.kill(1, power=True)
+        await cluster.wait_led(0, 1)
+        # Node 3 votes until node 5 can take its place.
+        await place(cluster, 2, 5)
+        await trio.sleep(30)
+        cluster.kill(2, power=True)
+        await cluster.start(1)
+        await trio.sleep(60)
+        assert log_files(cluster, 3, 1)
+        await cluster.start(2, 5)
+        await cluster.wait_until(lambda: cluster.members(1) == {2, 5})
+
+    in_cluster(scenario, size=5)
+
+
+def view(leader: int, term: int, voters: list[int], *learners: int) -> ClusterView:
+    """What one node says of partition group 7."""
+    members = sorted({*voters, *learners})
+    return ClusterView(
+        "c", 1, [], [GroupView(7, leader, term, voters, [*learners], [], members)], []
+    )
+
+
+def test_only_the_leader_itself_is_believed_to_lead() -> None:
+    learner = view(1, 2, [1], 4, 5)
+    assert not has_left(3, 7, {1: view(0, 2, [2, 3]), 4: learner, 3: view(0, 3, [2, 3])})
+    # Node 4 counts on the replica, and names no leader.
+    assert not has_left(3, 7, {2: view(1, 2, [1, 2, 4]), 4: view(0, 2, [1, 2, 3])})
+    # Who was removed has no say, neither for nor against.
+    moved = {node: view(1, 2, [1, 2, 5]) for node in (1, 2, 5)}
+    assert has_left(3, 7, moved | {4: view(1, 2, [1, 2, 3], 4)})
