@@ -187,6 +187,11 @@ def _said(member: int, number: int, views: dict[int, ClusterView]) -> list[Group
     halves = [set(half) for half in (leader.voters, leader.voters_outgoing) if half]
     if any(2 * len(voters & half) <= len(half) for half in halves):
         return []
-    # One of them may have applied a newer change, or an older one only: all must agree.
-    asked = {leader.leader, *leader.voters, *leader.voters_outgoing, *leader.learners}
-    return [known[node] for node in asked & behind if known[node].term == leader.term]
+    # One of them may have applied a newer change, or an older one only: all must agree. The former
+    # self of a node that the leader lists under another member id has no say.
+    return [
+        group
+        for author, group in known.items()
+        if group.term == leader.term
+        and any(node_of(each) == author and each in group.members for each in leader.members)
+    ]

@@ -3,11 +3,12 @@
 import msgspec
 import trio
 
-from raftmq.broker.retiring import has_left
+from raftmq.broker.retiring import has_left, has_taken_in
 from raftmq.broker.tickets import Callback
 from raftmq.log.record import Kind
 from raftmq.pop.catalog import PutGroup
 from raftmq.pop.commands import encode_commands
+from raftmq.pop.replicas import member_id
 from raftmq.wire.messages import ClusterView, GroupView
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import in_cluster
@@ -73,6 +74,31 @@ def test_voter_keeps_its_log_though_a_learner_of_old_believes_in_an_old_leader()
     in_cluster(scenario, size=5)
 
 
+def test_node_that_is_removed_and_added_again_carries_its_groups_again() -> None:
+    """Its former selves still run, in the leader's term, and count themselves as members."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await cluster.change("remove", 3)
+        await trio.sleep(60)
+        await cluster.change("add", 3, host="node3", port=7400)
+        await cluster.wait_until(lambda: all(3 in cluster.members(group) for group in (1, 2, 3)))
+
+    in_cluster(scenario)
+
+
+def test_group_that_moves_away_from_two_nodes_moves_back() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await place(cluster, 1)
+        catalog = cluster.nodes[1].catalog
+        await cluster.wait_until(lambda: {2, 3} <= catalog.groups[1].replicas.keys())
+        await place(cluster, 1, 2, 3)
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 2, 3})
+
+    in_cluster(scenario)
+
+
 def view(leader: int, term: int, voters: list[int], *learners: int) -> ClusterView:
     """What one node says of partition group 7."""
     members = sorted({*voters, *learners})
@@ -89,3 +115,11 @@ def test_only_the_leader_itself_is_believed_to_lead() -> None:
     # Who was removed has no say, neither for nor against.
     moved = {node: view(1, 2, [1, 2, 5]) for node in (1, 2, 5)}
     assert has_left(3, 7, moved | {4: view(1, 2, [1, 2, 3], 4)})
+
+
+def test_former_self_of_a_member_has_no_say() -> None:
+    again = member_id(3, 0, 1)
+    now = ClusterView("c", 1, [], [GroupView(7, 1, 2, [1, 2], [3], [], [1, 2, again])], [])
+    views = {1: now, 2: now, 3: view(0, 2, [1, 2, 3])}
+    assert has_taken_in(again, 7, views)
+    assert has_left(3, 7, views)
