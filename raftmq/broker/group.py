@@ -173,6 +173,11 @@ class Group:
         """Term → the node that led it, as far as was seen here; the latest ones."""
         self._office = 0
         self._office_index = 0
+        self.parting: frozenset[int] = frozenset()
+        """Members that were removed, and whose votes may be needed once more: a voter that starts
+        again before it has written down that the change is committed still counts on them. That
+        is written with a record that a leader appends after it has applied the change."""
+        self._parted_by = 0
         self._borders: set[int] = set()
         self._layout: tuple[SegmentInfo, ...] = self.store.layout
         self.stopping = ""
@@ -196,6 +201,12 @@ class Group:
         """True if this member is the only voter."""
         conf = self.conf_state
         return tuple(conf.voters) == (self.raft.id,) and not conf.voters_outgoing
+
+    @property
+    def members(self) -> frozenset[int]:
+        """All members, by the changes applied here."""
+        conf = self.conf_state
+        return frozenset((*conf.voters, *conf.voters_outgoing, *conf.learners))
 
     @property
     def is_settled(self) -> bool:
@@ -483,6 +494,8 @@ class Group:
         for record in records:
             if record.kind == Kind.MEMBERSHIP:
                 self._change_membership(record)
+            elif record.index > max(self._parted_by, self._office_index):
+                self.parting = frozenset()
             result = self.machine.apply(record)
             results.append(result)
             if self._borders and record.index in self._borders:
@@ -504,7 +517,10 @@ class Group:
     def _change_membership(self, record: Record) -> None:
         # An impossible change is refused alike on every replica: the membership stays as it is.
         with suppress(InvalidChange):
+            before = self.members
             self.conf_state = self.raft.apply_membership(decode_change(record.payload))
+            self.parting = (self.parting | before) - self.members
+            self._parted_by = self.raft.last_index
 
     def _settle(self, held: tuple[int, Ticket], record: Record, result: list[Result]) -> None:
         term, ticket = held

@@ -33,7 +33,7 @@ from raftmq.pop.results import Refused
 from raftmq.wire.address import why_no_address
 from raftmq.wire.messages import ChangeMember, ClusterView, GroupView
 
-from .group import Group
+from .group import Group, node_of
 from .placement import with_node, with_replacement, without_node
 
 CAUGHT_UP_LAG_MAX = 256
@@ -171,6 +171,5 @@ def is_unused(node: int, views: Mapping[int, ClusterView], *, is_data: bool = Fa
                 newest[group.id] = group
     wanted = known - {SYSTEM_GROUP} if is_data else known
     return wanted <= set(newest) and all(
-        node not in newest[group].voters + newest[group].voters_outgoing + newest[group].learners
-        for group in wanted
+        node not in map(node_of, newest[group].members) for group in wanted
     )

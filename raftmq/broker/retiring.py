@@ -9,6 +9,7 @@ replica that is left behind cannot know from its own log that it is no member; i
 | the group's leader says that it has other members, and no member denies it | it is committed |
 | most of that leader's voters know of no newer term | no later leader added it again |
 
+The leader names a removed member until its voters have it in writing that it is (`Group.parting`).
 What the replica itself knows of leaders and terms says nothing. It may have stood for election and
 lost unheard; a learner hears nothing of its removal and never stands for election.
 

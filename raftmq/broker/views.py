@@ -57,7 +57,6 @@ def _group_view(node: "Node", number: int) -> GroupView:
     if group is None:
         return GroupView(number, 0, 0, placed.members, [], copies=wanted)
     conf = group.conf_state
-    members = (*conf.voters, *conf.voters_outgoing, *conf.learners)
     return GroupView(
         number,
         node_of(group.leader),
@@ -65,7 +64,7 @@ def _group_view(node: "Node", number: int) -> GroupView:
         [node_of(member) for member in conf.voters],
         [node_of(member) for member in conf.learners],
         [node_of(member) for member in conf.voters_outgoing],
-        sorted(set(members)),
+        sorted(group.members | group.parting),
         group.machine.offsets.forgotten if isinstance(group.machine, PartitionMachine) else 0,
         wanted,
     )

@@ -230,7 +230,8 @@ class GroupView(_Wire, frozen=True):
     voters_outgoing: list[int] = []
     """The nodes of the outgoing half of a joint membership: their votes count as well."""
     members: list[int] = []
-    """The member ids behind all of these; empty if the answering node carries no replica."""
+    """The member ids behind all of these, and those just removed whose votes may be needed again;
+    empty if the answering node carries no replica."""
     forgotten: int = 0
     """Deletions of consumer groups up to this index of the system group's log are carried out by
     the answering node's replica."""

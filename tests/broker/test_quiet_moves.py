@@ -1,0 +1,59 @@
+"""Groups that nothing is sent to after a change of their members, and that start again."""
+
+from functools import partial
+
+import pytest
+import trio
+
+from tests.broker.cluster import Cluster
+from tests.broker.scenario import in_cluster
+from tests.broker.test_members import log_files
+from tests.broker.test_removed_learners import place
+
+
+def is_forgotten(cluster: Cluster, node: int) -> bool:
+    return node not in cluster.nodes[1].catalog.nodes
+
+
+async def end(cluster: Cluster, how: str, *nodes: int) -> None:
+    for node in nodes:
+        if how == "stop":
+            await cluster.stop(node)
+        else:
+            cluster.kill(node, power=how == "power")
+    await trio.sleep(1)
+    await cluster.start(*nodes)
+
+
+@pytest.mark.parametrize(("how", "left"), [("stop", [1]), ("kill", [1, 2]), ("power", [1, 4, 5])])
+def test_group_that_moved_is_led_after_all_its_voters_started_again(
+    how: str, left: list[int]
+) -> None:
+    """That its last change is committed was known to the leader alone, while the logs of those who
+    had to vote before were deleted."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await place(cluster, 1, 2, 3)
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 2, 3})
+        await place(cluster, *left)
+        await cluster.wait_until(lambda: cluster.members(1) == set(left))
+        gone = {1, 2, 3} - set(left)
+        await cluster.wait_until(lambda: not any(log_files(cluster, node, 1) for node in gone))
+        await end(cluster, how, *left)
+        await cluster.wait_led(1)
+
+    in_cluster(scenario, size=5)
+
+
+def test_removed_nodes_may_be_stopped_when_the_catalog_has_forgotten_them() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        for node in (3, 2):
+            await cluster.change("remove", node)
+            await cluster.wait_until(partial(is_forgotten, cluster, node))
+            await cluster.stop(node)
+        await end(cluster, "stop", 1)
+        await cluster.wait_led(0, 1, 2, 3)
+
+    in_cluster(scenario)
