@@ -5,6 +5,7 @@ take away those before them. Each test sends to two queues and reads one of them
 """
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,20 +187,28 @@ def test_archive_fails_or_goes_on_with_skip_lost_and_has_the_gap(
     send(mq, topic, 5)
     list(run(spark, folder, Settings((topic,), nodes.url, is_once=True)))
     send(mq, topic, 20)
-    lost = sum(overrun(mq, topic).values()) - 5 * QUEUES
+    overrun(mq, topic)
+
+    def taken() -> int:
+        """What retention has taken so far: on a busy machine it goes on taking."""
+        return sum(first for first, _ in bounds(mq, topic).values()) - 5 * QUEUES
+
+    least = taken()
     raftmq, words = CommandLine(capsys), ("pipeline", "archive", "run", topic, "--to", str(folder))
     # Without Spark, which would say so only after its start.
     ended = raftmq(*words, "--once")
     assert ended.code == 1
-    assert f"retention took {lost} messages before archiving" in ended.stderr
+    told = re.search(r"retention took (\d+) messages before archiving", ended.stderr)
+    assert told is not None, ended.stderr
+    assert least <= int(told[1]) <= taken()
     assert "--skip-lost goes on with what is left" in ended.stderr
     planned = raftmq.ok(*words, "--skip-lost", "--dry-run", "-o", "json").json
-    assert sum(each["lost"] for each in planned) == lost
+    assert least <= sum(each["lost"] for each in planned) <= taken()
     list(run(spark, folder, Settings((topic,), nodes.url, is_once=True, skip_lost=True)))
     assert {q: end for q, (_, end) in bounds(mq, topic).items()} == {
         queue: manifest.load(folder).end(topic, queue) for queue in range(QUEUES)
     }
     rows = [(row["queue"], row["offset"]) for row in held(folder).to_pylist()]
-    assert len(missing(folder / FOLDER)) == lost
+    assert least <= len(missing(folder / FOLDER)) <= taken()
     assert sorted(rows + missing(folder / FOLDER)) == everything(mq, topic)
     assert findings(folder, is_deep=True) == []
