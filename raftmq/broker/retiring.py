@@ -167,8 +167,8 @@ def has_taken_in(member: int, number: int, views: dict[int, ClusterView]) -> boo
 
 
 def _said(member: int, number: int, views: dict[int, ClusterView]) -> list[GroupView]:
-    """What the leader of a group says of it, and those of its members who know its term. Empty if
-    no leader answers, if that is the member's own node, or if there may be a later leader."""
+    """The views of a group's leader and of its members in the leader's term. Empty if no leader
+    answers, if the leader is on the member's own node, or if a later leader is possible."""
     known = {
         author: group
         for author, view in views.items()
@@ -176,7 +176,7 @@ def _said(member: int, number: int, views: dict[int, ClusterView]) -> list[Group
         # Without members its replica is missing, or has heard nothing yet: it has no vote.
         if group.id == number and group.members
     }
-    # Whom others take for the leader proves nothing: a learner that was removed believes for ever.
+    # Only the leader's own word counts: a removed learner names its last leader for ever.
     leaders = [group for author, group in known.items() if group.leader == author]
     leader = max(leaders, key=lambda group: group.term, default=None)
     if leader is None or leader.leader == node_of(member):

@@ -128,7 +128,7 @@ def hunt(
 
 
 def _first_break(outcome: Outcome) -> Violation:
-    """What broke first in a run that is not good."""
+    """The first violation of a run that is not good."""
     return (*outcome.violations, Violation("V1", 0, outcome.vacuous))[0]
 
 

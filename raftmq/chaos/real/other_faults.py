@@ -102,7 +102,7 @@ async def settle_changes(stage: Stage) -> None:
 
 
 def leave(stage: Stage, node: int) -> None:
-    """A node is no member any more: it runs until no group counts on it."""
+    """Take a node out of the members; it runs until no group counts on it."""
     stage.members.discard(node)
     stage.leaving.add(node)
     stage.broken.pop(node, None)

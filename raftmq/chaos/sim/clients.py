@@ -60,7 +60,7 @@ class Clients:
         self.asked_to_leave: set[int] = set()
         """Nodes that an administrator has asked to leave, or to be replaced, at any time."""
         self.must_stay: set[int] = set()
-        """Requests on their way need these nodes as members: nobody asks them to leave."""
+        """Members that stay, because requests under way name them."""
         self.is_healed = False
         """True from the heal on: what is lost for good is replaced soon."""
 

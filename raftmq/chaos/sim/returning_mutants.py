@@ -1,4 +1,4 @@
-"""What plants mutants 180 to 184, 323 and 324: bugs of members that return.
+"""Mutants 180 to 184, 323 and 324, planted: bugs of members that return.
 
 Their table stands in `raftmq.chaos.mutants.returning`, which needs no event loop.
 """
