@@ -8,10 +8,11 @@ replica that is left behind cannot know from its own log that it is no member; i
 | the catalog names other members, and is up to date | this replica is not wanted |
 | the group's leader says that it has other members, and no member denies it | it is committed |
 | most of that leader's voters know of no newer term | no later leader added it again |
+| the replica was told nothing since they were asked | no later leader counts on it |
 
 The leader names a removed member until its voters have it in writing that it is (`Group.parting`).
-What the replica itself knows of leaders and terms says nothing. It may have stood for election and
-lost unheard; a learner hears nothing of its removal and never stands for election.
+What the replica itself knows of leaders and terms says nothing else. It may have stood for election
+and lost unheard; a learner hears nothing of its removal and never stands for election.
 
 Then the catalog is asked to use up the member's id (`RetireReplica`), and only when it has done so,
 by the catalog's replica on this node, the log is deleted. If the node is wanted again before that,
@@ -21,6 +22,10 @@ as another member, which the leader has taken in by then.
 Deleting begins with a file that says so, so that a crash in between leaves no log that looks
 damaged: the next start goes on. A crash before that file leaves the whole log, which may vote and
 acknowledge under its id until the catalog is heard again. The empty folder stays.
+
+Left out: a node that is out of the cluster. Its catalog never hears that its ids are used up, so
+its logs stay until its data folder is removed. And a member whose id is used up, by a request that
+was late, while it votes in a group of two: it goes on, since the group cannot do without its log.
 
 Invariants:
 - A log is deleted on the disk thread, after all that was queued for it there.
@@ -116,11 +121,16 @@ class Retiring:
 
     async def _ask(self, due: list[int]) -> None:
         try:
+            groups = self._node.groups
+            heard = {number: _heard(groups[number]) for number in due if number in groups}
             found = await ask_all(self._node)
             self._note_removal(found)
-            for number in due:
-                if number in self._node.groups and self._is_unwanted(number):
-                    await self._give_up(self._node.groups[number], found)
+            for number, before in heard.items():
+                # The answers grow old. A leader that has come to count on this replica since the
+                # question has sent it something.
+                is_as_before = number in groups and _heard(groups[number]) == before
+                if is_as_before and self._is_unwanted(number):
+                    await self._give_up(groups[number], found)
         finally:
             self._is_asking = False
 
@@ -147,6 +157,11 @@ class Retiring:
         self.under_way.discard(number)
         # It may be wanted again by now.
         self._node.catalog_changed()
+
+
+def _heard(group: Group) -> tuple[int, int, int]:
+    """Who a replica is, and the newest term and record that it was told of."""
+    return group.raft.id, group.raft.term, group.raft.last_index
 
 
 def _leads(author: int, view: ClusterView) -> bool:

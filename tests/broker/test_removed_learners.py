@@ -1,14 +1,20 @@
 """A learner that was removed hears nothing of it, and believes in its last leader for ever."""
 
+from typing import Any
+
 import msgspec
+import pytest
 import trio
 
+from raftmq.broker import retiring
 from raftmq.broker.retiring import has_left, has_taken_in
 from raftmq.broker.tickets import Callback
+from raftmq.broker.views import ask_all
+from raftmq.consensus.messages import Message, MessageKind
 from raftmq.log.record import Kind
 from raftmq.pop.catalog import PutGroup
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.replicas import member_id
+from raftmq.pop.replicas import member_id, member_of
 from raftmq.wire.messages import ClusterView, GroupView
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import in_cluster
@@ -123,3 +129,32 @@ def test_former_self_of_a_member_has_no_say() -> None:
     views = {1: now, 2: now, 3: view(0, 2, [1, 2, 3])}
     assert has_taken_in(again, 7, views)
     assert has_left(3, 7, views)
+
+
+def test_log_stays_if_a_leader_is_heard_while_the_others_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A later leader may have added the member again: the answers are out of date."""
+    terms: list[int] = []
+    """Of the replica, each time it might have been deleted."""
+
+    async def ask_all_and_hear(node: Any) -> dict[int, ClusterView]:
+        found = await ask_all(node)
+        if node.id == 3 and member_of(node.catalog, 1, 3) > member_id(3, 0):
+            replica = node.groups[1].raft
+            terms.append(replica.term)
+            if len(terms) == 1:
+                heartbeat = Message(MessageKind.HEARTBEAT, replica.id, 2, replica.term + 1)
+                node.groups[1].step(heartbeat)
+        return found
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await place(cluster, 1, 2, 3)
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 2, 3})
+        await place(cluster, 1, 2, 4)
+        await cluster.wait_until(lambda: log_files(cluster, 3, 1) == [])
+        assert terms == [terms[0], terms[0] + 1]
+
+    monkeypatch.setattr(retiring, "ask_all", ask_all_and_hear)
+    in_cluster(scenario, size=5)
