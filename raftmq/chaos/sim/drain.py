@@ -6,7 +6,9 @@
    whoever gave up a group has deleted its log;
 3. sends succeed, producers end, consumers read everything;
 4. all replicas come level, and every disk can be read;
-5. a node makes the index files anew that it is robbed of.
+5. a node makes the index files anew that it is robbed of;
+6. groups that have nodes to move to do so, and are led after all machines have lost their power:
+   nothing is sent any more, so that the records of the move are the last ones.
 
 Each step has a time by which a working cluster is done; being late breaks V1, V3, V5 or V11.
 
@@ -32,6 +34,7 @@ from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.member_faults import replace, start_new
 from raftmq.chaos.sim.rebuilding import rebuild_indexes
 from raftmq.chaos.sim.register_workload import RegisterWorkload
+from raftmq.chaos.sim.return_faults import move_all
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.segment import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
@@ -100,6 +103,24 @@ async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None
         _require_readable(stage)
         await rebuild_indexes(stage)
         await level(stage)
+        await _move_and_lose_power(stage)
+
+
+async def _move_and_lose_power(stage: Stage) -> None:
+    """What only a leader's memory knows of a change of members is lost."""
+    groups = stage.watch.moments.keys() - {SYSTEM_GROUP}
+    if all(set(stage.members()) <= stage.cluster.members(number) for number in groups):
+        return
+    await move_all(stage)
+    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not move")
+    await _require(
+        stage, "V3", LEFTOVER_SECONDS, partial(_has_no_leftovers, stage), "logs that moved stay"
+    )
+    for node in stage.members():
+        stage.kill(node, power=True, crash=False)
+    what = "groups that moved, and had no message since, are without a leader"
+    await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), what)
+    await level(stage)
 
 
 async def level(stage: Stage) -> None:

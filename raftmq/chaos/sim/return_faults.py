@@ -7,10 +7,11 @@ one run replicas return to nodes that still have their log, that are deleting it
 Each function begins one change and does not wait for it.
 """
 
+from collections.abc import Callable
 from functools import partial
 
-import msgspec
 import trio
+from msgspec import structs
 
 from raftmq.broker.tickets import Callback
 from raftmq.chaos.faults.schedule import Event
@@ -41,19 +42,49 @@ def move_group(stage: Stage, event: Event) -> None:
 async def _move(stage: Stage) -> None:
     with trio.move_on_after(PROPOSE_SECONDS):
         while not stage.is_healing:
-            leader = stage.cluster.leader(SYSTEM_GROUP)
-            system = stage.cluster.nodes[leader].groups[SYSTEM_GROUP] if leader else None
-            # A plan that is made from a catalog that is about to change would undo that change.
-            if system is not None and system.is_current and system.is_settled:
-                group = _moved(stage, stage.cluster.nodes[leader].catalog)
-                if group is not None:
-                    payload = encode_commands([PutGroup(group)])
-                    nothing = Callback(lambda _: None, lambda _: None)
-                    system.propose(Kind.COMMANDS, payload, nothing)
-                    stage.counts["groups moved"] += 1
-                    stage.agenda.effects["groups moved"] += 1
+            if _propose(stage, lambda catalog: [_moved(stage, catalog)]):
                 return
             await trio.sleep(0.1)
+
+
+async def move_all(stage: Stage) -> None:
+    """Each data group moves to nodes that do not carry it, as far as there are any. Returns when
+    the catalog says so, or after some time in vain."""
+
+    def plan(catalog: Catalog) -> list[Group | None]:
+        moved = [
+            _moved_away(stage, catalog, group) for group in catalog.groups.values() if group.id
+        ]
+        # The last one is a member that stays: as the first one it leads, and no new leader's record
+        # follows that of the change.
+        return [each and structs.replace(each, members=each.members[::-1]) for each in moved]
+
+    done = trio.Event()
+    with trio.move_on_after(PROPOSE_SECONDS):
+        # In made-up time, looking again and again costs little.
+        while not _propose(stage, plan, done.set):  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        await done.wait()
+
+
+def _propose(
+    stage: Stage,
+    plan: Callable[[Catalog], list[Group | None]],
+    then: Callable[[], None] = lambda: None,
+) -> bool:
+    """Propose what is planned, if there is something; False if the time is not right for it."""
+    leader = stage.cluster.leader(SYSTEM_GROUP)
+    system = stage.cluster.nodes[leader].groups[SYSTEM_GROUP] if leader else None
+    # A plan that is made from a catalog that is about to change would undo that change.
+    if system is None or not system.is_current or not system.is_settled:
+        return False
+    moved = [group for group in plan(stage.cluster.nodes[leader].catalog) if group is not None]
+    if moved:
+        payload = encode_commands([PutGroup(group) for group in moved])
+        system.propose(Kind.COMMANDS, payload, Callback(lambda _: then(), lambda _: None))
+        stage.counts["groups moved"] += len(moved)
+        stage.agenda.effects["groups moved"] += len(moved)
+    return True
 
 
 def _moved(stage: Stage, catalog: Catalog) -> Group | None:
@@ -67,19 +98,29 @@ def _moved(stage: Stage, catalog: Catalog) -> Group | None:
     had = stage.had_members.setdefault(group.id, [sorted(group.founders)])
     if sorted(group.members) not in had:
         had.append(sorted(group.members))
-    able = {node.id for node in catalog.nodes.values() if not node.is_leaving} - stage.damaged
+    able = _able(stage, catalog)
     known = [each for each in had if able.issuperset(each) and each != sorted(group.members)]
-    if known and random.random() < BACK_SHARE:
-        members = list(random.choice(known))
-        random.shuffle(members)
-    else:
-        away, here = sorted(able.difference(group.members)), sorted(able & set(group.members))
-        random.shuffle(away)
-        random.shuffle(here)
-        members = (away + here)[: len(group.members)]
+    if not known or random.random() >= BACK_SHARE:
+        return _moved_away(stage, catalog, group)
+    members = list(random.choice(known))
+    random.shuffle(members)
+    return structs.replace(group, members=members)
+
+
+def _moved_away(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
+    """A group on as many other nodes as there are; None if it carries all of them."""
+    able = _able(stage, catalog)
+    away, here = sorted(able.difference(group.members)), sorted(able & set(group.members))
+    stage.random.shuffle(away)
+    stage.random.shuffle(here)
+    members = (away + here)[: len(group.members)]
     if sorted(members) == sorted(group.members) or len(members) < len(group.members):
         return None
-    return msgspec.structs.replace(group, members=members)
+    return structs.replace(group, members=members)
+
+
+def _able(stage: Stage, catalog: Catalog) -> set[int]:
+    return {node.id for node in catalog.nodes.values() if not node.is_leaving} - stage.damaged
 
 
 def return_node(stage: Stage, event: Event, *, is_blank: bool = False) -> None:

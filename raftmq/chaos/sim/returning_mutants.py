@@ -1,4 +1,4 @@
-"""Mutants 180 to 184, 323 and 324, planted: bugs of members that return.
+"""Mutants 180 to 184 and 323 to 325, planted: bugs of members that return.
 
 Their table stands in `raftmq.chaos.mutants.returning`, which needs no event loop.
 """
@@ -14,6 +14,7 @@ from raftmq.broker.node import Node
 from raftmq.broker.replicas import Replicas
 from raftmq.broker.retiring import Retiring, has_left
 from raftmq.chaos.mutants.mutant import Patch
+from raftmq.log.record import Record
 from raftmq.pop.replicas import member_id, node_of
 from raftmq.wire.messages import ClusterView, GroupView, ProbeReply
 
@@ -117,3 +118,14 @@ def deletes_no_log(patch: Patch) -> None:
         pass
 
     patch.set(Retiring, "_give_up", give_up)
+
+
+def forgets_who_left_at_once(patch: Patch) -> None:
+    """325"""
+    change_membership = Group._change_membership
+
+    def changing(group: Group, record: Record) -> None:
+        change_membership(group, record)
+        group.parting = frozenset()
+
+    patch.set(Group, "_change_membership", changing)

@@ -24,6 +24,7 @@ FOUND = {
     "outgoing-unseen": 1,
     "left-for-ever": 0,
     "moved-log-stays": 0,
+    "change-unwritten": 0,
 }
 """Mutant → the first seed that kills it; the others of `MUTANTS` were not hunted long enough."""
 
