@@ -53,10 +53,16 @@ class Write:
     is_installed: bool = False
     """True if of the next message the snapshot is installed, and its records are not written."""
     is_awaited: bool = False
-    """True if an answer waits for it. A message without answers is a commit index that moved: it
-    goes along with the next write, and if a crash takes it, the leader tells it again."""
+    """True if an answer waits for it."""
     full: DiskFull | None = None
     """Set by the pass if the disk was full: the messages from `written` on are not written."""
+
+    @property
+    def is_due(self) -> bool:
+        """True if it does not go along with the next one. A message without answers is a commit
+        index that moved: if a crash takes it, the leader tells it again. That of a change of
+        members may be needed to have a leader."""
+        return self.is_awaited or bool(self.group.parting)
 
 
 class DiskLoop:
@@ -89,7 +95,7 @@ class DiskLoop:
     @property
     def is_idle(self) -> bool:
         """True if nobody waits for a write."""
-        return not self._is_busy and not any(w.is_awaited for w in self._pending.values())
+        return not self._is_busy and not any(write.is_due for write in self._pending.values())
 
     def write(self, group: Group, message: Message) -> None:
         """Queue a storage message; `flush` starts the pass."""
@@ -110,7 +116,7 @@ class DiskLoop:
         return."""
         if self._is_busy:
             return
-        writes = [write for write in self._pending.values() if write.is_awaited]
+        writes = [write for write in self._pending.values() if write.is_due]
         if not writes:
             return
         self._is_busy = True

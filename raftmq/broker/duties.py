@@ -163,9 +163,6 @@ class Duties:
             self._resubscribe(group)
             self._close_groups(group)
             self._forget_offsets(group)
-        if group.parting:
-            # Once a record after the change is committed, most voters have it in writing.
-            self._propose("part", group, encode_commands([]))
         if self._change_members(group):
             return
         if group.full:

@@ -173,11 +173,8 @@ class Group:
         """Term → the node that led it, as far as was seen here; the latest ones."""
         self._office = 0
         self._office_index = 0
-        self.parting: frozenset[int] = frozenset()
-        """Members that were removed, and whose votes may be needed once more: a voter that starts
-        again before it has written down that the change is committed still counts on them. That
-        is written with a record that a leader appends after it has applied the change."""
-        self._parted_by = 0
+        self._parting: frozenset[int] = frozenset()
+        self._parted_at = 0
         self._borders: set[int] = set()
         self._layout: tuple[SegmentInfo, ...] = self.store.layout
         self.stopping = ""
@@ -207,6 +204,13 @@ class Group:
         """All members, by the changes applied here."""
         conf = self.conf_state
         return frozenset((*conf.voters, *conf.voters_outgoing, *conf.learners))
+
+    @property
+    def parting(self) -> frozenset[int]:
+        """Members that were removed, and whose votes may be needed once more: this replica counts
+        on them if it starts again now, as it has not written down that the change is committed."""
+        is_written = self.store.proven_commit >= self._parted_at
+        return frozenset() if is_written else self._parting
 
     @property
     def is_settled(self) -> bool:
@@ -340,6 +344,7 @@ class Group:
         """A snapshot took the place of log and machine."""
         self.machine = machine
         self.conf_state = meta.conf_state
+        self._parting, self._parted_at = frozenset(), 0
         self.cache.restore(Link(meta.index, meta.term, meta.crc, meta.timestamp))
         self.index.restore(self.store.layout)
         self._arrange()
@@ -494,8 +499,6 @@ class Group:
         for record in records:
             if record.kind == Kind.MEMBERSHIP:
                 self._change_membership(record)
-            elif record.index > max(self._parted_by, self._office_index):
-                self.parting = frozenset()
             result = self.machine.apply(record)
             results.append(result)
             if self._borders and record.index in self._borders:
@@ -519,8 +522,8 @@ class Group:
         with suppress(InvalidChange):
             before = self.members
             self.conf_state = self.raft.apply_membership(decode_change(record.payload))
-            self.parting = (self.parting | before) - self.members
-            self._parted_by = self.raft.last_index
+            self._parting = (self.parting | before) - self.members
+            self._parted_at = record.index
 
     def _settle(self, held: tuple[int, Ticket], record: Record, result: list[Result]) -> None:
         term, ticket = held

@@ -18,6 +18,7 @@ from raftmq.log.faults import DiskFull
 from raftmq.log.index_file import IndexDamaged, SegmentIndex
 from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.segment import Link
+from raftmq.log.store import LogStore
 from raftmq.log.traces import Touch
 from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.results import Appended, Result
@@ -84,17 +85,20 @@ class Housekeeping:
         self._trim(group)
 
     def mark_idle(self) -> None:
-        """If nothing is being written, have the logs vouch for their last writes."""
+        """If nothing is being written, have the logs vouch for their last writes. Those of groups
+        that changed their members do so at once, and durably."""
+        parting = [group.store for group in self._node.groups.values() if group.parting]
+        if parting:
+            self._worker.submit(partial(_vouch, parting), self._marked)
         if not self._disk.is_idle or self._marked_passes == self._disk.passes:
             return
         self._marked_passes = self._disk.passes
         stores = [group.store for group in self._node.groups.values()]
+        self._worker.submit(lambda: [store.mark_idle() for store in stores], self._marked)
 
-        def done(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                self._node.fail(error)
-
-        self._worker.submit(lambda: [store.mark_idle() for store in stores], done)
+    def _marked(self, _: object, error: BaseException | None) -> None:
+        if error is not None:
+            self._node.fail(error)
 
     def check_space(self) -> None:
         """Find out how much space is left, as others may take some and give some back; share out
@@ -150,3 +154,9 @@ class Housekeeping:
         else:
             assert error is not None
             self._node.fail(error)
+
+
+def _vouch(stores: Sequence[LogStore]) -> None:
+    for store in stores:
+        store.mark_idle()
+        store.sync()

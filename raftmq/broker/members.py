@@ -35,6 +35,7 @@ from raftmq.wire.messages import ChangeMember, ClusterView, GroupView
 
 from .group import Group, node_of
 from .placement import with_node, with_replacement, without_node
+from .views import is_agreed
 
 CAUGHT_UP_LAG_MAX = 256
 """Records that a learner may lack when it is made a voter, of those of the last seconds."""
@@ -151,25 +152,17 @@ def _is_caught_up(group: Group, member: int, held: int) -> bool:
 
 
 def is_unused(node: int, views: Mapping[int, ClusterView], *, is_data: bool = False) -> bool:
-    """True if the leader of each group says that the node is no member of it.
-
-    A node that was removed may believe for ever that it belongs to a group, under the same leader
-    in the same term: only the leader's own word counts.
+    """True if each group says that the node is no member of it (see `is_agreed`).
 
     Args:
         node: who shall be unused.
         views: what each node says, by node.
         is_data: whether the system group does not matter.
     """
-    newest: dict[int, GroupView] = {}
-    known: set[int] = set()
-    for author, view in views.items():
-        for group in view.groups:
-            known.add(group.id)
-            is_newer = group.id not in newest or group.term > newest[group.id].term
-            if group.leader == author and is_newer:
-                newest[group.id] = group
+
+    def holds(group: GroupView) -> bool:
+        return node not in map(node_of, group.members)
+
+    known = {group.id for view in views.values() for group in view.groups}
     wanted = known - {SYSTEM_GROUP} if is_data else known
-    return wanted <= set(newest) and all(
-        node not in map(node_of, newest[group].members) for group in wanted
-    )
+    return all(is_agreed(number, views, holds) for number in wanted)

@@ -6,11 +6,12 @@ replica that is left behind cannot know from its own log that it is no member; i
 | condition, for ten seconds | why |
 |---|---|
 | the catalog names other members, and is up to date | this replica is not wanted |
-| the group's leader says that it has other members, and no member denies it | it is committed |
-| most of that leader's voters know of no newer term | no later leader added it again |
+| the group's leader and most of its voters say that it has other members | that is committed |
+| these voters know of no newer term | no later leader added it again |
 | the replica was told nothing since they were asked | no later leader counts on it |
 
-The leader names a removed member until its voters have it in writing that it is (`Group.parting`).
+A voter names a removed member until it has it in writing that the change is committed: started
+again, it might need that member to elect a leader (`Group.parting`).
 What the replica itself knows of leaders and terms says nothing else. It may have stood for election
 and lost unheard; a learner hears nothing of its removal and never stands for election.
 
@@ -44,7 +45,7 @@ from raftmq.wire.messages import ClusterView, GroupView
 
 from .group import Group
 from .hosting import GroupOpener
-from .views import ask_all
+from .views import ask_all, is_agreed
 from .world import Worker
 
 if TYPE_CHECKING:
@@ -170,44 +171,18 @@ def _leads(author: int, view: ClusterView) -> bool:
 
 
 def has_left(member: int, number: int, views: dict[int, ClusterView]) -> bool:
-    """True if the group's leader has no such member, by what each node says (see `ask_all`)."""
-    said = _said(member, number, views)
-    return bool(said) and all(member not in group.members for group in said)
+    """True if the group has no such member, by what each node says (see `ask_all`)."""
+
+    def holds(group: GroupView) -> bool:
+        return member not in group.members and group.leader != node_of(member)
+
+    return is_agreed(number, views, holds)
 
 
 def has_taken_in(member: int, number: int, views: dict[int, ClusterView]) -> bool:
-    """True if the group's leader has this member, by what each node says (see `ask_all`)."""
-    said = _said(member, number, views)
-    return bool(said) and all(member in group.members for group in said)
+    """True if the group has this member, by what each node says (see `ask_all`)."""
 
+    def holds(group: GroupView) -> bool:
+        return member in group.members and group.leader != node_of(member)
 
-def _said(member: int, number: int, views: dict[int, ClusterView]) -> list[GroupView]:
-    """The views of a group's leader and of its members in the leader's term. Empty if no leader
-    answers, if the leader is on the member's own node, or if a later leader is possible."""
-    known = {
-        author: group
-        for author, view in views.items()
-        for group in view.groups
-        # Without members its replica is missing, or has heard nothing yet: it has no vote.
-        if group.id == number and group.members
-    }
-    # Only the leader's own word counts: a removed learner names its last leader for ever.
-    leaders = [group for author, group in known.items() if group.leader == author]
-    leader = max(leaders, key=lambda group: group.term, default=None)
-    if leader is None or leader.leader == node_of(member):
-        return []
-    # A later leader would have needed votes in a newer term of a majority of these voters. A node
-    # that begins again learns first, while its former self still counts as a voter.
-    behind = {author for author, group in known.items() if group.term <= leader.term}
-    voters = behind - set(leader.learners)
-    halves = [set(half) for half in (leader.voters, leader.voters_outgoing) if half]
-    if any(2 * len(voters & half) <= len(half) for half in halves):
-        return []
-    # One of them may have applied a newer change, or an older one only: all must agree. The former
-    # self of a node that the leader lists under another member id has no say.
-    return [
-        group
-        for author, group in known.items()
-        if group.term == leader.term
-        and any(node_of(each) == author and each in group.members for each in leader.members)
-    ]
+    return is_agreed(number, views, holds)

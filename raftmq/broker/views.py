@@ -1,5 +1,6 @@
 """The routing table, as this node knows it and as the others do."""
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,43 @@ async def ask_all(node: "Node") -> dict[int, ClusterView]:
         for link in node.links.members():
             nursery.start_soon(ask, link)
     return views
+
+
+def is_agreed(
+    number: int, views: Mapping[int, ClusterView], holds: Callable[[GroupView], bool]
+) -> bool:
+    """True if something holds of a group by the word of its leader and of most of its voters, in
+    one term. Less than those might forget what they say, or might have a later leader.
+
+    Args:
+        number: the partition group.
+        views: what each node says, by node.
+        holds: asked of what one of them says of the group.
+    """
+    known = {
+        author: group
+        for author, view in views.items()
+        for group in view.groups
+        # Without members its replica is missing, or has heard nothing yet: it has no vote.
+        if group.id == number and group.members
+    }
+    # Only the leader's own word counts: a removed learner names its last leader for ever.
+    leaders = [group for author, group in known.items() if group.leader == author]
+    leader = max(leaders, key=lambda group: group.term, default=None)
+    if leader is None or not holds(leader):
+        return False
+    agreed = {
+        author
+        for author, group in known.items()
+        # The former self of a node that the leader lists under another member id has no say.
+        if any(node_of(each) == author and each in group.members for each in leader.members)
+        and group.term == leader.term
+        and holds(group)
+    }
+    # A node that begins again learns first, while its former self still counts as a voter.
+    agreed -= set(leader.learners)
+    halves = [set(half) for half in (leader.voters, leader.voters_outgoing) if half]
+    return all(2 * len(agreed & half) > len(half) for half in halves)
 
 
 def _group_view(node: "Node", number: int) -> GroupView:

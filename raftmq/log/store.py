@@ -154,6 +154,7 @@ class LogStore(LogWriter):
 
     def _adopt(self, found: Found) -> None:
         self._hard_state = found.hard_state
+        self._marked_commit = self.proven_commit = found.hard_state.commit
         self._start = found.start
         self._snapshots = list(found.snapshots)
         segments: list[Segment] = list(found.segments)

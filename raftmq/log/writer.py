@@ -96,6 +96,10 @@ class LogWriter:
         self._view = View((), (), 1, 0, 0)
         self._synced = 0
         """Bytes of the active segment that are durable."""
+        self._marked_commit = 0
+        self.proven_commit = 0
+        """A crash of now leaves a log that knows at least so far that it is committed: by what is
+        durable. The commit index of `hard_state` may be further."""
         self._is_dirty = False
         self._is_marked = False
         self._writes = self._bytes_written = self._syncs = 0
@@ -130,7 +134,11 @@ class LogWriter:
                 self._roll(lowest)
         active = self._active
         position = active.end + MARK_BYTES
-        self._write(active, [self._mark(active, state, lowest), *[r.encoded for r in records]])
+        # What this very write commits may be torn off it, or supersede what bore that index.
+        # Recovery makes up for it where it matters: see `recovery._proven`.
+        marked = state._replace(commit=min(state.commit, lowest - 1))
+        self._write(active, [self._mark(active, marked), *[r.encoded for r in records]])
+        self._marked_commit = marked.commit
         self._hard_state = state
         active.end, last = position, self._view.last
         for run in runs:
@@ -162,6 +170,7 @@ class LogWriter:
         self._syncs += 1
         self._synced = active.end
         self._is_dirty = False
+        self.proven_commit = self._marked_commit
 
     def mark_idle(self) -> bool:
         """Write a mark that vouches for the last write, if none does yet; returns whether it did.
@@ -174,9 +183,10 @@ class LogWriter:
         if self._is_dirty or self._is_marked or self._synced != active.end:
             return False
         try:
-            self._write(active, [self._mark(active, self._hard_state, self._view.last + 1)])
+            self._write(active, [self._mark(active, self._hard_state)])
         except DiskFull:
             return False
+        self._marked_commit = self._hard_state.commit
         active.end += MARK_BYTES
         self._view = self._view._replace(end=active.end)
         self._is_marked = True
@@ -301,12 +311,7 @@ class LogWriter:
                     )
                     known.append(record.index)
 
-    def _mark(self, active: Unsealed, state: HardState, first: int) -> bytes:
-        """The mark of a write whose records, if any, begin at `first`."""
-        if state.commit >= first:
-            # What this very write commits may be torn off it, or supersede what bore that index.
-            # Recovery makes up for it where it matters: see `recovery._proven`.
-            state = HardState(state.term, state.vote, first - 1)
+    def _mark(self, active: Unsealed, state: HardState) -> bytes:
         return encode_mark(
             seed=active.seed,
             position=active.end,

@@ -378,8 +378,8 @@ FOUNDED, MOVED = [1, 2, 3], [1, 2, 4]
         # The leader alone, or with who is no voter, may be one of old.
         ({1: told(3, 1, MOVED)}, False),
         ({1: told(3, 1, MOVED), 5: told(3, 1, MOVED)}, False),
-        # A voter that is behind gave its vote to nobody later; one that has no replica is no word.
-        ({1: told(3, 1, MOVED), 4: told(2, 3, FOUNDED)}, True),
+        # A voter that is behind has nothing of it in writing; one that has no replica is no word.
+        ({1: told(3, 1, MOVED), 4: told(2, 3, FOUNDED)}, False),
         ({1: told(3, 1, MOVED), 4: told(0, 0, [])}, False),
         # A member of an older term may not know that it was added again.
         ({1: told(3, 1, MOVED), 2: told(4, 2, [2, 3, 4]), 4: told(4, 2, [2, 3, 4])}, False),

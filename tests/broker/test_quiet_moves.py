@@ -5,6 +5,9 @@ from functools import partial
 import pytest
 import trio
 
+from raftmq.broker.tickets import Callback
+from raftmq.log.record import Kind
+from raftmq.pop.commands import encode_commands
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import in_cluster
 from tests.broker.test_members import log_files
@@ -57,3 +60,38 @@ def test_removed_nodes_may_be_stopped_when_the_catalog_has_forgotten_them() -> N
         await cluster.wait_led(0, 1, 2, 3)
 
     in_cluster(scenario)
+
+
+def test_voter_that_hears_late_of_a_change_knows_by_itself_that_it_is_committed() -> None:
+    """It writes the change and what follows at once, so that no mark between them says so. The
+    leader fails for good, and the third voter knows of the change alone."""
+
+    async def scenario(cluster: Cluster) -> None:
+        def has_learners_with_all() -> bool:
+            leader = cluster.leader(1)
+            progress = cluster.nodes[leader].groups[1].raft.status().progress if leader else {}
+            learners = [each for each in progress.values() if each.is_learner]
+            last = max((each.match for each in progress.values()), default=0)
+            return len(learners) == 2 and all(each.match == last for each in learners)
+
+        await cluster.found("t", 3)
+        await place(cluster, 1, 2, 3)
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 2, 3})
+        await place(cluster, 1, 4, 5)
+        await cluster.wait_until(has_learners_with_all)
+        others = [f"node{node}" for node in (1, 2, 3, 4)]
+        for other in others:
+            cluster.network.block(other, "node5")
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 4, 5})
+        cluster.kill(4)
+        ticket = Callback(lambda _: None, lambda _: None)
+        cluster.nodes[1].groups[1].propose(Kind.COMMANDS, encode_commands([]), ticket)
+        for other in others:
+            cluster.network.unblock(other, "node5")
+        await cluster.wait_until(lambda: not any(log_files(cluster, node, 1) for node in (2, 3)))
+        for node in (1, 5):
+            cluster.kill(node, power=True)
+        await cluster.start(4, 5)
+        await cluster.wait_led(1)
+
+    in_cluster(scenario, size=5)

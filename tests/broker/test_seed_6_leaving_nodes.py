@@ -147,10 +147,13 @@ def view(*groups: GroupView) -> ClusterView:
 def test_leader_says_who_its_members_are_whatever_a_removed_node_believes() -> None:
     views = {
         1: view(GroupView(1, 1, 4, [1, 2], [], members=[1, 2])),
+        2: view(GroupView(1, 1, 4, [1, 2], [], members=[1, 2])),
         3: view(GroupView(1, 1, 4, [1, 2, 3], [], members=[1, 2, 3])),
     }
     assert is_unused(3, views)
     assert not is_unused(2, views)
     assert not is_unused(3, {3: views[3]}), "the leader has not said anything"
     # It was removed a moment ago, and may have to vote for the others once more.
-    assert not is_unused(3, {1: view(GroupView(1, 1, 4, [1, 2], [], members=[1, 2, 3]))})
+    told = view(GroupView(1, 1, 4, [1, 2], [], members=[1, 2, 3]))
+    assert not is_unused(3, views | {1: told})
+    assert not is_unused(3, views | {2: told})

@@ -32,8 +32,9 @@ class History:
     def play(self, steps: int) -> None:
         """Take steps at random, and check the log each time that it is opened."""
         draws = (self._append, self._supersede, self._apply, self._seal, self._snapshot, self._drop)
+        more = (self._supersede, self._seal, self._vouch, self._open_again)
         for _ in range(steps):
-            self._random.choice((*draws, self._supersede, self._seal, self._open_again))()
+            self._random.choice((*draws, *more))()
 
     def _append(self, first: int = 0) -> None:
         sizes = [
@@ -58,6 +59,11 @@ class History:
         for record in self._store.read(first, self._applied + 1, 2**30):
             self._index.place(Placement(3, record.index * 2, 2, record.index), record.timestamp)
 
+    def _vouch(self) -> None:
+        self._store.append((), HardState(self._term, 1, self._applied))
+        self._store.sync()
+        assert self._store.proven_commit == self._applied
+
     def _seal(self) -> None:
         builder = self._index.sealable(self._applied)
         if builder is not None:
@@ -75,14 +81,19 @@ class History:
         self._index.drop_before(self._store.first_index)
 
     def _open_again(self) -> None:
+        proven = self._store.proven_commit
+        is_robbed = False
         self._random.choice((self._files.kill, self._files.power_loss))()
         for name in self._files.list(FOLDER):
             if name.endswith(".index") and self._random.random() < 0.2:
                 self._files.unlink(f"{FOLDER}/{name}")
+                is_robbed = True
         self._store, recovered = open_store(self._files)
         live = self._chain.upto(self._chain.last)
         assert read_all(self._store) == live[self._store.first_index - 1 :]
         assert recovered.hard_state[:2] == (self._term, 1) or not live
+        # That a segment was sealed proves all its records to be committed.
+        assert recovered.hard_state.commit >= proven or is_robbed
         layout = self._store.layout
         self._index = LogIndex(self._store.sealed, layout, applied=layout[0].base - 1)
         self._place(layout[0].base)

@@ -250,6 +250,19 @@ def test_an_idle_log_marks_its_last_write_once() -> None:
     assert len(files.bytes_of(f"{FOLDER}/{1:020d}.log")) == size
 
 
+def test_a_write_does_not_prove_its_own_records_to_be_committed_and_the_next_mark_does() -> None:
+    files, chain = MemoryFiles(), Chain()
+    store, _ = open_store(files)
+    store.append(chain.make([b"a", b"b"]), HardState(1, 1, 2))
+    store.sync()
+    assert store.proven_commit == open_store(files.copy())[1].hard_state.commit == 0
+    store.mark_idle()
+    assert store.proven_commit == 0, "not durable yet"
+    store.sync()
+    files.power_loss()
+    assert store.proven_commit == open_store(files)[1].hard_state.commit == 2
+
+
 def test_a_failed_fsync_is_final() -> None:
     files, chain = MemoryFiles(), Chain()
     store, _ = open_store(files)

@@ -73,7 +73,8 @@ MUTANTS = (
             "one seed in forty draws the loss of a log; its group has to move away after that"),
     _mutant(324, "moved-log-stays", "The log of a group that moved away is never deleted.",
             "deletes_no_log", ("V3",), ("move-group",), "a group has to move away"),
-    _mutant(325, "change-unwritten", "A leader writes nothing after a change of members, and names "
-            "nobody who left (raftmq before `181f7e0`).", "forgets_who_left_at_once", ("V1",),
+    _mutant(325, "change-unwritten", "Members that were removed leave before it is in writing that "
+            "the change is committed (raftmq before `181f7e0`).",
+            "forgets_who_left_at_once", ("V1",),
             ("move-group",), "groups have to move"),
 )  # fmt: skip

@@ -14,7 +14,6 @@ from raftmq.broker.node import Node
 from raftmq.broker.replicas import Replicas
 from raftmq.broker.retiring import Retiring, has_left
 from raftmq.chaos.mutants.mutant import Patch
-from raftmq.log.record import Record
 from raftmq.pop.replicas import member_id, node_of
 from raftmq.wire.messages import ClusterView, GroupView, ProbeReply
 
@@ -122,10 +121,4 @@ def deletes_no_log(patch: Patch) -> None:
 
 def forgets_who_left_at_once(patch: Patch) -> None:
     """325"""
-    change_membership = Group._change_membership
-
-    def changing(group: Group, record: Record) -> None:
-        change_membership(group, record)
-        group.parting = frozenset()
-
-    patch.set(Group, "_change_membership", changing)
+    patch.set(Group, "parting", property(lambda group: frozenset()))
