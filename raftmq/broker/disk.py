@@ -62,7 +62,7 @@ class Write:
         """True if it does not go along with the next one. A message without answers is a commit
         index that moved: if a crash takes it, the leader tells it again. That of a change of
         members may be needed to have a leader."""
-        return self.is_awaited or bool(self.group.parting)
+        return self.is_awaited or self.group.owes_mark
 
 
 class DiskLoop:

@@ -174,7 +174,7 @@ class Group:
         self._office = 0
         self._office_index = 0
         self._parting: frozenset[int] = frozenset()
-        self._parted_at = 0
+        self._changed_at = 0
         self._borders: set[int] = set()
         self._layout: tuple[SegmentInfo, ...] = self.store.layout
         self.stopping = ""
@@ -207,10 +207,14 @@ class Group:
 
     @property
     def parting(self) -> frozenset[int]:
-        """Members that were removed, and whose votes may be needed once more: this replica counts
-        on them if it starts again now, as it has not written down that the change is committed."""
-        is_written = self.store.proven_commit >= self._parted_at
-        return frozenset() if is_written else self._parting
+        """Members that were removed, and whose votes may be needed once more."""
+        return self._parting if self.owes_mark else frozenset()
+
+    @property
+    def owes_mark(self) -> bool:
+        """True if this replica would count on the members of before if it started again now: that
+        the last change is committed is not written yet."""
+        return self.store.proven_commit < self._changed_at
 
     @property
     def is_settled(self) -> bool:
@@ -344,7 +348,7 @@ class Group:
         """A snapshot took the place of log and machine."""
         self.machine = machine
         self.conf_state = meta.conf_state
-        self._parting, self._parted_at = frozenset(), 0
+        self._parting, self._changed_at = frozenset(), 0
         self.cache.restore(Link(meta.index, meta.term, meta.crc, meta.timestamp))
         self.index.restore(self.store.layout)
         self._arrange()
@@ -523,7 +527,7 @@ class Group:
             before = self.members
             self.conf_state = self.raft.apply_membership(decode_change(record.payload))
             self._parting = (self.parting | before) - self.members
-            self._parted_at = record.index
+            self._changed_at = record.index
 
     def _settle(self, held: tuple[int, Ticket], record: Record, result: list[Result]) -> None:
         term, ticket = held

@@ -87,9 +87,9 @@ class Housekeeping:
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes. Those of groups
         that changed their members do so at once, and durably."""
-        parting = [group.store for group in self._node.groups.values() if group.parting]
-        if parting:
-            self._worker.submit(partial(_vouch, parting), self._marked)
+        owing = [group.store for group in self._node.groups.values() if group.owes_mark]
+        if owing:
+            self._worker.submit(partial(_vouch, owing), self._marked)
         if not self._disk.is_idle or self._marked_passes == self._disk.passes:
             return
         self._marked_passes = self._disk.passes

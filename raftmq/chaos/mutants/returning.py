@@ -77,4 +77,7 @@ MUTANTS = (
             "the change is committed (raftmq before `181f7e0`).",
             "forgets_who_left_at_once", ("V1",),
             ("move-group",), "groups have to move"),
+    _mutant(326, "growth-unwritten", "That a change of members is committed is written at once if "
+            "it removed some, and else with the next record.", "writes_of_removals_only", ("V1",), ("move-group",),
+            "groups have to change"),
 )  # fmt: skip

@@ -7,8 +7,9 @@
 3. sends succeed, producers end, consumers read everything;
 4. all replicas come level, and every disk can be read;
 5. a node makes the index files anew that it is robbed of;
-6. groups that have nodes to move to do so, and are led after all machines have lost their power:
-   nothing is sent any more, so that the records of the move are the last ones.
+6. groups that have nodes to move to do so, and are led after all machines have lost their power,
+   the last time without a machine that led: nothing is sent any more, so that the records of these
+   changes are the last ones.
 
 Each step has a time by which a working cluster is done; being late breaks V1, V3, V5 or V11.
 
@@ -34,11 +35,11 @@ from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.member_faults import replace, start_new
 from raftmq.chaos.sim.rebuilding import rebuild_indexes
 from raftmq.chaos.sim.register_workload import RegisterWorkload
-from raftmq.chaos.sim.return_faults import move_all
+from raftmq.chaos.sim.return_faults import change_all, moved_apart, shrunk
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.segment import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
-from raftmq.pop.catalog import SYSTEM_GROUP
+from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, Group
 from raftmq.pop.replicas import member_of
 
 Workload = LogWorkload | RegisterWorkload
@@ -56,6 +57,8 @@ COPIES_SECONDS = 30.0
 """Until data groups have the voters that they shall have."""
 LEFTOVER_SECONDS = 60.0
 """Until nodes have deleted the logs of groups that moved away: a few rounds of asking."""
+MARK_SECONDS = 5.0
+"""Until voters have written down who they are; a look every second is enough for that."""
 PROGRESS_SECONDS = 20.0
 """Until an operation succeeds."""
 PROGRESS_OPERATIONS = 20
@@ -103,23 +106,44 @@ async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None
         _require_readable(stage)
         await rebuild_indexes(stage)
         await level(stage)
-        await _move_and_lose_power(stage)
+        await _change_members_at_rest(stage)
 
 
-async def _move_and_lose_power(stage: Stage) -> None:
-    """What only a leader's memory knows of a change of members is lost."""
+async def _change_members_at_rest(stage: Stage) -> None:
+    """What only a leader's memory knows of a change of members is lost: with the members of before,
+    or with the leader itself."""
     groups = stage.watch.moments.keys() - {SYSTEM_GROUP}
     if all(set(stage.members()) <= stage.cluster.members(number) for number in groups):
         return
-    await move_all(stage)
-    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not move")
+    await _change_all(stage, moved_apart)
+    await _lose_power(stage)
+    await _change_all(stage, shrunk)
+    await _change_all(stage, moved_apart)
+    await trio.sleep(MARK_SECONDS)
+    await _lose_power(stage, but=stage.cluster.leader(min(groups)))
+
+
+async def _change_all(
+    stage: Stage, change: Callable[[Stage, Catalog, Group], Group | None]
+) -> None:
+    await change_all(stage, change)
+    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
     await _require(
         stage, "V3", LEFTOVER_SECONDS, partial(_has_no_leftovers, stage), "logs that moved stay"
     )
-    for node in stage.members():
+
+
+async def _lose_power(stage: Stage, *, but: int = 0) -> None:
+    """All machines lose their power; groups are led when they are back, if need be `but` one."""
+    nodes = stage.members()
+    if but:
+        stage.hold_down(but)
+    for node in nodes:
         stage.kill(node, power=True, crash=False)
-    what = "groups that moved, and had no message since, are without a leader"
+    what = "groups whose members changed, and that had no message since, are without a leader"
     await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), what)
+    if but:
+        stage.let_up(but)
     await level(stage)
 
 

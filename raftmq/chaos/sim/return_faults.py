@@ -47,17 +47,12 @@ async def _move(stage: Stage) -> None:
             await trio.sleep(0.1)
 
 
-async def move_all(stage: Stage) -> None:
-    """Each data group moves to nodes that do not carry it, as far as there are any. Returns when
-    the catalog says so, or after some time in vain."""
+async def change_all(stage: Stage, change: Callable[[Stage, Catalog, Group], Group | None]) -> None:
+    """Each data group gets other members, as `moved_apart` or `shrunk` say. Returns when the
+    catalog has it, or after some time in vain."""
 
     def plan(catalog: Catalog) -> list[Group | None]:
-        moved = [
-            _moved_away(stage, catalog, group) for group in catalog.groups.values() if group.id
-        ]
-        # The last one is a member that stays: as the first one it leads, and no new leader's record
-        # follows that of the change.
-        return [each and structs.replace(each, members=each.members[::-1]) for each in moved]
+        return [change(stage, catalog, group) for group in catalog.groups.values() if group.id]
 
     done = trio.Event()
     with trio.move_on_after(PROPOSE_SECONDS):
@@ -107,16 +102,33 @@ def _moved(stage: Stage, catalog: Catalog) -> Group | None:
     return structs.replace(group, members=members)
 
 
-def _moved_away(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
-    """A group on as many other nodes as there are; None if it carries all of them."""
+def _moved_away(
+    stage: Stage, catalog: Catalog, group: Group, *, size: int = 0, staying: int = 0
+) -> Group | None:
+    """A group on as many other nodes as there are, but for some that stay; None if it carries all
+    of them."""
+    size = size or len(group.members)
     able = _able(stage, catalog)
     away, here = sorted(able.difference(group.members)), sorted(able & set(group.members))
     stage.random.shuffle(away)
     stage.random.shuffle(here)
-    members = (away + here)[: len(group.members)]
-    if sorted(members) == sorted(group.members) or len(members) < len(group.members):
+    members = (away[: size - staying] + here)[:size]
+    if sorted(members) == sorted(group.members) or len(members) < size:
         return None
     return structs.replace(group, members=members)
+
+
+def moved_apart(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
+    """A group on as many nodes as it was founded on, most of which are others."""
+    moved = _moved_away(stage, catalog, group, size=len(group.founders), staying=1)
+    # The last one stays: as the first one it leads, and no new leader's record follows the change.
+    return moved and structs.replace(moved, members=moved.members[::-1])
+
+
+def shrunk(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
+    """A group on one of its nodes."""
+    here = sorted(_able(stage, catalog) & set(group.members))
+    return structs.replace(group, members=[stage.random.choice(here)]) if here else None
 
 
 def _able(stage: Stage, catalog: Catalog) -> set[int]:

@@ -1,4 +1,4 @@
-"""Mutants 180 to 184 and 323 to 325, planted: bugs of members that return.
+"""Mutants 180 to 184 and 323 to 326, planted: bugs of members that return.
 
 Their table stands in `raftmq.chaos.mutants.returning`, which needs no event loop.
 """
@@ -121,4 +121,13 @@ def deletes_no_log(patch: Patch) -> None:
 
 def forgets_who_left_at_once(patch: Patch) -> None:
     """325"""
-    patch.set(Group, "parting", property(lambda group: frozenset()))
+    patch.set(Group, "owes_mark", False)
+
+
+def writes_of_removals_only(patch: Patch) -> None:
+    """326"""
+
+    def owes_mark(group: Group) -> bool:
+        return bool(group._parting) and group.store.proven_commit < group._changed_at
+
+    patch.set(Group, "owes_mark", property(owes_mark))
