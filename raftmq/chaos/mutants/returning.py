@@ -78,6 +78,6 @@ MUTANTS = (
             "forgets_who_left_at_once", ("V1",),
             ("move-group",), "groups have to move"),
     _mutant(326, "growth-unwritten", "That a change of members is committed is written at once if "
-            "it removed some, and else with the next record.", "writes_of_removals_only", ("V1",), ("move-group",),
-            "groups have to change"),
+            "it removed some, and else with the next record.", "writes_of_removals_only", ("V1",),
+            ("move-group",), "groups have to change"),
 )  # fmt: skip
