@@ -19,12 +19,13 @@ def _mutant(
     *kinds: str,
     seconds: float = 20.0,
     why: str = _WHY_STRANGERS,
+    also: str = "",
 ) -> Mutant:
     return Mutant(
         number=number,
         name=name,
         what=what,
-        killers=(killer,),
+        killers=(killer, also) if also else (killer,),
         plant=later("raftmq.chaos.sim.connection_mutants", plant),
         kinds=kinds or ("strangers",),
         why_hinted=why,
@@ -53,7 +54,8 @@ MUTANTS = (
     _mutant(219, "own-guest", "A Hello under the node's own number makes it its own guest.", "bug",
             "links_back_to_itself"),
     _mutant(231, "clocks-read-answers", "The task that asks for clocks reads answers by itself, "
-            "and one that cannot be read ends it.", "bug", "clocks_read_answers", seconds=40.0),
+            "and one that cannot be read ends it.", "bug", "clocks_read_answers", seconds=40.0,
+            also="stranger-believed"),
     _mutant(232, "guest-admits", "A blank folder asks guests whether it may take part.",
             "stranger-believed", "asks_guests_whether_it_may_take_part", "strangers", "wipe",
             why=_WHY_TWO),

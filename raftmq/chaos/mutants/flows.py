@@ -138,8 +138,8 @@ MUTANTS = (
         number=245,
         name="change-again",
         what="A change of a topic or group that is sent again is carried out again.",
-        # Q9: a reset that is carried out again hands out what is acked.
-        killers=("topic-revived", "Q9"),
+        # Q8, Q9: a reset that is carried out again hands out what is leased or acked.
+        killers=("topic-revived", "Q8", "Q9"),
         plant=changes_what_comes_again,
         workload="flows",
         seconds=20.0,
