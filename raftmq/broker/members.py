@@ -35,7 +35,7 @@ from raftmq.wire.messages import ChangeMember, ClusterView, GroupView
 
 from .group import Group, node_of
 from .placement import with_node, with_replacement, without_node
-from .views import is_agreed
+from .views import by_group, is_agreed
 
 CAUGHT_UP_LAG_MAX = 256
 """Records that a learner may lack when it is made a voter, of those of the last seconds."""
@@ -163,6 +163,6 @@ def is_unused(node: int, views: Mapping[int, ClusterView], *, is_data: bool = Fa
     def holds(group: GroupView) -> bool:
         return node not in map(node_of, group.members)
 
-    known = {group.id for view in views.values() for group in view.groups}
-    wanted = known - {SYSTEM_GROUP} if is_data else known
-    return all(is_agreed(number, views, holds) for number in wanted)
+    said = by_group(views)
+    wanted = said.keys() - ({SYSTEM_GROUP} if is_data else set())
+    return all(is_agreed(said[number], holds) for number in wanted)

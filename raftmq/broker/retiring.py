@@ -45,7 +45,7 @@ from raftmq.wire.messages import ClusterView, GroupView
 
 from .group import Group
 from .hosting import GroupOpener
-from .views import ask_all, is_agreed
+from .views import ask_all, by_group, is_agreed
 from .world import Worker
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def has_left(member: int, number: int, views: dict[int, ClusterView]) -> bool:
     def holds(group: GroupView) -> bool:
         return member not in group.members and group.leader != node_of(member)
 
-    return is_agreed(number, views, holds)
+    return is_agreed(by_group(views)[number], holds)
 
 
 def has_taken_in(member: int, number: int, views: dict[int, ClusterView]) -> bool:
@@ -185,4 +185,4 @@ def has_taken_in(member: int, number: int, views: dict[int, ClusterView]) -> boo
     def holds(group: GroupView) -> bool:
         return member in group.members and group.leader != node_of(member)
 
-    return is_agreed(number, views, holds)
+    return is_agreed(by_group(views)[number], holds)

@@ -1,5 +1,6 @@
 """The routing table, as this node knows it and as the others do."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -51,24 +52,25 @@ async def ask_all(node: "Node") -> dict[int, ClusterView]:
     return views
 
 
-def is_agreed(
-    number: int, views: Mapping[int, ClusterView], holds: Callable[[GroupView], bool]
-) -> bool:
+def by_group(views: Mapping[int, ClusterView]) -> defaultdict[int, dict[int, GroupView]]:
+    """What is said of each partition group: by group, by node."""
+    found: defaultdict[int, dict[int, GroupView]] = defaultdict(dict)
+    for author, view in views.items():
+        for group in view.groups:
+            found[group.id][author] = group
+    return found
+
+
+def is_agreed(said: Mapping[int, GroupView], holds: Callable[[GroupView], bool]) -> bool:
     """True if something holds of a group by the word of its leader and of most of its voters, in
     one term. Less than those might forget what they say, or might have a later leader.
 
     Args:
-        number: the partition group.
-        views: what each node says, by node.
-        holds: asked of what one of them says of the group.
+        said: of the group, by node.
+        holds: asked of what one of them says.
     """
-    known = {
-        author: group
-        for author, view in views.items()
-        for group in view.groups
-        # Without members its replica is missing, or has heard nothing yet: it has no vote.
-        if group.id == number and group.members
-    }
+    # Without members its replica is missing, or has heard nothing yet: it has no vote.
+    known = {author: group for author, group in said.items() if group.members}
     # Only the leader's own word counts: a removed learner names its last leader for ever.
     leaders = [group for author, group in known.items() if group.leader == author]
     leader = max(leaders, key=lambda group: group.term, default=None)
