@@ -19,7 +19,8 @@ old self is in no list any more, so the same steps bring the new one in and the 
 
 Invariants:
 - The catalog refuses no command of a plan: a request happens as a whole or not at all.
-- A voter is removed only in the same step that all wanted nodes are voters.
+- A voter is removed only in the same step that all wanted nodes are voters, or in front of its own
+  next self, which cannot come before.
 - A node is unused only if no half of a joint membership has it: the outgoing one must still agree
   before the change is over.
 """
@@ -127,6 +128,11 @@ def next_step(group: Group, wanted: list[int], held: int) -> list[Change] | int:
     if missing:
         return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
     learners = [member for member in wanted if member in conf.learners]
+    former = _former_selves(group, learners)
+    if former and group.raft.id not in former:
+        return [Change(ChangeKind.REMOVE, member) for member in former]
+    if former:
+        return next((member for member in wanted if member in conf.voters), [])
     if not all(_is_caught_up(group, member, held) for member in learners):
         return []
     surplus = [member for member in sorted(present) if member not in wanted]
@@ -136,6 +142,18 @@ def next_step(group: Group, wanted: list[int], held: int) -> list[Change] | int:
             return voters[0]
     changes = [Change(ChangeKind.ADD_VOTER, member) for member in learners]
     return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
+
+
+def _former_selves(group: Group, learners: list[int]) -> list[int]:
+    """Voters that run on nodes that are wanted as other members: an id was used up too late. Such a
+    node begins no other log as long as the group counts on this one."""
+    progress = group.raft.status().progress
+    waiting = {node_of(each) for each in learners if not progress[each].is_recently_active}
+    return [
+        member
+        for member in group.conf_state.voters
+        if node_of(member) in waiting and progress[member].is_recently_active
+    ]
 
 
 def _is_caught_up(group: Group, member: int, held: int) -> bool:

@@ -76,7 +76,7 @@ from .popping import Popping
 from .preference import prefer
 from .releasing import Releasing
 from .repair import Repairs
-from .replicas import Replicas, retire_lost
+from .replicas import Replicas, retire_member
 from .requests import Requests
 from .retaining import Retaining
 from .retiring import Retiring
@@ -194,11 +194,11 @@ class Node:
         """
         return await prefer(self, group, node)
 
-    async def retire_lost(
+    async def retire_member(
         self, connection: Connection, frame: Frame, group: Group, command: RetireReplica
     ) -> None:
-        """Retire a member if its node says itself that its log is lost."""
-        await retire_lost(self, connection, frame, group, command)
+        """Retire a member whose log is lost or that its group has let go of: see `replicas`."""
+        await retire_member(self, connection, frame, group, command)
 
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""

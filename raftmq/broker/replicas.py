@@ -53,7 +53,9 @@ from .group import Group, node_of
 from .hosting import GroupOpener, group_folder
 from .identity import Identity, load, save
 from .peers import PeerLink
+from .retiring import has_left
 from .tickets import Callback
+from .views import ask_all
 
 if TYPE_CHECKING:
     from .node import Node
@@ -248,20 +250,29 @@ class Replicas:
         save(self._node.world.files, self._node.settings.node.data, self._identity)
 
 
-async def retire_lost(
+async def retire_member(
     node: "Node", connection: Connection, frame: Frame, group: Group, command: RetireReplica
 ) -> None:
-    """On the system group's leader: retire a member if its node says itself that its log is lost.
+    """On the system group's leader: retire a member if its node says itself that its log is lost,
+    or if its group has let go of it: the request may be late, and the member count again.
 
     Who sends the command may be anybody. Cancelling leaves it open.
     """
     number = node_of(command.member)
+    message = ""
     # A node that the catalog does not have yet has no id to lose: it hears which it has.
-    if number in node.catalog.nodes and not await _has_lost(node, number, command.group):
-        message = f"node {number} does not say itself that its log of group {command.group} is lost"
+    if command.is_lost and number in node.catalog.nodes:
+        if not await _has_lost(node, number, command.group):
+            message = (
+                f"node {number} does not say itself that its log of group {command.group} is lost"
+            )
+    elif not command.is_lost and not has_left(command.member, command.group, await ask_all(node)):
+        message = f"node {number} is still a member of group {command.group}, or nobody leads that"
+    if message:
         connection.refuse(frame.correlation, ErrorReply("unavailable", message))
         return
     ticket = answering(connection, frame, AdminDone)
+    # A replica that is deleted gives a full disk space.
     group.propose(Kind.COMMANDS, encode_commands([command]), ticket, is_upkeep=True)
 
 

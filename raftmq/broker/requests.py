@@ -97,10 +97,10 @@ class Service(Protocol):
     async def prefer(self, group: Group, node: int) -> ErrorReply | None:
         """Note in the catalog which node shall lead a group; None, or the refusal."""
 
-    async def retire_lost(
+    async def retire_member(
         self, connection: Connection, frame: Frame, group: Group, command: RetireReplica
     ) -> None:
-        """Carry out the command if the member's node confirms that its log is lost."""
+        """Carry out the command if the log is lost, or the group has let go of the member."""
 
 
 class _Produce:
@@ -423,13 +423,11 @@ class Requests:
             # A node that was removed hears nothing of the catalog, and asks again and again.
             connection.reply(frame.kind, frame.correlation, pack(AdminDone(taker)))
             return
-        if isinstance(command, RetireReplica) and command.is_lost and group.is_leader:
-            self._service.start_soon(self._service.retire_lost, connection, frame, group, command)
+        if isinstance(command, RetireReplica) and group.is_leader:
+            service = self._service
+            service.start_soon(service.retire_member, connection, frame, group, command)
             return
-        # A replica that is deleted gives a full disk space.
-        is_upkeep = isinstance(command, RetireReplica)
-        ticket = answering(connection, frame, AdminDone)
-        group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=is_upkeep)
+        group.propose(Kind.COMMANDS, payload, answering(connection, frame, AdminDone))
 
     def _founded_group(self, connection: Connection, frame: Frame) -> Group | None:
         """The system group, for a change of the catalog; None: the request was refused, as it must

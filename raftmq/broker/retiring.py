@@ -25,8 +25,7 @@ damaged: the next start goes on. A crash before that file leaves the whole log, 
 acknowledge under its id until the catalog is heard again. The empty folder stays.
 
 Left out: a node that is out of the cluster. Its catalog never hears that its ids are used up, so
-its logs stay until its data folder is removed. And a member whose id is used up, by a request that
-was late, while it votes in a group of two: it goes on, since the group cannot do without its log.
+its logs stay until its data folder is removed.
 
 Invariants:
 - A log is deleted on the disk thread, after all that was queued for it there.
@@ -180,9 +179,12 @@ def has_left(member: int, number: int, views: dict[int, ClusterView]) -> bool:
 
 
 def has_taken_in(member: int, number: int, views: dict[int, ClusterView]) -> bool:
-    """True if the group has this member, by what each node says (see `ask_all`)."""
+    """True if the group has this member, and no former self of it that votes, by what each node
+    says (see `ask_all`)."""
+    node = node_of(member)
 
     def holds(group: GroupView) -> bool:
-        return member in group.members and group.leader != node_of(member)
+        votes = node in group.voters or node in group.voters_outgoing
+        return member in group.members and not votes and group.leader != node
 
     return is_agreed(by_group(views)[number], holds)

@@ -14,7 +14,7 @@ from raftmq.consensus.messages import Message, MessageKind
 from raftmq.log.record import Kind
 from raftmq.pop.catalog import PutGroup
 from raftmq.pop.commands import encode_commands
-from raftmq.pop.replicas import member_id, member_of
+from raftmq.pop.replicas import RetireReplica, member_id, member_of
 from raftmq.wire.messages import ClusterView, GroupView
 from tests.broker.cluster import Cluster
 from tests.broker.scenario import in_cluster
@@ -157,4 +157,49 @@ def test_log_stays_if_a_leader_is_heard_while_the_others_are_asked(
         assert terms == [terms[0], terms[0] + 1]
 
     monkeypatch.setattr(retiring, "ask_all", ask_all_and_hear)
+    in_cluster(scenario, size=5)
+
+
+async def votes_on_unwanted(cluster: Cluster) -> None:
+    """Node 5 votes in group 1, and is to leave it for node 4, which is down."""
+    await cluster.found("t", 3)
+    await place(cluster, 1, 5)
+    await cluster.wait_until(lambda: cluster.members(1) == {1, 5})
+    cluster.kill(4)
+    await place(cluster, 1, 4)
+    await trio.sleep(2)
+    assert cluster.members(1) == {1, 5}
+
+
+def test_request_to_use_up_an_id_that_comes_late_is_refused() -> None:
+    """It made sense when it was sent, before the member was added again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await votes_on_unwanted(cluster)
+        assert await cluster.nodes[5].replicas.retire(1, member_id(5, 0)) == 0
+        assert cluster.nodes[1].catalog.groups[1].replicas.get(5, 0) == 0
+
+    in_cluster(scenario, size=5)
+
+
+def test_member_whose_id_is_used_up_while_it_votes_is_removed_before_its_log_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        def retire(removal: Any, group: Any) -> None:
+            assert group.raft.id not in cluster.nodes[1].groups[1].conf_state.voters
+            retire_one(removal, group)
+
+        retire_one = retiring.Retiring._retire
+        monkeypatch.setattr(retiring.Retiring, "_retire", retire)
+        await votes_on_unwanted(cluster)
+        system = cluster.nodes[cluster.leader(0)].groups[0]
+        payload = encode_commands([RetireReplica(1, member_id(5, 0))])
+        system.propose(Kind.COMMANDS, payload, Callback(lambda _: None, lambda _: None))
+        await cluster.wait_until(lambda: cluster.nodes[1].catalog.groups[1].replicas.get(5, 0) == 1)
+        await place(cluster, 1, 5)
+        again = member_id(5, 0, 1)
+        await cluster.wait_until(lambda: again in cluster.nodes[1].groups[1].conf_state.voters)
+        assert cluster.members(1) == {1, 5}
+
     in_cluster(scenario, size=5)

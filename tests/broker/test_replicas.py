@@ -230,11 +230,14 @@ def test_both_halves_of_a_joint_membership_must_know_of_no_newer_term() -> None:
 
 def test_replaced_replica_goes_when_the_leader_has_the_one_in_its_place() -> None:
     new = member_id(2, 0, 1)
-    views = told(GroupView(7, 1, 3, [1, 2, 3], [2], [], [1, 2, 3, new]))
+    views = told(GroupView(7, 1, 3, [1, 3], [2], [], [1, 2, 3, new]))
     assert has_taken_in(new, 7, views)
     assert not has_left(2, 7, views)
-    # Node 2 has a new self that only learns: it cannot speak for the voter it was.
+    # Node 2 has a new self that only learns: it has no vote.
     assert not has_taken_in(new, 7, {n: view for n, view in views.items() if n != 3})
+    # The former self votes, in one of the halves.
+    assert not has_taken_in(new, 7, told(GroupView(7, 1, 3, [1, 2, 3], [2], [], [1, 2, 3, new])))
+    assert not has_taken_in(new, 7, told(GroupView(7, 1, 3, [1, 3], [2], [2, 3], [1, 2, 3, new])))
 
 
 def test_write_of_a_replica_that_met_a_full_disk_does_not_outlive_it() -> None:
