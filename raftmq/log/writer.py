@@ -124,9 +124,6 @@ class LogWriter:
         """
         self._refuse_if_failed()
         state = self._hard_state if hard_state is None else HardState(*hard_state)
-        if not records and state == self._hard_state:
-            # A member without a leader asks for votes twice a second, in no new term.
-            return
         runs = _runs(records)
         lowest = min([self._view.last + 1, *[run[0].index for run in runs]])
         if runs:
