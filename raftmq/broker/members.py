@@ -148,11 +148,13 @@ def _former_selves(group: Group, learners: list[int]) -> list[int]:
     """Voters that run on nodes that are wanted as other members: an id was used up too late. Such a
     node begins no other log as long as the group counts on this one."""
     progress = group.raft.status().progress
-    waiting = {node_of(each) for each in learners if not progress[each].is_recently_active}
+    # Empty if this member leads no more.
+    active = {member for member, each in progress.items() if each.is_recently_active}
+    waiting = {node_of(member) for member in learners if member not in active}
     return [
         member
         for member in group.conf_state.voters
-        if node_of(member) in waiting and progress[member].is_recently_active
+        if node_of(member) in waiting and member in active
     ]
 
 

@@ -267,7 +267,7 @@ async def retire_member(
                 f"node {number} does not say itself that its log of group {command.group} is lost"
             )
     elif not command.is_lost and not has_left(command.member, command.group, await ask_all(node)):
-        message = f"node {number} is still a member of group {command.group}, or nobody leads that"
+        message = f"node {number} is still a member of group {command.group}, or it has no leader"
     if message:
         connection.refuse(frame.correlation, ErrorReply("unavailable", message))
         return

@@ -160,7 +160,7 @@ class Retiring:
 
 
 def _heard(group: Group) -> tuple[int, int, int]:
-    """Who a replica is, and the newest term and record that it was told of."""
+    """The replica's member id, and the newest term and record that it was told of."""
     return group.raft.id, group.raft.term, group.raft.last_index
 
 

@@ -53,7 +53,7 @@ async def ask_all(node: "Node") -> dict[int, ClusterView]:
 
 
 def by_group(views: Mapping[int, ClusterView]) -> defaultdict[int, dict[int, GroupView]]:
-    """What is said of each partition group: by group, by node."""
+    """The views of each partition group: by group, by node."""
     found: defaultdict[int, dict[int, GroupView]] = defaultdict(dict)
     for author, view in views.items():
         for group in view.groups:

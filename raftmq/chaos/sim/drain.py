@@ -8,8 +8,8 @@
 4. all replicas come level, and every disk can be read;
 5. a node makes the index files anew that it is robbed of;
 6. groups that have nodes to move to do so, and are led after all machines have lost their power,
-   the last time without a machine that led: nothing is sent any more, so that the records of these
-   changes are the last ones.
+   the last time without a machine that led: clients send nothing any more, so that the records of
+   these changes are the last ones.
 
 Each step has a time by which a working cluster is done; being late breaks V1, V3, V5 or V11.
 
