@@ -105,7 +105,7 @@ def test_each_mutant_has_a_seed(module: ModuleType) -> None:
     assert set(SEEDS[module]) == {mutant.name for mutant in module.MUTANTS}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_mutant_is_killed_by_an_expected_promise(name: str, seed: int) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
