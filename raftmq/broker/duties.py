@@ -22,7 +22,8 @@ leader is done again by the next one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -34,6 +35,7 @@ from raftmq.pop.catalog import Node as CatalogNode
 from raftmq.pop.commands import encode_commands
 from raftmq.pop.machine import Command, DropQueues, PartitionMachine, Trim
 from raftmq.pop.replicas import member_of
+from raftmq.wire.messages import ErrorReply
 
 from .clocks import Clocks
 from .forgetting import find_done, next_part
@@ -67,10 +69,28 @@ LOST_MAX = 10_000
 it, and at least once: 20,000 queues of 50 groups in two records held the loops of all replicas for
 2 s each."""
 
+CATALOG_SECONDS_MAX = 1.0
+"""How long the catalog's leader may take to say how new the catalog is."""
+
 ASK_AGAIN_SECONDS = 30.0
 """Pause before a member that was asked in vain to take over is asked again. A leader that hands
 over takes no records until the member declines, or for an election timeout if its answer is lost.
 """
+
+
+class _Look(NamedTuple):
+    """What was seen of a group that this node leads, and of the look before."""
+
+    at: float
+    """When, by trio's clock."""
+    last_index: int
+    """The newest record then."""
+    last_index_before: int
+    """The newest record at the look before."""
+    active: frozenset[int]
+    """Members that were active then, or since."""
+    active_before: frozenset[int]
+    """Members that were active at the look before, or between the two."""
 
 
 class Duties:
@@ -90,8 +110,8 @@ class Duties:
         self._letting_go: dict[int, int] = {}
         """Group → up to where consumer groups are being told that the log is dropped."""
         self._led_since: dict[tuple[int, int], float] = {}
-        # Group and term → when it was looked at, the last index then, and the one before.
-        self._looks: dict[tuple[int, int], tuple[float, int, int]] = {}
+        self._looks: dict[tuple[int, int], _Look] = {}
+        """Group and term → the newest look."""
         # Group and term → member → when it was asked to take over: in vain, as this node leads.
         self._asked: dict[tuple[int, int], dict[int, float]] = {}
 
@@ -139,14 +159,21 @@ class Duties:
             if group.is_leader and group.number != SYSTEM_GROUP:
                 await self._node.retaining.look(group, now=self._clocks.agreed_ms(group))
 
-    def _look(self, group: Group, now: float) -> tuple[float, int, int]:
-        last = group.raft.last_index
-        at, index, before = self._looks.get((group.number, group.raft.term), (now, last, last))
-        return (now, last, index) if now - at >= PAUSE_SECONDS else (at, index, before)
+    def _look(self, group: Group, now: float) -> "_Look":
+        last, progress = group.raft.last_index, group.raft.status().progress
+        # Consensus forgets who is active each time that it counts: hence the ones of before.
+        active = frozenset(m for m, each in progress.items() if each.is_recently_active)
+        look = self._looks.get((group.number, group.raft.term))
+        if look is None:
+            # Nobody is known to be gone yet.
+            return _Look(now, last, last, active, frozenset(progress))
+        if now - look.at < PAUSE_SECONDS:
+            return look._replace(active=look.active | active)
+        return _Look(now, last, look.last_index, active, look.active)
 
     def _held_before(self, group: Group) -> int:
         """The last record that the leader held one to two looks ago."""
-        return self._looks[group.number, group.raft.term][2]
+        return self._looks[group.number, group.raft.term].last_index_before
 
     def _do(self, group: Group) -> None:
         if group.number == SYSTEM_GROUP:
@@ -210,8 +237,13 @@ class Duties:
         _, name = self._node.acquaintances.folder_of(number)
         return name or (link.incarnation if link else "")
 
-    def _change_members(self, group: Group) -> bool:
-        """Take a step towards the members that the catalog wants; True if there is one."""
+    def _change_members(self, group: Group, *, is_sure: bool = False) -> bool:
+        """Take a step towards the members that the catalog wants; True if there is one.
+
+        Args:
+            group: led here.
+            is_sure: whether the catalog is known to be as new as a moment ago.
+        """
         wanted = self._node.catalog.groups.get(group.number)
         duty = ("members", group.number)
         if wanted is None or duty in self._under_way:
@@ -221,22 +253,45 @@ class Duties:
             members = members + self._staying(group)
         if not self._are_named(members, group):
             return False
-        step = next_step(group, members, self._held_before(group))
+        look = self._looks[group.number, group.raft.term]
+        active = look.active | look.active_before
+        step = next_step(group, members, look.last_index_before, active)
         if isinstance(step, int):
             # The first wanted member may be one that must not lead: the others are asked as well.
             voters = group.conf_state.voters
             self._hand_over(group, [step, *(m for m in members if m in voters and m != step)])
             return True
-        if step:
-            self._under_way.add(duty)
-            group.change_members(
-                step,
-                Callback(
-                    lambda _: self._under_way.discard(duty),
-                    lambda _: self._under_way.discard(duty),
-                ),
-            )
-        return bool(step)
+        if not step:
+            return False
+        self._under_way.add(duty)
+        done = partial(self._under_way.discard, duty)
+        if is_sure or group.number == SYSTEM_GROUP:
+            group.change_members(step, Callback(lambda _: done(), lambda _: done()))
+        else:
+            self._node.start_soon(self._change_surely, group)
+        return True
+
+    async def _change_surely(self, group: Group) -> None:
+        """Take the step that is due by the catalog of now. One that is behind could make a node a
+        voter again that was removed, and may be off, or take a living voter for its former self."""
+        is_new = await self._renew_catalog()
+        self._under_way.discard(("members", group.number))
+        if is_new and (group.number, group.raft.term) in self._looks and group.is_leader:
+            self._change_members(group, is_sure=True)
+
+    async def _renew_catalog(self) -> bool:
+        """Wait until the catalog here is as new as the call; False: its leader did not answer."""
+        answers: list[bool] = []
+        answered = trio.Event()
+
+        def ready(error: ErrorReply | None) -> None:
+            answers.append(error is None)
+            answered.set()
+
+        self._node.groups[SYSTEM_GROUP].read_behind_leader(ready)
+        with trio.move_on_after(CATALOG_SECONDS_MAX):
+            await answered.wait()
+        return answers == [True]
 
     def _are_named(self, members: list[int], group: Group) -> bool:
         """Whether it is known which data folder each node has that is to come."""

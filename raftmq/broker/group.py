@@ -274,6 +274,17 @@ class Group:
         self._new_reads.append(ready)
         self._host.mark(self)
 
+    def read_behind_leader(self, ready: Callable[[ErrorReply | None], None]) -> None:
+        """As `read`, also on a follower, which asks the leader. A question or an answer that gets
+        lost leaves `ready` uncalled: after a while ask again, which fails the question before."""
+        if not self.is_leader:
+            self._fail_reads()
+            if not self.leader:
+                ready(self.not_leader())
+                return
+        self._new_reads.append(ready)
+        self._host.mark(self)
+
     def step(self, message: Message) -> None:
         """Take in a message from a peer."""
         self.raft.step(message)
@@ -431,7 +442,7 @@ class Group:
             for fetch in ready.fetches:
                 self._host.fetch_records(self, fetch.peer, fetch.low, fetch.high)
             for state in ready.read_states:
-                self._granted.append((state.index, int.from_bytes(state.context)))
+                self._granted.append((state.index, int.from_bytes(state.context[8:])))
         if self._granted:
             self._answer_reads()
         if raft.has_lost:
@@ -485,7 +496,8 @@ class Group:
         reads, self._new_reads = self._new_reads, []
         self._read_context += 1
         self._reads[self._read_context] = reads
-        self.raft.read_index(self._read_context.to_bytes(8))
+        # All members ask one leader: their contexts must differ.
+        self.raft.read_index(self.raft.id.to_bytes(8) + self._read_context.to_bytes(8))
 
     def _answer_reads(self) -> None:
         still = []
@@ -567,6 +579,9 @@ class Group:
         tickets, self._tickets = self._tickets, {}
         for _, ticket in tickets.values():
             ticket.failed(unknown)
+        self._fail_reads()
+
+    def _fail_reads(self) -> None:
         reads = [ready for group in self._reads.values() for ready in group]
         self._reads, self._granted = {}, []
         for ready in reads:

@@ -17,17 +17,21 @@ A node that lost its data folder and re-enters with a blank one (`founding`), or
 group was deleted or lost (`replicas`), is wanted as another member from then on: `member_of`. Its
 old self is in no list any more, so the same steps bring the new one in and the old one out.
 
+The catalog here may be old: the leader makes sure of it before each change (`duties`).
+
+A voter may live although its id was used up, by a request that came late. As long as it is active
+it stands for its node: its log is whole, and a next self would have to copy it.
+
 Invariants:
 - The catalog refuses no command of a plan: a request happens as a whole or not at all.
-- A voter is removed only in the same step that all wanted nodes are voters, or in front of its own
-  next self, which cannot come before.
+- A voter is removed only in the same step that all wanted nodes are voters.
 - A node is unused only if no half of a joint membership has it: the outgoing one must still agree
   before the change is over.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
-from raftmq.consensus import Change, ChangeKind, ProgressState
+from raftmq.consensus import Change, ChangeKind, ConfState, ProgressState
 from raftmq.errors import Reason
 from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, Command, Node, PutGroup, PutNode
 from raftmq.pop.results import Refused
@@ -110,29 +114,26 @@ def _is_repeat(change: ChangeMember, known: Node, nodes: Mapping[int, Node]) -> 
     return change.action == "add" or (nodes[change.node].is_leaving and not known.is_leaving)
 
 
-def next_step(group: Group, wanted: list[int], held: int) -> list[Change] | int:
+def next_step(group: Group, wanted: list[int], held: int, active: Set[int]) -> list[Change] | int:
     """The next step of a group's leader towards the wanted members.
 
     Args:
         group: led here.
         wanted: member ids.
         held: the last record that the leader held a moment ago, one to two seconds as a rule.
+        active: members that the leader has heard since.
     Returns:
         Changes to propose; a member to hand over to first; or an empty list: nothing to do now.
     """
     conf = group.conf_state
     if conf.voters_outgoing:
         return []
+    wanted = [_standing(member, conf, active) for member in wanted]
     present = {*conf.voters, *conf.learners}
     missing = [member for member in wanted if member not in present]
     if missing:
         return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
     learners = [member for member in wanted if member in conf.learners]
-    former = _former_selves(group, learners)
-    if former and group.raft.id not in former:
-        return [Change(ChangeKind.REMOVE, member) for member in former]
-    if former:
-        return next((member for member in wanted if member in conf.voters), [])
     if not all(_is_caught_up(group, member, held) for member in learners):
         return []
     surplus = [member for member in sorted(present) if member not in wanted]
@@ -144,18 +145,13 @@ def next_step(group: Group, wanted: list[int], held: int) -> list[Change] | int:
     return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
 
 
-def _former_selves(group: Group, learners: list[int]) -> list[int]:
-    """Voters that run on nodes that are wanted as other members: an id was used up too late. Such a
-    node begins no other log as long as the group counts on this one."""
-    progress = group.raft.status().progress
-    # Empty if this member leads no more.
-    active = {member for member, each in progress.items() if each.is_recently_active}
-    waiting = {node_of(member) for member in learners if member not in active}
-    return [
-        member
-        for member in group.conf_state.voters
-        if node_of(member) in waiting and member in active
-    ]
+def _standing(member: int, conf: ConfState, active: Set[int]) -> int:
+    """The member that a wanted node is to the group: a voter of before, if that is active and the
+    wanted member has not come yet."""
+    if member in conf.voters or (member in conf.learners and member in active):
+        return member
+    voters = [voter for voter in conf.voters if node_of(voter) == node_of(member)]
+    return max((voter for voter in voters if voter in active), default=member)
 
 
 def _is_caught_up(group: Group, member: int, held: int) -> bool:

@@ -235,9 +235,16 @@ class Replicas:
         self._remains.discard(number)
         # A node or a replica that began again has nothing to found with: the group was founded.
         is_founder = node.id in founders and known is None and not replica and not node.generation
+        # A log is opened under the id that is remembered. The log of a next self must not be met
+        # under the former id, which may vote: so its id is remembered first. A crash in between
+        # leaves a lost log, which costs one more id.
+        is_next = known != replica and (known is not None or replica > 0)
+        if is_next:
+            self._note(number, replica)
         member = member_id(node.id, node.generation, replica)
         group = self._opener.open(number, member, founders if is_founder else [])
-        if known != replica:
+        # Remembered first, the log of a group that is founded here would be taken for lost.
+        if known is None and not is_next:
             self._note(number, replica)
         node.groups[number] = group
         node.mark(group)

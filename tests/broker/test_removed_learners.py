@@ -10,6 +10,7 @@ from raftmq.broker import retiring
 from raftmq.broker.retiring import has_left, has_taken_in
 from raftmq.broker.tickets import Callback
 from raftmq.broker.views import ask_all
+from raftmq.consensus import ConfState
 from raftmq.consensus.messages import Message, MessageKind
 from raftmq.log.record import Kind
 from raftmq.pop.catalog import PutGroup
@@ -21,14 +22,14 @@ from tests.broker.scenario import in_cluster
 from tests.broker.test_members import log_files
 
 
-async def place(cluster: Cluster, *members: int) -> None:
-    """Let the catalog place group 1 on these nodes."""
+async def place(cluster: Cluster, *members: int, group: int = 1) -> None:
+    """Let the catalog place a group on these nodes."""
     await cluster.wait_led(0)
     leader = cluster.nodes[cluster.leader(0)]
-    group = msgspec.structs.replace(leader.catalog.groups[1], members=list(members))
+    placed = msgspec.structs.replace(leader.catalog.groups[group], members=list(members))
     done = trio.Event()
     ticket = Callback(lambda _: done.set(), lambda _: None)
-    leader.groups[0].propose(Kind.COMMANDS, encode_commands([PutGroup(group)]), ticket)
+    leader.groups[0].propose(Kind.COMMANDS, encode_commands([PutGroup(placed)]), ticket)
     await done.wait()
 
 
@@ -182,9 +183,9 @@ def test_request_to_use_up_an_id_that_comes_late_is_refused() -> None:
     in_cluster(scenario, size=5)
 
 
-def test_member_whose_id_is_used_up_while_it_votes_is_removed_before_its_log_goes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_voter_whose_id_was_used_up_stands_for_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log is whole. It is deleted after the group has moved away; then comes the next self."""
+
     async def scenario(cluster: Cluster) -> None:
         def retire(removal: Any, group: Any) -> None:
             assert group.raft.id not in cluster.nodes[1].groups[1].conf_state.voters
@@ -198,8 +199,15 @@ def test_member_whose_id_is_used_up_while_it_votes_is_removed_before_its_log_goe
         system.propose(Kind.COMMANDS, payload, Callback(lambda _: None, lambda _: None))
         await cluster.wait_until(lambda: cluster.nodes[1].catalog.groups[1].replicas.get(5, 0) == 1)
         await place(cluster, 1, 5)
+        await trio.sleep(30)
+        assert cluster.nodes[1].groups[1].conf_state == ConfState((1, 5))
+        await place(cluster, 5, 2)
+        await cluster.wait_until(lambda: cluster.members(1) == {2, 5})
+        await place(cluster, 2, 1)
+        await cluster.wait_until(lambda: log_files(cluster, 5, 1) == [])
+        await place(cluster, 2, 5)
         again = member_id(5, 0, 1)
-        await cluster.wait_until(lambda: again in cluster.nodes[1].groups[1].conf_state.voters)
-        assert cluster.members(1) == {1, 5}
+        await cluster.wait_until(lambda: again in cluster.nodes[2].groups[1].conf_state.voters)
+        assert cluster.members(1) == {2, 5}
 
     in_cluster(scenario, size=5)

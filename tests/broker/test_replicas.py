@@ -12,7 +12,7 @@ from raftmq.broker.hosting import FOUNDING_INDEX, GONE
 from raftmq.broker.members import is_unused
 from raftmq.broker.retiring import has_left, has_taken_in
 from raftmq.broker.tickets import Callback
-from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.consensus import Message, MessageKind
 from raftmq.log.faults import DiskFull
 from raftmq.log.record import Kind
@@ -21,7 +21,7 @@ from raftmq.pop.commands import encode_commands
 from raftmq.pop.replicas import member_id, member_of
 from raftmq.wire.messages import Admin, AdminDone, ClusterView, ErrorReply, FrameKind, GroupView
 from tests.broker.cluster import Cluster, Refused
-from tests.broker.scenario import in_cluster
+from tests.broker.scenario import QUEUE, in_cluster
 from tests.broker.test_members import check_everywhere, log_files, move_one_away, produce_everywhere
 
 
@@ -278,3 +278,49 @@ def test_who_waits_for_a_replica_that_is_retired_is_told() -> None:
         assert [error.code for error in heard] == ["not_leader"]
 
     in_cluster(scenario)
+
+
+@pytest.mark.parametrize("calls", range(12))
+def test_next_self_that_crashes_while_it_opens_its_log_is_not_met_as_its_former_self(
+    calls: int,
+) -> None:
+    """Nodes 1 and 3 have acknowledged messages, and 3 loses its log, the one permanent failure. It
+    crashes after some calls of its disk for the new log; then it votes with node 2 alone."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await cluster.wait_led(1)
+        await trio.sleep(2)
+        catalog = cluster.nodes[1].catalog
+        queue = next(q for q in range(QUEUE, QUEUE + 3) if catalog.group_of(q) == 1)
+        cluster.kill(2)
+        await cluster.wait_until(lambda: cluster.leader(1) in (1, 3))
+        async with cluster.client(cluster.leader(1)) as client:
+            for number in range(5):
+                await client.produce(queue, [b"%d" % number], number)
+        await trio.sleep(2)
+        cluster.kill(3)
+        lose(cluster.files[3], 1, how="empty")
+        seen: list[str] = []
+
+        def crash(node: int, call: str) -> None:
+            if node == 3 and ("groups/00001" in call or "node.json" in call):
+                seen.append(call)
+                if len(seen) > calls:
+                    raise PowerLoss(call)
+
+        cluster.disk_listeners.append(crash)
+        cluster.start_soon(3)
+        await cluster.wait_until(lambda: len(seen) > calls and 3 not in cluster.processes, 60)
+        cluster.disk_listeners.remove(crash)
+        cluster.kill(1)
+        await cluster.start(3, 2)
+        await trio.sleep(20)
+        await cluster.start(1)
+        await cluster.wait_until(lambda: cluster.leader(1) != 0, 120)
+        await trio.sleep(20)
+        async with cluster.client(cluster.leader(1)) as client:
+            read = await client.read(queue, 0)
+        assert [body for _, batch in read for body in batch.bodies] == [b"%d" % n for n in range(5)]
+
+    in_cluster(scenario, size=3)
