@@ -289,9 +289,10 @@ class Duties:
             answered.set()
 
         self._node.groups[SYSTEM_GROUP].read_behind_leader(ready)
-        with trio.move_on_after(CATALOG_SECONDS_MAX):
+        with trio.move_on_after(CATALOG_SECONDS_MAX) as scope:
             await answered.wait()
-        return answers == [True]
+        # An answer that lay here while the process stood still is old.
+        return answers == [True] and not scope.cancelled_caught
 
     def _are_named(self, members: list[int], group: Group) -> bool:
         """Whether it is known which data folder each node has that is to come."""

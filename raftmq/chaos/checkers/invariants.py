@@ -243,6 +243,11 @@ INVARIANTS: Mapping[str, Invariant] = {
         "once all is healed, each data group has as many voters as it was founded with, or as many "
         "as there are nodes",
     ),
+    "V12": _watched(
+        "members follow the catalog",
+        "a leader takes in members that a catalog of the last seconds wants, and drops a voter of "
+        "a node that is wanted only when the node's next member votes",
+    ),
     "B1": _watched("bytes of frames", "unfinished frames of a stranger hold bounded memory"),
     "B2": _watched("connections", "the connections of a stranger have a bound"),
     "B3": _watched("links", "the links of a node to names it was told have a bound"),

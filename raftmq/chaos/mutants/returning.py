@@ -80,4 +80,11 @@ MUTANTS = (
     _mutant(326, "growth-unwritten", "That a change of members is committed is written at once if "
             "it removed some, and else with the next record.", "writes_of_removals_only", ("V1",),
             ("move-group",), "groups have to change"),
+    _mutant(327, "next-id-after-log", "A replica whose log was lost begins the next one before its "
+            "id is noted (raftmq before `9d4bc8c`).", "notes_the_next_id_after_its_log",
+            ("member-id", "R1", "R4", "V3"), ("lose-group",),
+            "one seed in forty draws the loss of a log"),
+    _mutant(328, "any-catalog", "A leader changes its group's members by the catalog that it has, "
+            "however old (raftmq before `9d4bc8c`).", "changes_by_any_catalog", ("V12", "V1", "V3"),
+            ("move-group",), "groups have to move"),
 )  # fmt: skip

@@ -7,7 +7,8 @@
 3. sends succeed, producers end, consumers read everything;
 4. all replicas come level, and every disk can be read;
 5. a node makes the index files anew that it is robbed of;
-6. groups that have nodes to move to do so, and are led after all machines have lost their power,
+6. groups that have nodes to move to do so, also while one node, which leads them later, does not
+   hear the catalog's leader, and are led after all machines have lost their power,
    the last time without a machine that led: clients send nothing any more, so that the records of
    these changes are the last ones.
 
@@ -35,7 +36,7 @@ from raftmq.chaos.sim.logs import held_logs
 from raftmq.chaos.sim.member_faults import replace, start_new
 from raftmq.chaos.sim.rebuilding import rebuild_indexes
 from raftmq.chaos.sim.register_workload import RegisterWorkload
-from raftmq.chaos.sim.return_faults import change_all, moved_apart, shrunk
+from raftmq.chaos.sim.return_faults import change_all, exchanged, moved_apart, shrunk
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.segment import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
@@ -57,6 +58,9 @@ COPIES_SECONDS = 30.0
 """Until data groups have the voters that they shall have."""
 LEFTOVER_SECONDS = 60.0
 """Until nodes have deleted the logs of groups that moved away: a few rounds of asking."""
+UNHEARD_SECONDS = 12.0
+"""For so long a catalog is too old before its node leads, and a leader may act by it: longer than
+`leaving.CATALOG_SECONDS_MAX`."""
 MARK_SECONDS = 5.0
 """Until voters have written down who they are; a look every second is enough for that."""
 PROGRESS_SECONDS = 20.0
@@ -115,12 +119,38 @@ async def _change_members_at_rest(stage: Stage) -> None:
     groups = stage.watch.moments.keys() - {SYSTEM_GROUP}
     if all(set(stage.members()) <= stage.cluster.members(number) for number in groups):
         return
+    await _change_members_unheard(stage)
     await _change_all(stage, moved_apart)
     await _lose_power(stage)
     await _change_all(stage, shrunk)
     await _change_all(stage, moved_apart)
     await trio.sleep(MARK_SECONDS)
     await _lose_power(stage, but=stage.cluster.leader(min(groups)))
+
+
+async def _change_members_unheard(stage: Stage) -> None:
+    """Groups change while one node and the catalog's leader do not hear each other; then the node
+    leads, with an older catalog. What it does by that is V12's affair."""
+    cluster, leader = stage.cluster, stage.cluster.leader(SYSTEM_GROUP)
+    carried = [cluster.members(number) for number in sorted(stage.watch.moments)]
+    beside = set().union(*(nodes for nodes in carried if leader not in nodes))
+    if not beside:
+        return
+    node = stage.random.choice(sorted(beside))
+    hosts = stage.host(node), stage.host(leader)
+    for pair in (hosts, hosts[::-1]):
+        cluster.network.block(*pair)
+    await change_all(stage, partial(exchanged, between=(node, leader)))
+    await trio.sleep(UNHEARD_SECONDS)
+    for number in sorted(stage.watch.moments):
+        led_by, members = cluster.leader(number), cluster.members(number)
+        if led_by and node in members and leader not in members:
+            group = cluster.nodes[led_by].groups[number]
+            group.transfer(group.voter_of(node))
+    await trio.sleep(UNHEARD_SECONDS)
+    for pair in (hosts, hosts[::-1]):
+        cluster.network.unblock(*pair)
+    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
 
 
 async def _change_all(

@@ -30,6 +30,17 @@ STAY_SECONDS_MAX = 25.0
 """A group that has moved stays for a time up to this: some replicas return before their logs are
 deleted, some after it."""
 
+CRASH_AGAIN_SHARE = 0.5
+"""Lost logs whose next one is begun with a crash."""
+
+NEXT_LOG_POINTS = tuple(
+    f"{operation} {kind}"
+    for kind in ("json", "log")
+    for operation in ("create", "append", "datasync", "rename")
+)
+"""Points of the disk that a node passes when it begins another log: it notes the log's member id in
+`node.json`."""
+
 PROPOSE_SECONDS = 5.0
 """A move is proposed for up to this time; there may be no leader."""
 
@@ -125,6 +136,18 @@ def moved_apart(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
     return moved and structs.replace(moved, members=moved.members[::-1])
 
 
+def exchanged(
+    stage: Stage, catalog: Catalog, group: Group, *, between: tuple[int, int]
+) -> Group | None:
+    """A group that has the first of these nodes and not the second one, with another third one."""
+    node, apart = between
+    free = sorted(_able(stage, catalog) - {*group.members, apart})
+    others = [each for each in group.members if each not in between]
+    if node not in group.members or apart in group.members or not others or not free:
+        return None
+    return structs.replace(group, members=[others[0], node, stage.random.choice(free)])
+
+
 def shrunk(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
     """A group on one of its nodes."""
     here = sorted(_able(stage, catalog) & set(group.members))
@@ -166,7 +189,8 @@ return_blank = partial(return_node, is_blank=True)
 
 
 def lose_group(stage: Stage, event: Event) -> None:
-    """A node loses the log of one group while it is down, and nothing else."""
+    """A node loses the log of one group while it is down, and nothing else. Some crash again while
+    they begin the next log."""
     for node in stage.nodes_of(event):
         disk = stage.cluster.machines[node].disk
         numbers = [name for name in disk.list(f"{DATA}/groups") if name.isdigit()]
@@ -183,6 +207,9 @@ def lose_group(stage: Stage, event: Event) -> None:
         for name in disk.list(folder):
             disk.unlink(f"{folder}/{name}")
         disk.sync_folder(folder)
+        if stage.random.random() < CRASH_AGAIN_SHARE:
+            point = stage.random.choice(NEXT_LOG_POINTS)
+            disk.crash_at_point(point, after=stage.random.random() < 0.5)
         stage.let_up(node)
 
 

@@ -1,4 +1,4 @@
-"""Mutants 180 to 184 and 323 to 326, planted: bugs of members that return.
+"""Mutants 180 to 184 and 323 to 328, planted: bugs of members that return.
 
 Their table stands in `raftmq.chaos.mutants.returning`, which needs no event loop.
 """
@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from raftmq.broker import views
+from raftmq.broker.duties import Duties
 from raftmq.broker.founding import _Question
 from raftmq.broker.group import Group
 from raftmq.broker.node import Node
@@ -131,3 +132,29 @@ def writes_of_removals_only(patch: Patch) -> None:
         return bool(group._parting) and group.store.proven_commit < group._changed_at
 
     patch.set(Group, "owes_mark", property(owes_mark))
+
+
+def notes_the_next_id_after_its_log(patch: Patch) -> None:
+    """327"""
+    open_one, note = Replicas._open, Replicas._note
+    held: list[tuple[int, int]] = []
+
+    def opening(replicas: Replicas, *given: Any, **more: Any) -> bool:
+        # A crash may have left something here.
+        held.clear()
+        is_open = open_one(replicas, *given, **more)
+        for number, replica in held:
+            note(replicas, number, replica)
+        return is_open
+
+    patch.set(Replicas, "_open", opening)
+    patch.set(Replicas, "_note", lambda _, number, replica: held.append((number, replica)))
+
+
+def changes_by_any_catalog(patch: Patch) -> None:
+    """328"""
+
+    async def at_once(_: Duties) -> bool:
+        return True
+
+    patch.set(Duties, "_renew_catalog", at_once)

@@ -324,6 +324,7 @@ class _Run:
         found = [Violation("R4", watch.now_ms, text) for text in self._stage.handed.lacking]
         found += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
         found += [Violation("V10", watch.now_ms, text) for text in self._leaving.early]
+        found += [Violation("V12", watch.now_ms, text) for text in self._leaving.astray]
         missing = list(watch.missing.values())[:3]
         found += [Violation("missing-file", watch.now_ms, text) for text in missing]
         for host, count in network.sought.items():

@@ -26,6 +26,8 @@ FOUND = {
     "moved-log-stays": 0,
     "change-unwritten": 0,
     "growth-unwritten": 0,
+    "next-id-after-log": 0,
+    "any-catalog": 0,
 }
 """Mutant → the first seed that kills it; the others of `MUTANTS` were not hunted long enough."""
 
