@@ -4,7 +4,7 @@
 
 Processor seconds of one core, and operations a second. The made-up history is a perfect one: ten
 producers, ten readers, a hundred queues, polls of ten messages, so that every check runs to its
-end. `CORPUS` is a folder of recorded histories for `raftmq.chaos.check`.
+end. `CORPUS` is a folder of recorded histories for `raftmq.checkers.check`.
 """
 
 import sys
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from raftmq.chaos import (
+from raftmq.checkers import (
     History,
     LogRules,
     Recorder,
@@ -32,8 +32,8 @@ from raftmq.chaos import (
     read_parquet,
     write_parquet,
 )
-from raftmq.chaos.check import histories_in
-from raftmq.chaos.history import NONE, Integers, RowType
+from raftmq.checkers.check import histories_in
+from raftmq.checkers.history import NONE, Integers, RowType
 
 POLL_MESSAGES = 10
 QUEUES = 100

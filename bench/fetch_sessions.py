@@ -23,7 +23,7 @@ from bench.machine import describe
 from raftmq.batch import encode
 from raftmq.testing import cluster
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.fetching import NO_SESSION, Fetch, Fetched, FetchFrom
+from raftmq.wire.fetches import NO_SESSION, Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, FrameKind, Hello
 

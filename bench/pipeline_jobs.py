@@ -33,15 +33,7 @@ from rich.console import Console
 
 import raftmq
 from bench.figures import Figure, compared, table, write
-from bench.pipeline_jobs_data import (
-    TABLE,
-    changed,
-    live,
-    send,
-    snapshot,
-    table_after,
-    write_sides,
-)
+from bench.pipeline_jobs_data import TABLE, changed, live, send, snapshot, table_after, write_sides
 from raftmq import pipeline, testing
 from raftmq.pipeline.cdc.digest import digest_in_spark, digest_of
 from raftmq.pipeline.cdc.rebuild import rebuild

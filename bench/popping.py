@@ -35,9 +35,9 @@ from raftmq.batch import encode
 from raftmq.client import Client
 from raftmq.log.record import Kind
 from raftmq.log.record import encode as encode_record
+from raftmq.machine.commands import encode_commands
+from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.calls import Ask, OpenGroup, Tick
-from raftmq.pop.commands import encode_commands
-from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.policy import Mode, Policy
 
 SCENARIOS = ("leases", "late", "latency")

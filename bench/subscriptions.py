@@ -101,7 +101,7 @@ class Scanned:
 
 def serve(scenario: str, config: str) -> int:
     """In the node's process."""
-    from raftmq.broker import matching
+    from raftmq.broker.deliver import matching
     from raftmq.cli.app import run
 
     if scenario == "scan":

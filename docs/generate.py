@@ -298,8 +298,8 @@ def errors_page() -> str:
 
 def messages_page() -> str:
     """The messages of the native protocol."""
-    names = ["messages", "fetching", "popping", "consumer_groups", "assigning"]
-    names += ["delaying", "transacting", "sessions", "tracing"]
+    names = ["messages", "fetches", "popping", "consumer_groups", "assignment"]
+    names += ["delays", "transactions", "sessions", "traces"]
     paths = [f"raftmq/wire/{name}.py" for name in names]
     parts = [
         "# Messages of the protocol\n",

@@ -6,19 +6,19 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .client.blocking import (
+from raftmq.client.blocking.client import (
     BlockingAdmin,
     BlockingClient,
     BlockingConsumer,
     BlockingProgress,
     connect,
 )
-from .client.blocking_popping import (
+from raftmq.client.blocking.popping import (
     BlockingPopConsumer,
     BlockingPoppedMessage,
     BlockingPoppedMessages,
 )
-from .client.blocking_producer import (
+from raftmq.client.blocking.producer import (
     BlockingClaimedProducer,
     BlockingPending,
     BlockingPendingMany,
@@ -26,8 +26,8 @@ from .client.blocking_producer import (
 )
 
 if TYPE_CHECKING:
-    from .embedded.blocking import BlockingEmbedded
-    from .embedded.blocking import open as open  # noqa: A004  # what users call it
+    from raftmq.embedded.blocking import BlockingEmbedded
+    from raftmq.embedded.blocking import open as open  # noqa: A004  # what users call it
 
 __all__ = [
     "BlockingAdmin",

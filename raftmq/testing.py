@@ -45,10 +45,11 @@ from typing import Any
 
 import anyio
 
+from raftmq.inprocess.leaders import are_led, wait_leader
+
 from .client import connect
 from .errors import RaftmqError, Unavailable
 from .inprocess import InProcessCluster, in_process
-from .inprocess.leaders import are_led, wait_leader
 
 __all__ = ["Cluster", "InProcessCluster", "cluster", "in_process"]
 

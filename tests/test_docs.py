@@ -13,17 +13,17 @@ import msgspec
 import pytest
 
 from raftmq.broker.settings import Peer, Settings
-from raftmq.chaos import INVARIANTS
+from raftmq.checkers import INVARIANTS
 from raftmq.errors import Reason
 from raftmq.wire import (
-    assigning,
+    assignment,
     consumer_groups,
-    delaying,
+    delays,
     messages,
     popping,
     sessions,
-    tracing,
-    transacting,
+    traces,
+    transactions,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -96,11 +96,11 @@ def test_every_message_and_reason_has_its_heading_or_line() -> None:
             messages,
             popping,
             consumer_groups,
-            assigning,
-            delaying,
-            transacting,
+            assignment,
+            delays,
+            transactions,
             sessions,
-            tracing,
+            traces,
         )
         for value in vars(page).values()
         if isinstance(value, type)

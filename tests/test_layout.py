@@ -13,7 +13,10 @@ ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 LINKS = ["chaos", "consensus", "filters", "log", "pop"]
-CORES = ["raftmq.batch", "raftmq.consensus", "raftmq.filters", "raftmq.pop", "raftmq.log"]
+CORES = [
+    f"raftmq.{core}"
+    for core in ("batch", "consensus", "filters", "machine", "pop", "log", "results")
+]
 
 SOURCES = sorted(
     path

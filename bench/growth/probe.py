@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 from raftmq.errors import ProtocolError
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.fetching import Fetch, Fetched, FetchFrom
+from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
     PROTOCOL,

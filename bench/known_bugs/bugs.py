@@ -9,7 +9,7 @@ Sources: SandTable (EuroSys 2024); the issues and pull requests of bakwc/PySyncO
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from raftmq.chaos.checkers.evidence import Evidence, Moment
+from raftmq.checkers.servers.evidence import Evidence, Moment
 
 Look = Callable[[Evidence], str]
 """What shows the bug; empty: nothing."""

@@ -1,6 +1,6 @@
 """What is noted of pysyncobj's nodes at every step, as evidence for the harness's own checkers.
 
-Nothing is judged here: `raftmq.chaos.checkers.check_evidence` does, with the functions that judge
+Nothing is judged here: `raftmq.checkers.check_evidence` does, with the functions that judge
 raftmq and anybody else. They need the state of nodes over time, leaders' view of their followers,
 the logs in the end, digests of the machines, and what clients were told.
 
@@ -11,7 +11,7 @@ Invariants:
 import zlib
 from typing import TYPE_CHECKING
 
-from raftmq.chaos.checkers.evidence import (
+from raftmq.checkers.servers.evidence import (
     Acknowledged,
     Entry,
     Evidence,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from bench.known_bugs.bugs import BUGS
-from raftmq.chaos.checkers import INVARIANTS
+from raftmq.checkers import INVARIANTS
 
 ERRORS_MAX = 5
 """So many kinds of what pysyncobj raised are kept."""

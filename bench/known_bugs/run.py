@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, cast
 
 from bench.known_bugs.cluster import Cluster
 from bench.known_bugs.member import Edition
-from raftmq.chaos.checkers import Verdict, check_evidence
-from raftmq.chaos.checkers.evidence import Evidence
-from raftmq.chaos.core import network_faults, process_faults
+from raftmq.chaos.core.faults import network, process
 from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
 from raftmq.chaos.faults import FAULTS, Event, Fault, Schedule, draw
+from raftmq.checkers import Verdict, check_evidence
+from raftmq.checkers.servers.evidence import Evidence
 
 if TYPE_CHECKING:
     from raftmq.chaos.core.cluster import Cluster as CoreCluster
@@ -43,7 +43,7 @@ NOT_HERE = frozenset({"crash-point"})
 
 HANDLERS: Mapping[str, Handler] = {
     name: handler
-    for name, handler in {**network_faults.HANDLERS, **process_faults.HANDLERS}.items()
+    for name, handler in {**network.HANDLERS, **process.HANDLERS}.items()
     if FAULTS[name].code[0] in "NP" and name not in NOT_OVER_TCP | NOT_HERE
 }
 """The core simulator's own, by name of the fault."""

@@ -1,7 +1,7 @@
 """Drafts: messages that were checked, and wait to be encoded, alone or joined with others.
 
 Encoding costs more a batch than a message, so what is handed in by the hundred is encoded by the
-thousand, once a lane has enough of it (`BatchBuilder.extend`).
+thousand, once a sender has enough of it (`BatchBuilder.extend`).
 
 Invariants:
 - What a draft took, `BatchBuilder.extend` takes, unless it would make the batch too large.

@@ -1,5 +1,12 @@
 """The trio shell around the cores: disk, network, clock, the server loop, long polling.
 
-Start reading at `world` (what lies outside a node), then `node` (one process), `group` (one replica
-of a partition group in it), and `requests` (what a client may ask).
+Start reading at `world` (what lies outside a node), then `node` (one process), `replica.group` (one
+replica of a partition group in it), and `serve.requests` (what a client may ask).
+
+| room | holds |
+|---|---|
+| `replica` | one replica of a partition group, from its folder to its removal |
+| `cluster` | the nodes: who they are, how they are linked, who carries which group |
+| `serve` | connections, and the answers to requests |
+| `deliver` | messages on their way to consumers that pop, filters and delays included |
 """

@@ -7,7 +7,7 @@
 | links | keep a connection to each other node |
 | accept | serves whoever connects |
 | timers | long polls and retries |
-| duties | what leaders do now and then: found the cluster, spread leadership, retention |
+| leader tasks | what leaders do now and then: found the cluster, spread leadership, retention |
 
 All of them run on one trio loop; the only other threads are the disk worker and the reading worker.
 
@@ -15,7 +15,7 @@ Invariants:
 - A data folder is locked by one process, and belongs to one node of one cluster.
 - A blank folder takes part in nothing before it is certain that this node was never known under
   another incarnation, or is another member than that one was: a wiped disk must not vote again
-  (`founding`).
+  (`admission`).
 - A fault that could make replicas differ (a failed fsync, a record of a newer version) ends
   the node with `NodeStopped`, which says why and what to do; rot is mended (`repair`).
 """
@@ -26,15 +26,50 @@ from typing import Any
 import trio
 
 from raftmq import __version__
+from raftmq.broker.cluster.admission import answer_probe, wait_admitted
+from raftmq.broker.cluster.identity import lock_folder, take_up
+from raftmq.broker.cluster.links import Links
+from raftmq.broker.cluster.peer_identities import PeerIdentities
+from raftmq.broker.cluster.preference import prefer
+from raftmq.broker.cluster.views import view
+from raftmq.broker.deliver.delay_scheduler import DelayScheduler
+from raftmq.broker.deliver.feeds import Feeds
+from raftmq.broker.deliver.group_deletion import Forgetting
+from raftmq.broker.deliver.popping import Popping
+from raftmq.broker.replica.after_apply import AfterApply
+from raftmq.broker.replica.disk import DiskLoop
+from raftmq.broker.replica.group import Group, node_of
+from raftmq.broker.replica.opener import GroupOpener
+from raftmq.broker.replica.removal import ReplicaRemoval
+from raftmq.broker.replica.repair import Repairs
+from raftmq.broker.replica.replicas import Replicas, retire_member
+from raftmq.broker.replica.retention import Retention
+from raftmq.broker.replica.snapshots import Snapshots
+from raftmq.broker.replica.space import Space
+from raftmq.broker.serve.backlogs import Backlogs
+from raftmq.broker.serve.connection import (
+    NODE_PLACES,
+    SILENT_SECONDS_MAX,
+    Connection,
+    Load,
+    Refusal,
+    places_for_connections,
+)
+from raftmq.broker.serve.fetches import Fetches, Source
+from raftmq.broker.serve.group_coordinator import GroupCoordinator
+from raftmq.broker.serve.key_search import KeySearch
+from raftmq.broker.serve.requests import Requests
+from raftmq.broker.serve.traces import TraceRequests
+from raftmq.broker.serve.transactions import TransactionRequests
 from raftmq.consensus import Message, MessageKind, Snapshot
 from raftmq.errors import Reason
 from raftmq.log.faults import Dropped, LogFault, RotFound
 from raftmq.log.index_file import IndexDamaged
 from raftmq.log.record import Record
-from raftmq.pop.catalog import SYSTEM_GROUP, Catalog
-from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.replicas import RetireReplica
-from raftmq.pop.results import Result, UnsupportedVersion
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
+from raftmq.machine.catalog.replicas import RetireReplica
+from raftmq.machine.machine import PartitionMachine
+from raftmq.results import Result, UnsupportedVersion
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
@@ -48,46 +83,11 @@ from raftmq.wire.messages import (
     Welcome,
 )
 
-from .acquaintances import Acquaintances
-from .assigning import Assigning
-from .backlogs import Backlogs
-from .connection import (
-    NODE_PLACES,
-    SILENT_SECONDS_MAX,
-    Connection,
-    Load,
-    Refusal,
-    places_for_connections,
-)
-from .disk import DiskLoop
-from .duties import Duties
-from .feeding import Feeding
-from .fetches import Fetches, Source
-from .forgetting import Forgetting
-from .founding import answer_probe, wait_admitted
-from .group import Group, node_of
-from .hosting import GroupOpener
-from .housekeeping import Housekeeping
-from .identity import lock_folder, take_up
-from .key_search import KeySearch
-from .leaving import hand_over
-from .links import Links
-from .popping import Popping
-from .preference import prefer
-from .releasing import Releasing
-from .repair import Repairs
-from .replicas import Replicas, retire_member
-from .requests import Requests
-from .retaining import Retaining
-from .retiring import Retiring
+from .leader_tasks import LeaderTasks
 from .settings import Settings
-from .snapshots import Snapshots
-from .space import Space
+from .shutdown import hand_over
 from .status import node_status
 from .timers import Timers
-from .tracing import Tracing
-from .transacting import Transacting
-from .views import view
 from .world import World, give_up_after
 
 SOFTWARE = f"raftmq {__version__}"
@@ -202,15 +202,15 @@ class Node:
 
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""
-        self._housekeeping.mark_idle()
+        self._after_apply.mark_idle()
 
     def check_space(self) -> None:
         """Find out how much space the disk has left."""
-        self._housekeeping.check_space()
+        self._after_apply.check_space()
 
     def retire_replicas(self) -> None:
         """Delete replicas that moved away from this node, ask for those that are lost."""
-        self.retiring.think()
+        self.removal.think()
         self.replicas.think()
 
     def forget_group(self, group: Group) -> None:
@@ -219,7 +219,7 @@ class Node:
         self._marked.pop(group, None)
         group.retire()
         self._popping.forget(group)
-        self.releasing.forget(group)
+        self.delay_scheduler.forget(group)
         self._fetches.refuse(self._is_elsewhere)
         self._disk.forget(group)
         self._disk_worker.submit(lambda: self.snapshots.forget(group.number), lambda *_: None)
@@ -229,8 +229,8 @@ class Node:
         self._nursery.start_soon(self._catalog_changed)
 
     def think(self) -> None:
-        """Look at the duties soon: something changed."""
-        self.duties.think()
+        """Look at the leader tasks soon: something changed."""
+        self.leader_tasks.think()
 
     def read_failed(self, error: BaseException) -> ErrorReply:
         """Records could not be read here: what to say to who asked. Rot is mended, never served."""
@@ -287,16 +287,16 @@ class Node:
         """Records were applied: place them, wake who waits for them."""
         if group.number == SYSTEM_GROUP:
             self.catalog_changed()
-            self._assigning.applied()
-        self._housekeeping.place(group, records, results, self._touched)
+            self._group_coordinator.applied()
+        self._after_apply.place(group, records, results, self._touched)
         self.snapshots.comparing.applied(group, records)
         self._fetches.note_subscriptions(group)
         self._popping.applied(group)
-        self.releasing.applied(group)
-        self._feeding.think(group)
+        self.delay_scheduler.applied(group)
+        self._feeds.think(group)
         if group.became_current(records):
-            # Some duties wait for that; new filters do not hold before one of them took them over.
-            self.duties.think()
+            # Some leader tasks wait for that; new filters do not hold before one takes them over.
+            self.leader_tasks.think()
 
     def at_border(self, group: Group, record: Record) -> None:
         """The machine has just applied the last record before a segment: take a snapshot."""
@@ -309,13 +309,13 @@ class Node:
     def led(self, group: Group, is_leader: bool) -> None:
         """The group won or lost the leadership."""
         self._popping.led(group, is_leader)
-        self._feeding.led(group, is_leader)
+        self._feeds.led(group, is_leader)
         if group.number == SYSTEM_GROUP:
-            self._assigning.led(is_leader)
+            self._group_coordinator.led(is_leader)
         if not is_leader:
             number = group.number
             self._fetches.refuse(lambda queue: self.catalog.group_of(queue) == number)
-        self.duties.think()
+        self.leader_tasks.think()
 
     def lost_records(self, group: Group) -> None:
         """A leader counts records as this replica's that are not here."""
@@ -374,7 +374,7 @@ class Node:
         if self.is_serving:
             self._fetches.drop(connection)
             self._popping.drop(connection)
-            self._assigning.drop(connection)
+            self._group_coordinator.drop(connection)
 
     def _take_raft(self, connection: Connection, frame: Frame) -> None:
         number, message = raft_wire.decode(frame)
@@ -383,7 +383,7 @@ class Node:
             return
         if not hello.node or node_of(message.sender) != hello.node:
             return
-        self.acquaintances.admit(hello, message.sender)
+        self.peer_identities.admit(hello, message.sender)
         # What is meant for an older self of this node must not be acted on.
         if message.to != group.raft.id:
             return
@@ -425,7 +425,7 @@ class Node:
         lock = lock_folder(files, own.data)
         identity = take_up(files, own, self.world.random)
         self.incarnation, self.generation = identity.incarnation, identity.generation
-        self.acquaintances = Acquaintances(files, own.data, lambda: self.catalog)
+        self.peer_identities = PeerIdentities(files, own.data, lambda: self.catalog)
         """What it knows of the other nodes' data folders."""
         try:
             async with trio.open_nursery() as nursery:
@@ -461,31 +461,31 @@ class Node:
             on_fault=self.fail,
             space=self.space,
         )
-        self._housekeeping = Housekeeping(self, self._disk_worker, self._disk)
+        self._after_apply = AfterApply(self, self._disk_worker, self._disk)
         self.links = Links(self, nursery)
         """Connections to the other nodes."""
         self._fetches = Fetches(
             self, timers=self.timers, reader=self._reader, limits=limits, on_error=self.read_failed
         )
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
-        self.retaining = Retaining(self.settings.log)
+        self.retention = Retention(self.settings.log)
         """Up to where logs are dropped."""
-        self.releasing = Releasing(
+        self.delay_scheduler = DelayScheduler(
             self,
             timers=self.timers,
             reader=self._reader,
             batch_bytes_max=limits.batch_bytes_max,
         )
         """Delayed messages that fall due."""
-        self._assigning = Assigning(self, timers=self.timers, limits=limits)
-        others = self._popping.handlers | self._assigning.handlers | Backlogs(self).handlers
-        others |= self.releasing.handlers | Tracing(self, self._reader).handlers
+        self._group_coordinator = GroupCoordinator(self, timers=self.timers, limits=limits)
+        others = self._popping.handlers | self._group_coordinator.handlers | Backlogs(self).handlers
+        others |= self.delay_scheduler.handlers | TraceRequests(self, self._reader).handlers
         others |= KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max).handlers
-        others |= Transacting(self).handlers | Forgetting(self).handlers
-        self._feeding = Feeding(
+        others |= TransactionRequests(self).handlers | Forgetting(self).handlers
+        self._feeds = Feeds(
             self, matching=self._fetches.matching, timers=self.timers, reader=self._reader
         )
-        self._fetches.when_matched = self._feeding.matched
+        self._fetches.when_matched = self._feeds.matched
         self._requests = Requests(
             self,
             fetches=self._fetches,
@@ -498,9 +498,9 @@ class Node:
         self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
         """What is damaged on its disk."""
         self._opener = GroupOpener(self)
-        self.retiring = Retiring(self, self._disk_worker, self._opener)
+        self.removal = ReplicaRemoval(self, self._disk_worker, self._opener)
         """Replicas that are no longer wanted."""
-        self.duties = Duties(self)
+        self.leader_tasks = LeaderTasks(self)
         """What it does now and then for the groups that it leads."""
 
     def _serve(self, nursery: trio.Nursery) -> None:
@@ -508,7 +508,7 @@ class Node:
         nursery.start_soon(self._pump)
         nursery.start_soon(self._tick)
         nursery.start_soon(self.timers.run)
-        nursery.start_soon(self.duties.run)
+        nursery.start_soon(self.leader_tasks.run)
         nursery.start_soon(self._fetches.match)
 
     async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
@@ -558,12 +558,12 @@ class Node:
 
     async def _catalog_changed(self) -> None:
         """Open groups that this node shall carry, connect to nodes that are new."""
-        if self.acquaintances.is_superseded(self.id, self.generation):
-            self.fail(self.acquaintances.fault_of(self.id, self.incarnation))
+        if self.peer_identities.is_superseded(self.id, self.generation):
+            self.fail(self.peer_identities.fault_of(self.id, self.incarnation))
             return
         self.replicas.open_wanted()
         self.links.connect()
-        self.duties.think()
+        self.leader_tasks.think()
         if self.catalog.version != self._version_looked_at:
             # Consumers may rest under queues of a topic that is gone.
             self._version_looked_at = self.catalog.version

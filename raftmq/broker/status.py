@@ -16,11 +16,10 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from raftmq.pop.machine import PartitionMachine
-
-from .founders import settings_not_followed
-from .group import Group, node_of
-from .pages import STATUS_GROUPS
+from raftmq.broker.cluster.founders import settings_not_followed
+from raftmq.broker.replica.group import Group, node_of
+from raftmq.broker.serve.pages import STATUS_GROUPS
+from raftmq.machine.machine import PartitionMachine
 
 if TYPE_CHECKING:
     from .node import Node
@@ -71,7 +70,7 @@ def _waiting(group: Group) -> dict[str, Any]:
 
 def _group_status(node: "Node", group: Group) -> dict[str, Any]:
     status = group.raft.status()
-    held = node.retaining.held.get(group.number)
+    held = node.retention.held.get(group.number)
     return {
         "group": group.number,
         "member": group.raft.id,
@@ -92,7 +91,7 @@ def _group_status(node: "Node", group: Group) -> dict[str, Any]:
         "rotten": node.repairs.status(group.number),
         "rotten_snapshots": node.repairs.rotten_snapshots(group),
         "kept_for_dead": held._asdict() if held is not None else None,
-        "dead_gone": node.retaining.gone.get(group.number, 0),
+        "dead_gone": node.retention.gone.get(group.number, 0),
         **_waiting(group),
         "cache_bytes": group.cache.memory_bytes(),
         "progress": {

@@ -1,8 +1,8 @@
 """The seam between a node and everything outside it: network, disk, clock, randomness.
 
 The broker reaches nothing but through a `World`. The real one is sockets, files and the system's
-clock (`real`); a made-up one runs whole clusters in memory on a seeded scheduler. The same broker
-code runs in both, so what a test finds in the made-up one is true of the real one.
+clock (`system_world`); a made-up one runs whole clusters in memory on a seeded scheduler. The same
+broker code runs in both, so what a test finds in the made-up one is true of the real one.
 
 | what | real | made-up |
 |---|---|---|

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import (
     FAMILIES,
     FAULTS,
@@ -44,6 +43,7 @@ from raftmq.chaos.faults import (
     with_visits,
 )
 from raftmq.chaos.outcome import Coverage, Outcome, Violation
+from raftmq.checkers import Verdict
 
 if TYPE_CHECKING:
     from raftmq.chaos.mutants import Mutant

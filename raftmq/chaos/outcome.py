@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raftmq.chaos.checkers.verdict import Verdict
 from raftmq.chaos.faults.catalogue import World
 from raftmq.chaos.faults.schedule import Schedule
-from raftmq.chaos.history import History
+from raftmq.checkers.history import History
+from raftmq.checkers.verdict import Verdict
 
 
 class Violation(NamedTuple):

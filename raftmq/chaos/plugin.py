@@ -9,7 +9,7 @@ pytest finds it wherever raftmq is installed; nothing is imported until a test u
 
 | fixture | is |
 |---|---|
-| `history` | a recorder; what it recorded is judged when the test ends (`raftmq.chaos.journal`) |
+| `history` | a recorder; what it recorded is judged at the test's end (`raftmq.checkers.journal`) |
 | `nemesis` | plays faults in real time (`raftmq.chaos.player`) |
 | `raftmq_cluster` | real processes (`raftmq.testing.Cluster`) |
 | `sim_cluster` | whole brokers in a made-up world: a seed decides everything (`raftmq.chaos.rig`) |
@@ -46,9 +46,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from raftmq.chaos.journal import Journal
     from raftmq.chaos.player import Nemesis
     from raftmq.chaos.rig import SimCluster
+    from raftmq.checkers.journal import Journal
     from raftmq.testing import Cluster
 
 SECONDS = 10.0
@@ -192,7 +192,7 @@ def _chaos_run(request: pytest.FixtureRequest, chaos_seed: int) -> Run:
 @pytest.fixture
 def history(_chaos_run: Run) -> "Journal":
     """A recorder; the test fails if what it recorded breaks a promise, or shows nothing."""
-    from raftmq.chaos.journal import Journal
+    from raftmq.checkers.journal import Journal
 
     _chaos_run.journal = Journal()
     return _chaos_run.journal

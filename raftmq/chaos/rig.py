@@ -38,8 +38,8 @@ from raftmq.chaos.outcome import Coverage, Happening, Violation
 from raftmq.chaos.player import CannotBreak
 
 if TYPE_CHECKING:
+    from raftmq.chaos.sim.checks.watch import Watch
     from raftmq.chaos.sim.stage import Stage
-    from raftmq.chaos.sim.watch import Watch
     from raftmq.client import Client
 
 Job = Callable[["Client"], Awaitable[None]]
@@ -144,14 +144,14 @@ class SimCluster:
     async def _main(self, agenda: "object") -> None:
         import trio
 
-        from raftmq.chaos.sim.availability import Availability
+        from raftmq.chaos.sim.checks.availability import Availability
+        from raftmq.chaos.sim.checks.watch import Watch
         from raftmq.chaos.sim.clients import Clients
         from raftmq.chaos.sim.cluster import Cluster
         from raftmq.chaos.sim.drain import level
-        from raftmq.chaos.sim.nemesis import Nemesis
-        from raftmq.chaos.sim.replay import Taps
+        from raftmq.chaos.sim.faults.nemesis import Nemesis
+        from raftmq.chaos.sim.faults.replay import Taps
         from raftmq.chaos.sim.stage import Stage
-        from raftmq.chaos.sim.watch import Watch
 
         assert self.played is not None
         async with trio.open_nursery() as nursery:
@@ -205,8 +205,8 @@ class SimCluster:
 
     def _look_back(self, stage: "Stage", watch: "Watch") -> None:
         """What is left of the run."""
-        from raftmq.chaos.checkers import Verdict
-        from raftmq.chaos.sim.evidence import gather, judge_servers
+        from raftmq.chaos.sim.checks.evidence import gather, judge_servers
+        from raftmq.checkers import Verdict
 
         self.timeline = tuple(watch.timeline)
         self.coverage, self.counts = dict(watch.coverage), stage.counts

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raftmq.chaos.checkers import Report, Verdict, explain, worst
 from raftmq.chaos.faults import World
-from raftmq.chaos.history import History, write_parquet
 from raftmq.chaos.outcome import Happening, Outcome
 from raftmq.chaos.player import Nemesis
 from raftmq.chaos.report import Case, of_history, page
+from raftmq.checkers import Report, Verdict, explain, worst
+from raftmq.checkers.history import History, write_parquet
 
 if TYPE_CHECKING:
     from raftmq.chaos.plugin import Run

@@ -187,7 +187,7 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
 async def _check_answer(node: int, address: tuple[str, int]) -> None:
     """Refuse the address of a process that is another node; a node may start there later."""
     from raftmq.client.address import Address
-    from raftmq.client.connection import open_connection
+    from raftmq.client.routing.connection import open_connection
     from raftmq.client.world import RealWorld
 
     try:

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.cli.messages.replay import replay
+
 from .lazy import HintedGroup
 from .names import TOPIC
 from .output import note, output_option, print_json, print_table
-from .replay import replay
 from .session import Session, with_session
 
 if TYPE_CHECKING:

@@ -1,20 +1,22 @@
 """The client: producer, consumer, admin; on trio and asyncio through anyio, and a blocking face.
 
-Start reading at `client` (what `connect` gives), then `producer`, `consumer` and `popping` (faces),
-`lane` (how batches of one queue keep their order through every fault), `fetching` (how a consumer
-reads ahead), `router` (who leads what) and `connection` (one node).
+Start reading at `client` (what `connect` gives), then `options` and `message`.
+
+| room | holds |
+|---|---|
+| `produce` | messages on their way into queues, transactions and delays included |
+| `consume` | consumers that read by offset |
+| `pop` | consumers that pop: leases and settlement |
+| `admin` | topics, consumer groups, nodes, traces |
+| `routing` | who leads what, and one connection a node |
+| `blocking` | the same without await |
 """
 
 from raftmq.batch import Compression
-
-from .admin import Admin
-from .claimed import ClaimedProducer, StoredMessages
-from .claims import HeldClaim
-from .client import Client, connect
-from .consumer import Consumer
-from .consumer_groups import GroupAttachment, GroupSettings
-from .dead_letters import Backlog, DeadLetter
-from .descriptions import (
+from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.consumer_groups import GroupAttachment, GroupSettings
+from raftmq.client.admin.dead_letters import Backlog, DeadLetter
+from raftmq.client.admin.descriptions import (
     ConsumerGroup,
     GroupOffset,
     OffsetChange,
@@ -22,10 +24,14 @@ from .descriptions import (
     TopicDescription,
     TopicInfo,
 )
-from .events import Events
-from .message import Message, MessageColumns, Messages, format_id, parse_id
-from .parcel import PendingSend
-from .popped import (
+from raftmq.client.admin.events import Events
+from raftmq.client.admin.subscriptions import Subscription
+from raftmq.client.admin.traces import Journey, Touch, Trace
+from raftmq.client.consume.consumer import Consumer
+from raftmq.client.consume.progress import Progress
+from raftmq.client.pop.claims import HeldClaim
+from raftmq.client.pop.consumer import PopConsumer
+from raftmq.client.pop.popped import (
     Fenced,
     LeasedMessage,
     LeasedMessages,
@@ -33,14 +39,22 @@ from .popped import (
     PoppedMessages,
     Settlement,
 )
-from .popping import PopConsumer
-from .producer import Producer
-from .progress import Progress
-from .receipts import Outgoing, PendingMany, Receipt, SentMany, SentRange, SomeUnsent
-from .schedules import exponential
-from .subscriptions import Subscription
-from .tracing import Journey, Touch, Trace
-from .transactions import OpenTransaction, Transaction
+from raftmq.client.pop.schedules import exponential
+from raftmq.client.produce.claimed import ClaimedProducer, StoredMessages
+from raftmq.client.produce.producer import Producer
+from raftmq.client.produce.producer_batch import PendingSend
+from raftmq.client.produce.receipts import (
+    Outgoing,
+    PendingMany,
+    Receipt,
+    SentMany,
+    SentRange,
+    SomeUnsent,
+)
+from raftmq.client.produce.transactions import OpenTransaction, Transaction
+
+from .client import Client, connect
+from .message import Message, MessageColumns, Messages, format_id, parse_id
 
 __all__ = [
     "Admin",

@@ -16,31 +16,37 @@ import anyio
 from anyio.abc import TaskGroup
 
 from raftmq.batch import Compression
+from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.events import Events, Names, read_events
+from raftmq.client.admin.lookup import find_by_key, get_message
+from raftmq.client.admin.traces import Touch, Trace, trace
+from raftmq.client.consume.consumer import Consumer
+from raftmq.client.consume.progress import Progress, take_progress
+from raftmq.client.consume.start import OnTrimmed, Start
+from raftmq.client.pop.acked import find_acked
+from raftmq.client.pop.consumer import PopConsumer
+from raftmq.client.pop.handles import deed_of, parse_handle, settle_handles, settlement_number
+from raftmq.client.produce.claimed import ClaimedProducer, claim_part
+from raftmq.client.produce.delays import cancel_delayed
+from raftmq.client.produce.producer import Producer
+from raftmq.client.produce.settings import ProducerSettings
+from raftmq.client.produce.transactions import (
+    Check,
+    OpenTransaction,
+    check_back,
+    end_transaction,
+    open_transactions,
+)
+from raftmq.client.routing.first_contact import REFUSED_SECONDS, first_contact
+from raftmq.client.routing.router import Router
 from raftmq.errors import RaftmqError, Reason, Rejected
 from raftmq.pop.policy import Mode
 
-from .acked import find_acked
 from .address import parse_url
-from .admin import Admin
 from .arguments import Unentered, require_seconds, require_text, typed
-from .claimed import ClaimedProducer, claim_part
-from .consumer import Consumer
-from .delays import cancel_delayed
-from .events import Events, Names, read_events
-from .first_contact import REFUSED_SECONDS, first_contact
-from .handles import deed_of, parse_handle, settle_handles, settlement_number
-from .lookup import find_by_key, get_message
 from .message import Message
 from .options import POPPING, READING, Queues, only, popping, reading, wish_of
-from .popping import PopConsumer
-from .producer import Producer
-from .producer_settings import ProducerSettings
-from .progress import Progress, take_progress
-from .router import Router
-from .starting import OnTrimmed, Start
 from .supervisor import Supervisor
-from .tracing import Touch, Trace, trace
-from .transactions import Check, OpenTransaction, check_back, end_transaction, open_transactions
 from .world import ClientWorld, RealWorld
 
 
@@ -468,7 +474,7 @@ class Connecting(Unentered, AbstractAsyncContextManager[C]):
         await self._tasks.__aenter__()
         try:
             supervisor = self._supervisor = Supervisor(self._tasks)
-            self._router.start(supervisor.nest(lambda _: self._router.close()))
+            self._router.start(supervisor.task_scope(lambda _: self._router.close()))
             contact = first_contact(self._router, self._wait_refused)
             await self._router.within(None, contact, "a first contact with the cluster")
         except BaseException:

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, NamedTuple, Self
 
+from raftmq.client.admin.consumer_groups import require_no_instance
+from raftmq.client.consume.start import OnTrimmed, Start, require, start_of
+from raftmq.client.pop.prefetcher import PREFETCH, PopSettings
 from raftmq.errors import Reason, Rejected, WrongType
 from raftmq.filters import compile as compile_filter
 from raftmq.filters import is_tags
-from raftmq.pop.membership import SESSION_MS_MAX, SESSION_MS_MIN, JoinGroup
+from raftmq.machine.catalog.membership import SESSION_MS_MAX, SESSION_MS_MIN, JoinGroup
 from raftmq.pop.policy import Mode
 
 from .arguments import typed_call
-from .consumer_groups import require_no_instance
-from .intake import PREFETCH, PopSettings
-from .starting import OnTrimmed, Start, require, start_of
 
 BROADCAST_COMMIT_SECONDS = 1.0
 """Default time between two commits of an instance of a broadcast group."""

@@ -20,16 +20,16 @@ class Supervisor:
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
-        self._nests: list[Nest] = []
+        self._parts: list[TaskScope] = []
         self.failure: RaftmqError | None = None
         """Why the client is no longer usable: it was closed, or a bug."""
 
-    def nest(self, on_failure: Callable[[RaftmqError], None]) -> "Nest":
+    def task_scope(self, on_failure: Callable[[RaftmqError], None]) -> "TaskScope":
         """A set of tasks that end together. `on_failure` is called, at most once, if any background
         task of the client failed; it must not raise."""
-        nest = Nest(self, on_failure)
-        self._nests.append(nest)
-        return nest
+        part = TaskScope(self, on_failure)
+        self._parts.append(part)
+        return part
 
     def check(self) -> None:
         """Raise what ended the client, if anything did."""
@@ -48,34 +48,34 @@ class Supervisor:
         """
         if self.failure is None:
             self.failure = failure
-            for nest in list(self._nests):
-                nest.on_failure(failure)
+            for part in list(self._parts):
+                part.on_failure(failure)
 
-    def _start(self, job: Job, nest: "Nest") -> anyio.CancelScope:
+    def _start(self, job: Job, part: "TaskScope") -> anyio.CancelScope:
         scope = anyio.CancelScope()
-        self._tasks.start_soon(self._run, job, scope, nest)
+        self._tasks.start_soon(self._run, job, scope, part)
         return scope
 
-    async def _run(self, job: Job, scope: anyio.CancelScope, nest: "Nest") -> None:
+    async def _run(self, job: Job, scope: anyio.CancelScope, part: "TaskScope") -> None:
         try:
             with scope:
                 await job()
         except Exception as error:
             self._fail(error)
         finally:
-            nest.scopes.pop(scope, None)
+            part.scopes.pop(scope, None)
 
     def _fail(self, error: Exception) -> None:
         failure = RaftmqError(f"the client failed inside, which is a bug: {error!r}")
         failure.__cause__ = error
         self.end(failure)
 
-    def _close(self, nest: "Nest") -> None:
-        if nest in self._nests:
-            self._nests.remove(nest)
+    def _close(self, part: "TaskScope") -> None:
+        if part in self._parts:
+            self._parts.remove(part)
 
 
-class Nest:
+class TaskScope:
     """The background tasks of one producer, consumer or router."""
 
     def __init__(self, supervisor: Supervisor, on_failure: Callable[[RaftmqError], None]) -> None:
@@ -100,7 +100,7 @@ class Nest:
             raise RaftmqError("the client, or this part of it, is closed")
 
     def cancel(self) -> None:
-        """End all tasks of this nest, for ever."""
+        """End all tasks of this scope, for ever."""
         self.is_closed = True
         self._supervisor._close(self)
         for scope in list(self.scopes):

@@ -33,14 +33,7 @@ from raftmq.consensus.progress import Progress
 from raftmq.consensus.reads import ReadQueue
 from raftmq.consensus.storage import Storage
 from raftmq.consensus.trace import Event
-from raftmq.consensus.types import (
-    NONE,
-    Fetch,
-    HardState,
-    ReadState,
-    Role,
-    SoftState,
-)
+from raftmq.consensus.types import NONE, Fetch, HardState, ReadState, Role, SoftState
 from raftmq.log.record import Record
 
 

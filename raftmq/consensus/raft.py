@@ -8,15 +8,7 @@ Sources: Raft; etcd-io/raft's RawNode.
 
 from collections.abc import Callable, Sequence
 
-from raftmq.consensus import (
-    abstaining,
-    applying,
-    election,
-    follower,
-    leader,
-    reconfigure,
-    transfer,
-)
+from raftmq.consensus import abstaining, applying, election, follower, leader, reconfigure, transfer
 from raftmq.consensus.changes import MembershipChange, encode_change
 from raftmq.consensus.config import Config
 from raftmq.consensus.core import Core
@@ -35,14 +27,7 @@ from raftmq.consensus.replication import send_append
 from raftmq.consensus.status import Status, progress_status
 from raftmq.consensus.storage import Storage
 from raftmq.consensus.trace import Event
-from raftmq.consensus.types import (
-    NONE,
-    ConfState,
-    DropReason,
-    ProposalDropped,
-    Role,
-    StepRefusal,
-)
+from raftmq.consensus.types import NONE, ConfState, DropReason, ProposalDropped, Role, StepRefusal
 from raftmq.log.record import Kind
 
 # Bound once: looking a member up in its enum class costs 0.1 µs, and this is in the hot path.

@@ -30,13 +30,7 @@ import msgspec
 from raftmq.consensus.core import Core
 from raftmq.consensus.messages import APPEND_THREAD, APPLY_THREAD, Message, MessageKind
 from raftmq.consensus.storage import NotInMemory
-from raftmq.consensus.types import (
-    Fetch,
-    HardState,
-    ReadState,
-    Snapshot,
-    SoftState,
-)
+from raftmq.consensus.types import Fetch, HardState, ReadState, Snapshot, SoftState
 from raftmq.log.record import Record
 
 # Bound once: looking a member up in its enum class costs 0.1 µs, and these are in the hot path.

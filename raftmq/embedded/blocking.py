@@ -7,8 +7,8 @@ import os
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from raftmq.client.background import Background
-from raftmq.client.blocking import BlockingClient
+from raftmq.client.blocking.background import Background
+from raftmq.client.blocking.client import BlockingClient
 
 from .opening import Embedded, Tables
 from .opening import open as open_async

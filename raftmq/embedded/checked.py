@@ -5,9 +5,9 @@
         checked = await mq.check()               # raises `Inconsistent`, with an explanation
 
 `check` reads all queues back, asks for the books of all consumer groups, and gives both to the
-checkers of `raftmq.chaos` together with what the application did and was told. These know nothing
-of raftmq's code. It may be called as often as one likes, while the application goes on; each call
-judges everything since the queue was opened.
+checkers of `raftmq.checkers` together with what the application did and was told. These know
+nothing of raftmq's code. It may be called as often as one likes, while the application goes on;
+each call judges everything since the queue was opened.
 """
 
 import time
@@ -20,16 +20,16 @@ from typing import Any, Literal, cast
 import anyio.to_thread
 
 from raftmq.broker.settings import Log
-from raftmq.chaos.checkers import Report, Verdict, explain, worst
-from raftmq.chaos.checkers.pop_calls import Books
-from raftmq.chaos.checkers.pop_messages import Ordering
-from raftmq.chaos.history import History
-from raftmq.client.claimed import ClaimedProducer
+from raftmq.checkers import Report, Verdict, explain, worst
+from raftmq.checkers.history import History
+from raftmq.checkers.pop.calls import Books
+from raftmq.checkers.pop.messages import Ordering
+from raftmq.client.admin.dead_letters import Backlog
 from raftmq.client.client import Client
-from raftmq.client.dead_letters import Backlog
-from raftmq.client.handles import parse_handle
 from raftmq.client.message import QUEUE_BITS, Slice
-from raftmq.client.router import Router
+from raftmq.client.pop.handles import parse_handle
+from raftmq.client.produce.claimed import ClaimedProducer
+from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
 from raftmq.errors import Inconsistent, Reason, Rejected

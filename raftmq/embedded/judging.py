@@ -30,17 +30,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 
-from raftmq.chaos.checkers import (
-    LogRules,
-    PopRules,
-    Report,
-    check_log,
-    check_pop,
-    check_total_queue,
-)
-from raftmq.chaos.checkers.pop_calls import Books
-from raftmq.chaos.checkers.pop_messages import Ordering
-from raftmq.chaos.history import History, Recorder, Value
+from raftmq.checkers import LogRules, PopRules, Report, check_log, check_pop, check_total_queue
+from raftmq.checkers.history import History, Recorder, Value
+from raftmq.checkers.pop.calls import Books
+from raftmq.checkers.pop.messages import Ordering
 
 from .tape import Begun, Ended, Event, Row, Tape
 

@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from raftmq.broker.identity import NoFolder, WrongFolder
+from raftmq.broker.cluster.identity import NoFolder, WrongFolder
 from raftmq.broker.settings import Settings
 from raftmq.client.address import Address
 from raftmq.client.arguments import Unentered
 from raftmq.client.client import Client, Connecting
-from raftmq.client.router import Router
+from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
@@ -83,8 +83,8 @@ class Embedded(Client):
             self._consumer_class = self._check.consumer
             self._pop_consumer_class = self._check.pop_consumer
             self.admin = self._check.admin
-        nest = supervisor.nest(lambda _: None)
-        nest.start(self._watch)
+        tasks = supervisor.task_scope(lambda _: None)
+        tasks.start(self._watch)
 
     async def settle(self, handles: Sequence[str], *arguments: Any, **options: Any) -> list[bool]:
         """See `Client.settle`."""

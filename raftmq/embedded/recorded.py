@@ -11,29 +11,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from raftmq.batch import Sealed
-from raftmq.client.admin import Admin
-from raftmq.client.columns import Columns
-from raftmq.client.consumer import Consumer
-from raftmq.client.dead_letters import DeadLetter
-from raftmq.client.descriptions import OffsetChange
-from raftmq.client.desk import Desk
-from raftmq.client.leases import Grip, offsets_of
+from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.dead_letters import DeadLetter
+from raftmq.client.admin.descriptions import OffsetChange
+from raftmq.client.consume.consumer import Consumer
 from raftmq.client.message import Message, Messages, Slice, format_id, parse_id
-from raftmq.client.popped import Part, Settlement
-from raftmq.client.popping import PopConsumer
-from raftmq.client.producer import Producer
-from raftmq.client.receipts import Outgoing, PendingMany, SentMany
-from raftmq.client.router import Router
-from raftmq.client.shelf import Taken
-from raftmq.client.transactions import Transaction
+from raftmq.client.pop.consumer import PopConsumer
+from raftmq.client.pop.leases import Grip, offsets_of
+from raftmq.client.pop.popped import Part, Settlement
+from raftmq.client.pop.prefetch_buffer import Taken
+from raftmq.client.pop.settlement import Settlements
+from raftmq.client.produce.columns import Columns
+from raftmq.client.produce.producer import Producer
+from raftmq.client.produce.receipts import Outgoing, PendingMany, SentMany
+from raftmq.client.produce.transactions import Transaction
+from raftmq.client.routing.router import Router
 from raftmq.errors import RaftmqError, Reason, Rejected
 from raftmq.wire.popping import Action
 
 from .tape import Reader, Row, Tape, digest, shown
 
 if TYPE_CHECKING:
-    from raftmq.client.lane import LaneBatch
-    from raftmq.client.parcel import Arguments, PendingPart, PendingSend
+    from raftmq.client.produce.producer_batch import Arguments, PendingPart, PendingSend
+    from raftmq.client.produce.queue_sender import Routed
 
 Told = list[tuple[bytes, str | None]]
 
@@ -86,17 +86,15 @@ class RecordedProducer(Producer):
             self._tape.sweep_all()
 
     def _append(self, message: "Arguments", *args: Any, **options: Any) -> Any:
-        lane, entry = super()._append(message, *args, **options)
+        sender, entry = super()._append(message, *args, **options)
         body, key, tag, _, due = message
         told: PendingSend = entry
         self._tape.sent(
             self._process, told, [digest(body, key, tag)], [shown(body, key)], is_later=due > 0
         )
-        return lane, entry
+        return sender, entry
 
-    def _batches(
-        self, columns: Columns, queue: int | None, deadline: float
-    ) -> "Iterator[LaneBatch]":
+    def _batches(self, columns: Columns, queue: int | None, deadline: float) -> "Iterator[Routed]":
         for batch in super()._batches(columns, queue, deadline):
             rows = [_row(columns, position) for position in batch.positions]
             told = [shown(body, key) for body, key, _ in rows]
@@ -104,7 +102,7 @@ class RecordedProducer(Producer):
             self._taken[batch.part] = [digest(*row) for row in rows], told, is_later
             yield batch
 
-    def _put(self, batch: "LaneBatch") -> None:
+    def _put(self, batch: "Routed") -> None:
         super()._put(batch)
         digests, told, is_later = self._taken.pop(batch.part)
         self._tape.sent(self._process, batch.part, digests, told, is_later=is_later)
@@ -136,9 +134,9 @@ class RecordedTransaction(Transaction):
     async def _end(self, timeout: float, *, is_commit: bool) -> None:
         acks: list[tuple[int, int]] = []
         if is_commit and self._inputs is not None:
-            for desk, parts in self._inputs.by_desk.items():
-                assert isinstance(desk, RecordedDesk)
-                acks.append(desk.begin_acks(parts))
+            for settlements, parts in self._inputs.by_consumer.items():
+                assert isinstance(settlements, RecordedSettlements)
+                acks.append(settlements.begin_acks(parts))
         try:
             await super()._end(timeout, is_commit=is_commit)
         except Rejected as error:
@@ -233,7 +231,9 @@ class RecordedPopConsumer(PopConsumer):
         """See `PopConsumer`."""
         await super().__aenter__()
         here = self._tape, self._process, self.group
-        self._desk = RecordedDesk(*here, self._router, self._nest, self._intake, self.topic)
+        self._settlements = RecordedSettlements(
+            *here, self._router, self._tasks, self._prefetcher, self.topic
+        )
         return self
 
     async def _next_one(self) -> tuple[Taken, Grip]:
@@ -263,8 +263,8 @@ class RecordedPopConsumer(PopConsumer):
         return rows
 
 
-class RecordedDesk(Desk):
-    """See `Desk`."""
+class RecordedSettlements(Settlements):
+    """See `Settlements`."""
 
     def __init__(self, tape: Tape, process: int, group: str, *args: Any) -> None:
         super().__init__(*args)
@@ -283,7 +283,7 @@ class RecordedDesk(Desk):
         reason: str = "",
         timeout: float | None = None,
     ) -> Settlement:
-        """See `Desk.settle`."""
+        """See `Settlements.settle`."""
         argument = reason if action is Action.REJECT else delay_ms
         named = _named(parts)
         operation = self._begin(action, named, argument)
@@ -294,13 +294,13 @@ class RecordedDesk(Desk):
         return settlement
 
     def settle_nowait(self, parts: Sequence[Part], action: Action) -> None:
-        """See `Desk.settle_nowait`. What came of it is recorded when `flush` tells."""
+        """See `Settlements.settle_nowait`. What came of it is recorded when `flush` tells."""
         named = _named(parts)
         self._unheard.append((self._begin(action, named, -1), named))
         super().settle_nowait(parts, action)
 
     async def flush(self, *, timeout: float | None) -> Settlement:
-        """See `Desk.flush`."""
+        """See `Settlements.flush`."""
         unheard, self._unheard = self._unheard, []
         settlement = await super().flush(timeout=timeout)
         for operation, named in unheard:
@@ -310,7 +310,7 @@ class RecordedDesk(Desk):
     async def extend(
         self, parts: Sequence[Part], seconds: float, *, timeout: float | None = None
     ) -> Settlement:
-        """See `Desk.extend`."""
+        """See `Settlements.extend`."""
         named, milliseconds = _named(parts), round(seconds * 1000)
         operation = self._begin(Action.EXTEND, named, milliseconds)
         settlement = await super().extend(parts, seconds, timeout=timeout)

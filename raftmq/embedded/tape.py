@@ -28,7 +28,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from raftmq.client.parcel import Entry
+from raftmq.client.produce.producer_batch import Entry
 from raftmq.errors import Rejected, Unavailable
 
 ROWS_MAX = 1_000_000
@@ -55,7 +55,7 @@ class Begun(NamedTuple):
     """The numbers of what is sent, in `Tape.digests`."""
     rows: Sequence[Row] = ()
     argument: int | str = -1
-    """As of `raftmq.chaos.checkers.pop_calls`."""
+    """As of `raftmq.checkers.pop.calls`."""
 
 
 class Ended(NamedTuple):

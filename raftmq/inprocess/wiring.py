@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from raftmq.broker.real import RealWorld, TcpStream
+from raftmq.broker.system_world import RealWorld, TcpStream
 from raftmq.client.world import RealWorld as RealClientWorld
 from raftmq.log.files import RealFiles, RealLock
 

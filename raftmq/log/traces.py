@@ -16,7 +16,7 @@ index keeps it. A touch is about many messages at once, and is one row of 64 byt
 | 52 | 4 | number | the attachment of the consumer group |
 | 56 | 4 | bits_at | where the bits of the span stand; 2^32 - 1: it has no gaps |
 | 60 | 2 | attempt | how often they were handed out |
-| 62 | 1 | kind | see `raftmq.pop.touches` |
+| 62 | 1 | kind | see `raftmq.pop.message_events` |
 | 63 | 1 | reserved | zero |
 
 In an index file the rows stand by queue, then in the order in which they came:

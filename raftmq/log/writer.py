@@ -18,14 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from raftmq.log.faults import (
-    DiskFull,
-    Dropped,
-    FsyncFailed,
-    LogFault,
-    NoDescriptor,
-    WriteFailed,
-)
+from raftmq.log.faults import DiskFull, Dropped, FsyncFailed, LogFault, NoDescriptor, WriteFailed
 from raftmq.log.files import File, FileSystem, prepare, publish
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.reading import View, read_range

@@ -1,6 +1,7 @@
-"""The replicated machine: what every replica of a partition group computes from the same log.
+"""POP consumption: leases with deadlines, retries in place, dead letters, and order by key.
 
-Start reading at `machine` (a data group: queues, producers, committed offsets), then `catalog`
-(the system group: nodes, groups, topics). Both are pure: the same records give the same state, the
-same results and the same digest on every replica, whatever the time of day.
+Start reading at `policy` (what a consumer group is), then `groups` (one consumer group), `backlog`
+(what it has not settled of one queue; `serial` and `keyed` keep an order) and `leases` (what
+consumers have in hand). All are pure, and a part of the machine of a data group: see
+`raftmq.machine.pop_groups`.
 """

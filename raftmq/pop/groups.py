@@ -45,20 +45,20 @@ import msgspec
 
 from raftmq.errors import Reason
 from raftmq.log.traces import BEFORE, FROM, Touch
+from raftmq.results import Changed, Refused, Result
 
 from .backlog import Backlog, Counts
+from .credit import Wish, Wishes
+from .dead_letters import DeadLetter, keep_before
 from .keyed import KeyedBacklog
 from .leases import CONSUMER_MAX, Handed, Lease, Leases
-from .letters import DeadLetter, keep_before
+from .message_events import TouchKind
 from .pieces import Piece, joined_by_queue
 from .policy import INVISIBLE_MS_MAX, Mode, Order, Policy
-from .results import Changed, Refused, Result
 from .retries import Retries
 from .serial import SerialBacklog
 from .spans import Span, span, told
-from .touches import TouchKind
 from .windows import Fill
-from .wishes import Wish, Wishes
 
 EXPIRIES_MAX = 2_500
 """Leases taken back in one step: a million that run out at once must not stop the loop."""
@@ -96,7 +96,7 @@ class PopGroup:
         self.buried = 0
         """Dead letters so far: the number of the newest."""
         self.touches: list[Touch] = []
-        """What became of messages since somebody looked: `Serving` takes it."""
+        """What became of messages since somebody looked: `PopGroups` takes it."""
         self.order = policy.order if mode is Mode.ORDERED else None
         """What it keeps in order; None: nothing."""
         self._leases = Leases()

@@ -5,8 +5,9 @@
 | GROUPS | `FindConsumerGroups`, `FoundConsumerGroups` | - | - |
 | FORGET_GROUP | `ForgetGroup`, `messages.Done` | - | - |
 
-Groups are changed with `messages.Admin`: see `raftmq.pop.consumer_groups` for the commands. A group
-with attachments to many topics may be told in several pages, in each with some of them.
+Groups are changed with `messages.Admin`: see `raftmq.machine.catalog.consumer_groups` for the
+commands. A group with attachments to many topics may be told in several pages, in each with some of
+them.
 """
 
 from .messages import _Wire

@@ -22,11 +22,11 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | SUBSCRIBED | `FindSubscriptions`, `FoundSubscriptions` | - | - |
 | POP, SETTLE, LEAVE, BACKLOGS, DEAD, BURY, CLAIM, RESET | see `popping` | | |
 | GROUPS, FORGET_GROUP | see `consumer_groups` | | |
-| COMMIT, HEARTBEAT, MEMBERS | see `assigning` | | |
-| CANCEL | see `delaying` | | |
-| BEGIN, END, TRANSACTIONS | see `transacting` | | |
+| COMMIT, HEARTBEAT, MEMBERS | see `assignment` | | |
+| CANCEL | see `delays` | | |
+| BEGIN, END, TRANSACTIONS | see `transactions` | | |
 | SESSIONS | see `sessions` | | |
-| WHY, EVENTS | see `tracing` | | |
+| WHY, EVENTS | see `traces` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -424,7 +424,7 @@ class Admin(_Wire, frozen=True):
     """A change of the catalog; goes to the leader of the system group."""
 
     command: list[Any]
-    """One command of `raftmq.pop.catalog`, as its positional array."""
+    """One command of `raftmq.machine.catalog.catalog`, as its positional array."""
     request: int = 0
     """Random, the same when it is asked again: topics, consumer groups, attachments and filters are
     changed once by it, and a repeat gets the first answer, as long as it is among the last 4,096.

@@ -15,7 +15,8 @@ from msgspec import Meta
 NUMBER_MAX = (1 << 63) - 1
 """The largest number that a client gives itself or its requests."""
 NODE_MAX = (1 << 32) - 1
-"""The largest number of a node: a member's id has it in its low half (`raftmq.pop.replicas`)."""
+"""The largest number of a node: the low half of a member's id
+(`raftmq.machine.catalog.replicas`)."""
 
 DrawnNumber = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 """Who asks: 1 to 2^63 - 1."""

@@ -24,7 +24,7 @@ from enum import IntEnum
 
 import msgspec
 
-from .fetching import FetchedQueue
+from .fetches import FetchedQueue
 from .messages import (
     _Wire,
 )

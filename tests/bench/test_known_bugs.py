@@ -15,9 +15,9 @@ from bench.known_bugs.member import Member
 from bench.known_bugs.page import Found, page
 from bench.known_bugs.run import HANDLERS, schedule_of
 from bench.known_bugs.streams import SILENCE_US_MAX, Streams
-from raftmq.chaos.checkers import INVARIANTS, Evidence, Moment
 from raftmq.chaos.core.loop import Loop
 from raftmq.chaos.core.network import Network
+from raftmq.checkers import INVARIANTS, Evidence, Moment
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "chaos"

@@ -21,8 +21,9 @@ from raftmq.wire.popping import (
     Settled,
     SettleItem,
 )
-from tests.broker.cluster import Cluster, RawClient, Refused
 from tests.broker.scenario import QUEUE, in_cluster
+
+from .harness import Cluster, RawClient, Refused
 
 ALICE, BOB = 11, 12
 

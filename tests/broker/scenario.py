@@ -10,7 +10,8 @@ from raftmq.broker.settings import Log
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.world import run
 from raftmq.client import Client
-from tests.broker.cluster import Cluster
+
+from .harness import Cluster
 
 QUEUE = 1 << 16
 

@@ -7,15 +7,15 @@ import pytest
 import trio
 
 from raftmq.batch import encode
-from raftmq.broker.key_search import KEY_CHUNK, KeySearch
+from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.serve.key_search import KEY_CHUNK, KeySearch
 from raftmq.broker.settings import Log
-from raftmq.broker.tickets import Callback
 from raftmq.broker.world import Worker
 from raftmq.log.record import Kind, Record
 from raftmq.log.store import LogStore
-from raftmq.wire.assigning import CommitOffsets, OffsetsCommitted, QueueOffset
+from raftmq.wire.assignment import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.codec import pack
-from raftmq.wire.fetching import Fetch, FetchFrom
+from raftmq.wire.fetches import Fetch, FetchFrom
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import (
     EARLIEST,
@@ -33,8 +33,9 @@ from raftmq.wire.messages import (
     Status,
     Transfer,
 )
-from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import QUEUE, bodies, in_cluster
+
+from .harness import Cluster, Refused
 
 
 async def produce_and_fetch(cluster: Cluster) -> list[Any]:

@@ -8,15 +8,16 @@ import pytest
 import trio
 
 from raftmq.batch.columns import U32, vector
-from raftmq.broker.group import member_id
 from raftmq.broker.node import Node, NodeStopped
-from raftmq.pop.catalog import SYSTEM_GROUP
+from raftmq.broker.replica.group import member_id
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello
 from tests.batch.test_corrupt import made, resealed
-from tests.broker.cluster import Cluster, Refused
 from tests.broker.scenario import QUEUE, bodies, in_cluster
+
+from .harness import Cluster, Refused
 
 
 async def killed_follower(cluster: Cluster) -> tuple[int, int]:

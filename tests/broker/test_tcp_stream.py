@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from raftmq.broker.real import RealWorld, TcpStream
+from raftmq.broker.system_world import RealWorld, TcpStream
 
 
 async def _pair() -> tuple[TcpStream, TcpStream]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from raftmq.broker import real
-from raftmq.broker.real import ThreadWorker
+from raftmq.broker import system_world
+from raftmq.broker.system_world import ThreadWorker
 
 
 def _in_loop(check: Callable[[ThreadWorker], None]) -> None:
@@ -58,13 +58,13 @@ def test_slow_job_sends_the_next_ones_to_the_thread_for_a_while(
 
     def check(worker: ThreadWorker) -> None:
         for wary_seconds in (1.0, 2.0, 4.0):
-            assert worker.try_now(lambda: take(real.QUICK_SECONDS * 2)) is not None
+            assert worker.try_now(lambda: take(system_world.QUICK_SECONDS * 2)) is not None
             take(wary_seconds - 0.01)
             assert worker.try_now(lambda: None) is None
             take(0.02)
         assert worker.try_now(lambda: None) is not None
         assert worker.try_now(lambda: take(1.0)) is not None
-        take(real.WARY_SECONDS_MIN + 0.01)
+        take(system_world.WARY_SECONDS_MIN + 0.01)
         assert worker.try_now(lambda: None) is not None, "a quick one has made up for it"
 
     _in_loop(check)

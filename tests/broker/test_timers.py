@@ -9,15 +9,16 @@ import trio
 from raftmq.broker.timers import SLACK, Timers
 from raftmq.chaos.world import run
 from raftmq.client import Client
-from raftmq.wire.assigning import Heartbeat
+from raftmq.wire.assignment import Heartbeat
 from raftmq.wire.codec import pack
-from raftmq.wire.fetching import Fetch, FetchFrom
+from raftmq.wire.fetches import Fetch, FetchFrom
 from raftmq.wire.messages import (
     FrameKind,
 )
-from tests.broker.cluster import Cluster, RawClient
 from tests.broker.popping import BOB, Consumer, with_group
 from tests.broker.scenario import QUEUE, in_cluster, with_client
+
+from .harness import Cluster, RawClient
 
 
 class Call:

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from raftmq.cli.notify import notify
+from raftmq.cli.node.notify import notify
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from raftmq.cli.playground import Playground, State
+from raftmq.cli.node.playground import Playground, State
 from tests.cli.command_line import process
 
 SECONDS_MAX = 60.0

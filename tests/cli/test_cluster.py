@@ -5,7 +5,7 @@ from typing import Any
 from structlog.testing import CapturingLogger
 
 from raftmq.cli.cluster import behind_text, lacking_without, merged
-from raftmq.cli.serve import tell_gone
+from raftmq.cli.node.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
 
 VIEW = ClusterView(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.cli import doctor
-from raftmq.cli.serve import read_settings
+from raftmq.cli.node import doctor
+from raftmq.cli.node.serve import read_settings
 from tests.cli.command_line import CommandLine
 
 NOBODY = "raftmq://127.0.0.1:1"
@@ -178,7 +178,7 @@ def test_folder_that_cannot_be_written_fails(tmp_path: Path) -> None:
 
 
 def test_python_without_assertions_fails() -> None:
-    program = "from raftmq.cli.doctor import check_assertions as c; print(c().verdict)"
+    program = "from raftmq.cli.node.doctor import check_assertions as c; print(c().verdict)"
     done = subprocess.run(
         [sys.executable, "-O", "-c", program], capture_output=True, text=True, check=True
     )

@@ -11,7 +11,7 @@ import pytest
 from raftmq.cli import app
 from raftmq.cli.exits import ExitCode, Failure, explained, unwrapped
 from raftmq.cli.lazy import LazyGroup
-from raftmq.cli.playground import choose_ports
+from raftmq.cli.node.playground import choose_ports
 from raftmq.errors import (
     CorruptRecord,
     OutcomeUnknown,

@@ -3,7 +3,7 @@
 import pytest
 
 import raftmq as package
-from raftmq.cli.group_members import listed_groups
+from raftmq.cli.group.members import listed_groups
 from tests.cli.command_line import CommandLine
 from tests.cli.test_consume import in_memory
 

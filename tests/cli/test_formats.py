@@ -7,7 +7,7 @@ import click
 import pytest
 
 from raftmq.cli.exits import Failure
-from raftmq.cli.formats import as_json, as_row, compiled
+from raftmq.cli.messages.formats import as_json, as_row, compiled
 from raftmq.cli.output import note, print_table
 from raftmq.client import Message
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.cli.playground import choose_ports
+from raftmq.cli.node.playground import choose_ports
 from tests.cli.command_line import CommandLine
 from tests.cli.local_cluster import LocalCluster
 

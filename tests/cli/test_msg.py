@@ -2,8 +2,8 @@
 
 import pytest
 
-from raftmq.cli.msg import print_touches
-from raftmq.cli.trace import picture
+from raftmq.cli.messages.msg import print_touches
+from raftmq.cli.messages.trace import picture
 from raftmq.client import Journey, Touch, Trace
 from tests.cli.command_line import CommandLine
 from tests.cli.local_cluster import LocalCluster

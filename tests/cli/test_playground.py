@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from raftmq.broker.settings import load
-from raftmq.cli import playground as playground_module
-from raftmq.cli import up
 from raftmq.cli.exits import Failure
-from raftmq.cli.playground import Playground, RunningNode, State, choose_ports
+from raftmq.cli.node import playground as playground_module
+from raftmq.cli.node import up
+from raftmq.cli.node.playground import Playground, RunningNode, State, choose_ports
 from tests.cli.command_line import CommandLine
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from raftmq.cli import sources
 from raftmq.cli.exits import Failure
-from raftmq.cli.sources import Chunk, lines, made_up
+from raftmq.cli.messages import sources
+from raftmq.cli.messages.sources import Chunk, lines, made_up
 
 
 def collected(source: AsyncIterator[Chunk]) -> list[Chunk]:

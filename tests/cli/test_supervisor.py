@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.cli import supervisor as supervisor_module
-from raftmq.cli.notify import parse
-from raftmq.cli.playground import Playground
-from raftmq.cli.serve import leads_text
-from raftmq.cli.supervisor import Supervisor
+from raftmq.cli.node import supervisor as supervisor_module
+from raftmq.cli.node.notify import parse
+from raftmq.cli.node.playground import Playground
+from raftmq.cli.node.serve import leads_text
+from raftmq.cli.node.supervisor import Supervisor
 
 COMMAND = (sys.executable, "-m", "tests.cli.fake_serve")
 SECONDS_MAX = 20.0

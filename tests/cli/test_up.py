@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.cli.notify import parse
-from raftmq.cli.playground import Playground, choose_ports
+from raftmq.cli.node.notify import parse
+from raftmq.cli.node.playground import Playground, choose_ports
 from tests.cli.command_line import process
 from tests.cli.local_cluster import Foreground, LocalCluster, is_alive, wait_until
 

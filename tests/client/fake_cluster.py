@@ -28,24 +28,24 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from raftmq.batch import Batch, peek
-from raftmq.broker.assigning import members_page
-from raftmq.broker.forgetting import next_part
-from raftmq.broker.pages import consumer_groups_page, subscriptions_page
+from raftmq.broker.deliver.group_deletion import next_part
+from raftmq.broker.serve.group_coordinator import members_page
+from raftmq.broker.serve.pages import consumer_groups_page, subscriptions_page
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
-from raftmq.pop import catalog as catalog_commands
-from raftmq.pop.catalog import Bootstrap, Catalog, Node
-from raftmq.pop.commands import encode_commands
-from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.offsets import CommitOffsets as CommitCommand
-from raftmq.pop.producers import ClaimSessions as ClaimCommand
-from raftmq.pop.results import Appended, Changed, Delayed, Refused, Result
-from raftmq.pop.topics import CreateTopic
-from raftmq.wire.assigning import CommitOffsets, FindMembers, OffsetsCommitted
+from raftmq.machine.catalog import catalog as catalog_commands
+from raftmq.machine.catalog.catalog import Bootstrap, Catalog, Node
+from raftmq.machine.catalog.topics import CreateTopic
+from raftmq.machine.commands import encode_commands
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.offsets import CommitOffsets as CommitCommand
+from raftmq.machine.producers import ClaimSessions as ClaimCommand
+from raftmq.results import Appended, Changed, Delayed, Refused, Result
+from raftmq.wire.assignment import CommitOffsets, FindMembers, OffsetsCommitted
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
-from raftmq.wire.fetching import FetchedQueue
+from raftmq.wire.fetches import FetchedQueue
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
     EARLIEST,

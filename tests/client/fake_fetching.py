@@ -1,4 +1,4 @@
-"""Fetches of a fake node, with their sessions: see `raftmq.broker.fetch_sessions`."""
+"""Fetches of a fake node, with their sessions: see `raftmq.broker.serve.fetch_sessions`."""
 
 from typing import TYPE_CHECKING
 
@@ -8,13 +8,7 @@ from raftmq.batch import peek
 from raftmq.errors import Reason
 from raftmq.log.record import Record
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.fetching import (
-    NO_SESSION,
-    UNKNOWN_SESSION,
-    Fetch,
-    Fetched,
-    FetchedQueue,
-)
+from raftmq.wire.fetches import NO_SESSION, UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ErrorReply,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from raftmq.client.leases import lowest
+from raftmq.client.pop.leases import lowest
 from raftmq.log.record import Kind, Record
+from raftmq.machine.commands import encode_commands
 from raftmq.pop import calls
-from raftmq.pop.commands import encode_commands
 from raftmq.pop.policy import Order
-from raftmq.pop.results import Changed, Refused, Result
+from raftmq.results import Changed, Refused, Result
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.fetching import FetchedQueue
+from raftmq.wire.fetches import FetchedQueue
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
 from raftmq.wire.popping import (

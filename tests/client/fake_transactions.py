@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raftmq.log.record import Kind
-from raftmq.pop.commands import encode_commands
-from raftmq.pop.results import Changed, Refused
-from raftmq.pop.transactions import Begin, End, Input, Outcome
+from raftmq.machine.commands import encode_commands
+from raftmq.machine.transactions import Begin, End, Input, Outcome
+from raftmq.results import Changed, Refused
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
-from raftmq.wire.transacting import BeginTransaction, EndTransaction, TransactionEnded
+from raftmq.wire.transactions import BeginTransaction, EndTransaction, TransactionEnded
 
 if TYPE_CHECKING:
     from .fake_cluster import FakeNode

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from raftmq.client import Client, connect
-from raftmq.client.popping import PopConsumer
+from raftmq.client.pop.consumer import PopConsumer
 
 from .fake_cluster import URL, FakeCluster
 

@@ -12,9 +12,9 @@ import pytest
 from raftmq.client import connect
 from raftmq.client.arguments import typed, typed_call
 from raftmq.errors import Reason, Rejected, WrongType
+from tests.client.consume.test_consumer import fill
 
 from .fake_cluster import URL, FakeCluster
-from .test_consumer import fill
 
 pytestmark = pytest.mark.anyio
 

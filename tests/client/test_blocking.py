@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import raftmq
-from raftmq.client.blocking import BlockingAdmin, BlockingClient
-from raftmq.client.handles import handle_of
+from raftmq.client.blocking.client import BlockingAdmin, BlockingClient
+from raftmq.client.pop.handles import handle_of
 from raftmq.errors import Unavailable
 
 

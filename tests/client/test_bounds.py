@@ -6,16 +6,18 @@ from typing import Any
 import anyio
 import pytest
 
-from raftmq.client import connect, producer, settling, source
-from raftmq.client.leases import HeldLease
-from raftmq.client.popping import PopConsumer
-from raftmq.client.settling import Settler
-from raftmq.client.source import Source
+from raftmq.client import connect
+from raftmq.client.pop import session, settlement_sender
+from raftmq.client.pop.consumer import PopConsumer
+from raftmq.client.pop.leases import HeldLease
+from raftmq.client.pop.session import Source
+from raftmq.client.pop.settlement_sender import SettlementSender
+from raftmq.client.produce import producer
 from raftmq.errors import Unavailable
+from tests.client.consume.test_consumer import fill
 
 from .fake_cluster import URL, FakeCluster
 from .popping_cluster import opened
-from .test_consumer import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -42,17 +44,17 @@ async def test_errors_that_nobody_heard_are_kept_up_to_a_bound(
 def test_fenced_messages_that_nobody_asked_about_are_kept_up_to_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settling, "GONE_MAX", 3)
+    monkeypatch.setattr(settlement_sender, "GONE_MAX", 3)
     settler: Any = SimpleNamespace(_tally=SimpleNamespace(gone=[]))
     for token in range(1, 11):
         lease = HeldLease(group=1, token=token, queue_number=7, attempt=1, base=0)
-        Settler._tell_gone(settler, lease, 0b1, [])
+        SettlementSender._tell_gone(settler, lease, 0b1, [])
     assert [gone.token for gone in settler._tally.gone] == [1, 2, 3]
 
 
 def sources_of(consumer: PopConsumer) -> list[Source]:
-    assert consumer._intake is not None
-    return list(consumer._intake.sources.values())
+    assert consumer._prefetcher is not None
+    return list(consumer._prefetcher.sources.values())
 
 
 async def test_leases_that_were_settled_are_forgotten(cluster: FakeCluster) -> None:
@@ -73,7 +75,7 @@ async def test_leases_that_were_settled_are_forgotten(cluster: FakeCluster) -> N
 async def test_leases_that_ran_out_are_forgotten_though_the_application_keeps_the_messages(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(session, "GRACE_SECONDS", 0.01)
     fill(cluster, queues=1, messages=100, batch=1)
     kept: list[Any] = []
     most = 0

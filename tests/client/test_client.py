@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 import raftmq
 from raftmq.client import connect
-from raftmq.client.handles import handle_of
-from raftmq.client.lane import Lane
+from raftmq.client.pop.handles import handle_of
+from raftmq.client.produce.queue_sender import QueueSender
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ClusterView, ErrorReply, FrameKind
+from tests.client.consume.test_consumer import fill
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
-from .test_consumer import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -114,7 +114,7 @@ async def test_bug_inside_surfaces_on_calls_and_spares_the_block(
     async with connect(URL, world=cluster) as mq:
         producer = await mq.producer("orders").__aenter__()
         await producer.send(b"x")
-        monkeypatch.setattr(Lane, "_settle", broken)
+        monkeypatch.setattr(QueueSender, "_settle", broken)
         with pytest.raises(RaftmqError, match="planted"):
             await producer.send(b"y")
         with pytest.raises(RaftmqError, match="planted"):
@@ -403,7 +403,7 @@ async def test_long_answers_are_put_together_from_their_pages(cluster: FakeClust
 async def test_offsets_of_very_many_queues_are_asked_for_and_committed_in_parts(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftmq.client.offsets.QUEUES_AT_ONCE", 4)
+    monkeypatch.setattr("raftmq.client.consume.offsets.QUEUES_AT_ONCE", 4)
     cluster.create_topic(queues=30)
     async with connect(URL, world=cluster) as mq:
         await mq.admin.reset_group("g", "orders", to="earliest")

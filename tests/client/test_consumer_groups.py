@@ -5,10 +5,10 @@ import math
 import anyio
 import pytest
 
-from raftmq.broker import pages
+from raftmq.broker.serve import pages
 from raftmq.client import GroupAttachment, GroupSettings, connect
-from raftmq.client.consumer_groups import Attached, attach
-from raftmq.client.router import Router
+from raftmq.client.admin.consumer_groups import Attached, attach
+from raftmq.client.routing.router import Router
 from raftmq.errors import OutcomeUnknown, Reason, Rejected
 from raftmq.pop.policy import SCHEDULE_MS
 from raftmq.wire.codec import unpack

@@ -8,20 +8,20 @@ import anyio
 import msgspec
 import pytest
 
-import raftmq.client.offsets
+import raftmq.client.consume.offsets
 from raftmq.client import PoppedMessage, connect
-from raftmq.client.dead_letters import DeadLetter, change_dead
+from raftmq.client.admin.dead_letters import DeadLetter, change_dead
 from raftmq.client.message import format_id
-from raftmq.client.router import SYSTEM_GROUP
+from raftmq.client.routing.router import SYSTEM_GROUP
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
-from raftmq.pop.topics import DeleteTopic
+from raftmq.machine.catalog.topics import DeleteTopic
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Admin, FrameKind
 from raftmq.wire.popping import DeadChanged
+from tests.client.consume.test_consumer import fill
 
 from .fake_cluster import URL, FakeCluster, FakeNode, Fate
-from .test_consumer import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -282,7 +282,7 @@ async def test_progress_that_fenced_an_earlier_holder_is_not_unavailable(
 async def test_commit_of_many_queues_of_which_a_part_is_done_is_not_unavailable(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raftmq.client.offsets, "QUEUES_AT_ONCE", 1)
+    monkeypatch.setattr(raftmq.client.consume.offsets, "QUEUES_AT_ONCE", 1)
     fill(cluster, queues=6, messages=1)
     commits: list[int] = []
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from raftmq.batch import peek
 from raftmq.client import Client, PendingSend, SomeUnsent, connect
-from raftmq.client import connection as connection_module
+from raftmq.client.routing import connection as connection_module
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
-from raftmq.pop.producers import Producers
+from raftmq.machine.producers import Producers
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ClusterView, ErrorReply, FrameKind, Metadata
@@ -250,7 +250,7 @@ async def test_what_was_abandoned_is_fenced_off_by_the_next_batch(cluster: FakeC
         await p.send(b"new")
     # The old frame arrives at last, after all.
     from raftmq.log.record import Kind
-    from raftmq.pop.results import Refused
+    from raftmq.results import Refused
 
     result = cluster.log_of(QUEUE).add(Kind.BATCH, held[0], 0)
     assert isinstance(result, Refused)

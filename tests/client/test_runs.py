@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client.fetching import runs
+from raftmq.client.consume.read_ahead import runs
 
 
 @given(st.binary(max_size=6), st.integers(0, 60))

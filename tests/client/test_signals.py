@@ -16,8 +16,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 import raftmq
-from raftmq.client.loop import Loop
-from raftmq.client.transactions import OpenTransaction
+from raftmq.client.blocking.loop import Loop
+from raftmq.client.produce.transactions import OpenTransaction
 from raftmq.errors import RaftmqError
 
 

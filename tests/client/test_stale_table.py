@@ -2,16 +2,16 @@
 
 import pytest
 
-import raftmq.client.metadata
+import raftmq.client.routing.metadata
 from raftmq.errors import Rejected
-from raftmq.pop.topics import AlterTopic, CreateTopic, DeleteTopic
+from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind, Metadata
+from tests.client.consume.test_consumer import fill
 
 from .fake_cluster import FakeCluster, FakeNode, Fate
 from .popping_cluster import opened
-from .test_consumer import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ async def test_topics_are_asked_for_in_parts(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker closes the connection of a header over 1 MiB."""
-    monkeypatch.setattr(raftmq.client.metadata, "NAMES_MAX", 2)
+    monkeypatch.setattr(raftmq.client.routing.metadata, "NAMES_MAX", 2)
     fill(cluster, queues=1, messages=1)
     for number in range(5):
         cluster.change_catalog(CreateTopic(f"t{number}", 1))

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from raftmq.client.offsets import commit_offsets, find_offsets, seconds_left
+from raftmq.client.consume.offsets import commit_offsets, find_offsets, seconds_left
 
 pytestmark = pytest.mark.anyio
 

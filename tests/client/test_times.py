@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client.delays import due_ms
-from raftmq.client.offsets import EPOCH, time_ms
+from raftmq.client.consume.offsets import EPOCH, time_ms
+from raftmq.client.produce.delays import due_ms
 from raftmq.errors import Rejected
 
 

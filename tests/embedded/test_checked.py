@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 import raftmq
-from raftmq.client.handles import handle_of
-from raftmq.client.lane import Lane
-from raftmq.client.leases import HeldLease
+from raftmq.client.consume.start import Start
 from raftmq.client.message import Slice
-from raftmq.client.starting import Start
+from raftmq.client.pop.handles import handle_of
+from raftmq.client.pop.leases import HeldLease
+from raftmq.client.produce.queue_sender import QueueSender
 from raftmq.embedded.checked import Checked
 from raftmq.errors import Inconsistent, Reason, Rejected
-from raftmq.pop.delays import Delays, Half
-from raftmq.pop.serving import Serving
+from raftmq.machine.delays import Delays, Half
+from raftmq.machine.pop_groups import PopGroups
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
 
@@ -153,7 +153,7 @@ async def test_calls_that_nobody_waited_for_are_unknown_and_not_wrong(tmp_path: 
 async def test_message_acknowledged_and_not_stored_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_nothing(lane: Lane, parcel: Any, _: Any) -> None:
+    def write_nothing(lane: QueueSender, parcel: Any, _: Any) -> None:
         lane._settle(parcel, 1, 0, False)
 
     async with raftmq.open(tmp_path, check=True) as mq:
@@ -161,7 +161,7 @@ async def test_message_acknowledged_and_not_stored_is_found(
         async with mq.producer("orders") as producer:
             await producer.send(b"stored")
             with monkeypatch.context() as patch:
-                patch.setattr(Lane, "_write", write_nothing)
+                patch.setattr(QueueSender, "_write", write_nothing)
                 await producer.send(b"lost")
         with pytest.raises(Inconsistent) as caught:
             await mq.check()
@@ -170,7 +170,7 @@ async def test_message_acknowledged_and_not_stored_is_found(
 
 
 async def test_reader_that_skips_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raftmq.client.fetching import Fetcher
+    from raftmq.client.consume.read_ahead import Fetcher
 
     healthy = Fetcher.take
 
@@ -207,10 +207,10 @@ async def test_message_of_another_sender_is_found(tmp_path: Path) -> None:
 async def test_ack_that_did_not_happen_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raftmq.client.settling import Settler
+    from raftmq.client.pop.settlement_sender import SettlementSender
 
     def pretend(
-        settler: Settler, lease: HeldLease, action: Any, bits: int, waiter: Any, **_: Any
+        settler: SettlementSender, lease: HeldLease, action: Any, bits: int, waiter: Any, **_: Any
     ) -> None:
         waiter.settled += bits.bit_count()
 
@@ -221,7 +221,7 @@ async def test_ack_that_did_not_happen_is_found(
         async with mq.consumer("orders", group="p", mode="pop", invisible=1.0) as popper:
             batch = await popper.pop(1, wait=5.0)
             with monkeypatch.context() as patch:
-                patch.setattr(Settler, "settle", pretend)
+                patch.setattr(SettlementSender, "settle", pretend)
                 await batch.ack()
             assert await popper.pop(1, wait=30.0)
         with pytest.raises(Inconsistent) as caught:
@@ -304,7 +304,7 @@ async def test_message_that_was_rolled_back_and_is_there_is_found(
 async def test_hand_off_that_did_not_acknowledge_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Serving, "ack", lambda *_: None)
+    monkeypatch.setattr(PopGroups, "ack", lambda *_: None)
     async with raftmq.open(tmp_path, check=True) as mq:
         await mq.admin.create_consumer_group("p", "pop", schedule=[0.1])
         for name in ("orders", "bills"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import raftmq.blocking
-from raftmq.client.blocking_transactions import BlockingTransaction
+from raftmq.client.blocking.transactions import BlockingTransaction
 from raftmq.errors import Reason, Rejected
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 import raftmq
-from raftmq.broker.duties import Duties
+from raftmq.broker.leader_tasks import LeaderTasks
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 from raftmq.testing import cluster
 
@@ -151,15 +151,15 @@ async def test_queue_is_ready_in_well_under_a_second(tmp_path: Path) -> None:
 async def test_topics_can_be_made_however_long_founding_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Duties._found
+    found = LeaderTasks._found
     skipped: list[object] = []
 
-    def slowly(duties: Duties) -> None:
+    def slowly(duties: LeaderTasks) -> None:
         if skipped:
             found(duties)
         skipped.append(duties)
 
-    monkeypatch.setattr(Duties, "_found", slowly)
+    monkeypatch.setattr(LeaderTasks, "_found", slowly)
     async with raftmq.open(tmp_path) as mq:
         await mq.admin.create_topic("orders")
     assert len(skipped) > 1

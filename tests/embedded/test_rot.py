@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import raftmq
-from raftmq.broker import scrub
+from raftmq.broker.replica import scrub
 from raftmq.errors import Unavailable
 from raftmq.log import index_file
 from raftmq.log.index_file import HEADER_BYTES

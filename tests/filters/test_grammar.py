@@ -14,8 +14,8 @@ from typing import Any
 
 from raftmq.filters import FilterSyntaxError
 from raftmq.filters import compile as compile_filter
-from raftmq.pop.catalog import Catalog
-from raftmq.pop.machine import PartitionMachine
+from raftmq.machine.catalog.catalog import Catalog
+from raftmq.machine.machine import PartitionMachine
 from tests.filters.expressions import Writer
 
 FILE = Path(__file__).with_name("grammar.jsonl")

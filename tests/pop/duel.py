@@ -23,10 +23,10 @@ from raftmq.pop import groups, keyed, windows
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
 from raftmq.pop.leases import Handed
+from raftmq.pop.message_events import follow
 from raftmq.pop.policy import Mode, Order, Policy
-from raftmq.pop.results import Changed, Refused
 from raftmq.pop.spans import span
-from raftmq.pop.touches import follow
+from raftmq.results import Changed, Refused
 
 QUEUES = (65536, 65537, 65538)
 CONSUMERS = (1, 2, 3)

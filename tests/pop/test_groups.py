@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from raftmq.pop import backlog, groups, keyed, leases, pieces, serial, windows, wishes
+from raftmq.pop import backlog, credit, groups, keyed, leases, pieces, serial, windows
 from raftmq.pop.groups import COUNT_MAX, EXPIRIES_MAX, PopGroup
 from raftmq.pop.policy import INVISIBLE_MS_MAX, Mode, Order, Policy
-from raftmq.pop.results import Changed, Refused
 from raftmq.pop.spans import Span, run
+from raftmq.results import Changed, Refused
 from tests.pop.duel import CONSUMERS, KINDS, QUEUES, VERBS, Duel, drive
 
 KEYS = st.sampled_from([0, 0, 1, 2, 3, 0xFFFFFFFF])
@@ -116,7 +116,7 @@ TIGHT = (
     (groups, "COUNT_MAX", 12),
     (leases, "_STALE_MIN", 2),
     (leases, "_SMALL_MAX", 3),
-    (wishes, "_SWEEP_MIN", 2),
+    (credit, "_SWEEP_MIN", 2),
     (windows, "WINDOW_MAX", 20),
     (windows, "WINDOW_MIN", 5),
     (windows, "FED_MAX", 40),

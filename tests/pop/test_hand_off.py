@@ -8,6 +8,16 @@ import pytest
 from raftmq.batch import encode
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
+from raftmq.machine.machine import Command, DropQueues, PartitionMachine
+from raftmq.machine.producers import Producers
+from raftmq.machine.transactions import (
+    FENCED_MAX,
+    MESSAGES_MAX,
+    Begin,
+    Input,
+    Outcome,
+    Transactions,
+)
 from raftmq.pop.calls import (
     Ask,
     CloseGroups,
@@ -19,14 +29,11 @@ from raftmq.pop.calls import (
     Step,
 )
 from raftmq.pop.leases import Handed
-from raftmq.pop.machine import Command, DropQueues, PartitionMachine
 from raftmq.pop.policy import Mode, Policy
-from raftmq.pop.producers import Producers
-from raftmq.pop.results import Changed, Delayed, Result
 from raftmq.pop.spans import Span, span
-from raftmq.pop.transactions import FENCED_MAX, MESSAGES_MAX, Begin, Input, Outcome, Transactions
+from raftmq.results import Changed, Delayed, Result
 from raftmq.wire.popping import Settled
-from tests.pop.test_transactions import COMMIT, ROLLBACK, Log, reason
+from tests.machine.test_transactions import COMMIT, ROLLBACK, Log, reason
 
 TOPIC = 1
 QUEUE = TOPIC << 16
@@ -230,7 +237,7 @@ def test_malformed_hand_off_is_refused() -> None:
 
 
 def test_memory_for_inputs_is_bounded_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftmq.pop.transactions.INPUT_BYTES_MAX", 250)
+    monkeypatch.setattr("raftmq.machine.transactions.INPUT_BYTES_MAX", 250)
     log, handed = began(1)
     assert log.hand_off(6, handed) == Changed()
     assert reason(log.hand_off(7, handed)) is Reason.TOO_MANY_TRANSACTIONS

@@ -11,9 +11,9 @@ from raftmq.pop.groups import PopGroup
 from raftmq.pop.leases import Handed
 from raftmq.pop.pieces import WIDTH_MAX
 from raftmq.pop.policy import Mode, Order, Policy
-from raftmq.pop.results import Changed
 from raftmq.pop.spans import Span, run
 from raftmq.pop.windows import WINDOW_MAX
+from raftmq.results import Changed
 
 from .counter import Counter, step
 

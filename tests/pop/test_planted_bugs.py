@@ -9,15 +9,15 @@ import pytest
 
 from raftmq.pop import (
     backlog,
+    credit,
+    dead_letters,
     groups,
     keyed,
     leases,
-    letters,
     pieces,
     retries,
     serial,
     windows,
-    wishes,
 )
 from raftmq.pop.pieces import Piece
 from raftmq.pop.spans import Span
@@ -94,7 +94,7 @@ def join_without_looking_at_attempts(first: Piece, second: Piece, **more: Any) -
 
 def load_wishes_sorted(self: Any, values: list[Any]) -> None:
     _, rows = values
-    self._wishes = OrderedDict((each, wishes.Wish(*wish)) for each, *wish in sorted(rows))
+    self._wishes = OrderedDict((each, credit.Wish(*wish)) for each, *wish in sorted(rows))
 
 
 def end_all(self: Any, consumers: Any) -> None:
@@ -238,11 +238,11 @@ BUGS: dict[str, tuple[str, Plant]] = {
     ),
     "keys of a part of a dead letter are those of its first messages": (
         "keyed",
-        instead(letters, "divided", part_with_all_keys),
+        instead(dead_letters, "divided", part_with_all_keys),
     ),
     "as many messages leave a dead letter as were named, but others": (
         "plain",
-        instead(letters, "divided", leave_from_the_front),
+        instead(dead_letters, "divided", leave_from_the_front),
     ),
     "rest of a parked letter does not block its queue": (
         "serial, filtered, blocking",
@@ -281,12 +281,12 @@ BUGS: dict[str, tuple[str, Plant]] = {
         "filtered",
         after(backlog.Backlog, "ack", forget_a_passed_message),
     ),
-    "wish lasts after a hand-out": ("plain", instead(wishes.Wishes, "end_hand_out", nothing)),
-    "wish is never kept": ("plain", instead(wishes.Wishes, "end_hand_out", end_all)),
-    "wish of one who left lasts": ("plain", instead(wishes.Wishes, "drop", nothing)),
+    "wish lasts after a hand-out": ("plain", instead(credit.Wishes, "end_hand_out", nothing)),
+    "wish is never kept": ("plain", instead(credit.Wishes, "end_hand_out", end_all)),
+    "wish of one who left lasts": ("plain", instead(credit.Wishes, "drop", nothing)),
     "turns are forgotten by a snapshot": (
         "plain",
-        instead(wishes.Wishes, "load", load_wishes_sorted),
+        instead(credit.Wishes, "load", load_wishes_sorted),
     ),
     "lease that ran out is settled": (
         "plain",

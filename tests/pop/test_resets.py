@@ -8,16 +8,15 @@ import pytest
 from raftmq.batch import encode
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
-from raftmq.pop import repeats
+from raftmq.machine import repeats
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.pop_groups import FENCED
 from raftmq.pop.calls import ChangeDead, Deed, Feed, Lose, OpenGroup, ResetGroup, Step
 from raftmq.pop.groups import PopGroup
-from raftmq.pop.machine import PartitionMachine
+from raftmq.pop.message_events import follow
 from raftmq.pop.policy import Mode, Order, Policy
-from raftmq.pop.serving import FENCED
 from raftmq.pop.spans import run
-from raftmq.pop.touches import follow
-
-from .test_serving import ALICE, BOB, QUEUE, TOPIC, Log, all_of
+from tests.machine.test_pop_groups import ALICE, BOB, QUEUE, TOPIC, Log, all_of
 
 KINDS = {"pop": Mode.POP, "key": Mode.ORDERED, "queue": Mode.ORDERED}
 

@@ -7,12 +7,12 @@ The numbers are those of github.com/apache/rocketmq. Where a history was found b
 import pytest
 
 from raftmq.errors import Reason
+from raftmq.machine.machine import DropQueues
+from raftmq.machine.pop_groups import FENCED
 from raftmq.pop.calls import CloseGroups, Deed, OpenGroup, Settle, Step
 from raftmq.pop.groups import PopGroup
-from raftmq.pop.machine import DropQueues
 from raftmq.pop.policy import Mode, Order, Policy
-from raftmq.pop.results import Refused
-from raftmq.pop.serving import FENCED
+from raftmq.results import Refused
 from tests.pop.counter import GROUP, POLICY, QUEUE, TOPIC, Counter, offsets, step
 
 ALICE, BOB = 11, 12

@@ -8,9 +8,9 @@ from raftmq.pop.groups import PopGroup
 from raftmq.pop.leases import Handed
 from raftmq.pop.pieces import Piece
 from raftmq.pop.policy import Mode, Order, Policy
-from raftmq.pop.results import Changed, Refused
 from raftmq.pop.serial import SerialBacklog
 from raftmq.pop.spans import Span, run
+from raftmq.results import Changed, Refused
 
 TOKENS = count(1)
 

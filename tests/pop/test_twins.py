@@ -9,14 +9,15 @@ from raftmq.chaos.ledger.play import ORDERED, PLAIN
 from raftmq.chaos.ledger.random_log import RandomLog
 from raftmq.chaos.ledger.twins import woken_in_vain
 from raftmq.errors import Reason
-from raftmq.pop import groups, serving
+from raftmq.machine import pop_groups
+from raftmq.machine.claims import Claims
+from raftmq.machine.machine import PartitionMachine
+from raftmq.pop import groups
 from raftmq.pop.calls import Ask, Deed, Lose, OpenGroup, Tick
-from raftmq.pop.claims import Claims
+from raftmq.pop.credit import Wish
 from raftmq.pop.groups import PopGroup
-from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.policy import Mode, Policy
-from raftmq.pop.results import Changed, Refused
-from raftmq.pop.wishes import Wish
+from raftmq.results import Changed, Refused
 
 from .counter import GROUP, QUEUE, TOPIC, Counter, step
 
@@ -160,7 +161,7 @@ def test_digest_tells_results(monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = log.pop(1)
     twin = restored(log)
     log.settle(1, step(Deed.ACK, one))
-    monkeypatch.setattr(serving, "_step", lambda *_: serving.FENCED)
+    monkeypatch.setattr(pop_groups, "_step", lambda *_: pop_groups.FENCED)
     follow(log, twin)
     assert twin.digest != log.machine.digest
 
@@ -170,7 +171,7 @@ def test_digest_does_not_depend_on_the_words_of_a_refusal(monkeypatch: pytest.Mo
     twin = restored(log)
     log.call(Ask(99, 1, 1, 0, 0))
     refused = Refused(Reason.UNKNOWN_GROUP, "in other words")
-    monkeypatch.setattr(serving, "_unknown", lambda _: refused)
+    monkeypatch.setattr(pop_groups, "_unknown", lambda _: refused)
     follow(log, twin)
     assert twin.digest == log.machine.digest
 

@@ -23,7 +23,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from raftmq.cli.playground import choose_ports
+from raftmq.cli.node.playground import choose_ports
 from tests.cli.local_cluster import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

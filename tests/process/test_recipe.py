@@ -18,8 +18,8 @@ from anyio import to_thread
 
 import raftmq
 from raftmq.client import Client, OpenTransaction
-from raftmq.client.popped import PoppedMessage
-from raftmq.client.popping import PopConsumer
+from raftmq.client.pop.consumer import PopConsumer
+from raftmq.client.pop.popped import PoppedMessage
 from raftmq.errors import Reason, Rejected
 from raftmq.testing import Cluster, cluster
 from tests.process.databases import Database, connected, create_tables, postgresql

@@ -2,23 +2,18 @@
 
 from collections.abc import Callable
 
-from raftmq.chaos import History, Recorder, Report
-from raftmq.chaos.checkers import (
+from raftmq.checkers import (
+    History,
+    Recorder,
+    Report,
     check_claims,
     check_hand_off,
     check_instances,
     check_resets,
     check_topic_lives,
 )
-from raftmq.chaos.checkers.claims import LONG_MS
-from raftmq.chaos.checkers.pop_calls import (
-    Got,
-    Named,
-    begin_pop,
-    begin_settling,
-    end_pop,
-    end_settling,
-)
+from raftmq.checkers.objects.claims import LONG_MS
+from raftmq.checkers.pop.calls import Got, Named, begin_pop, begin_settling, end_pop, end_settling
 
 MS = 1_000_000
 

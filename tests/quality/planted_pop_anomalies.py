@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from raftmq.chaos import History, Report
-from raftmq.chaos.checkers import PopRules, check_pop
-from raftmq.chaos.checkers.pop_calls import Got
-from tests.chaos.checkers.pop_writing import PopScript
+from raftmq.checkers import History, PopRules, Report, check_pop
+from raftmq.checkers.pop.calls import Got
+from tests.checkers.pop_writing import PopScript
 
 Plant = Callable[[PopScript], None]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from raftmq.chaos.checkers.withheld_calls import Cancelling
-from tests.chaos.checkers.withheld_writing import WithheldScript
+from raftmq.checkers.pop.withheld_calls import Cancelling
+from tests.checkers.withheld_writing import WithheldScript
 
 Plant = Callable[[WithheldScript], None]
 

@@ -5,11 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from raftmq.chaos import (
+from raftmq.checkers import (
     ANOMALIES,
+    Entry,
     Evidence,
     History,
     LogRules,
+    NodeLog,
     Report,
     Verdict,
     check_key_order,
@@ -20,13 +22,8 @@ from raftmq.chaos import (
     explain,
     with_entries,
 )
-from raftmq.chaos.checkers import Entry, NodeLog
-from tests.chaos.checkers.writing import Script
-from tests.quality import (
-    planted_flow_anomalies,
-    planted_pop_anomalies,
-    planted_withheld_anomalies,
-)
+from tests.checkers.writing import Script
+from tests.quality import planted_flow_anomalies, planted_pop_anomalies, planted_withheld_anomalies
 
 Plant = Callable[[Script], None]
 Check = Callable[[History], Report]

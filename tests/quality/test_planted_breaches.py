@@ -5,19 +5,23 @@ from dataclasses import replace
 
 import pytest
 
-from raftmq.chaos import ANOMALIES, INVARIANTS, Evidence, Verdict, check_evidence
-from raftmq.chaos.checkers import (
+from raftmq.chaos.mutants import MUTANTS
+from raftmq.checkers import (
+    ANOMALIES,
+    INVARIANTS,
     Acknowledged,
     Derived,
     Entry,
+    Evidence,
     Moment,
     NodeLog,
     ProgressAt,
     Recovery,
     Served,
     SyncFailed,
+    Verdict,
+    check_evidence,
 )
-from raftmq.chaos.mutants import MUTANTS
 
 
 def log_of(*terms: int) -> tuple[Entry, ...]:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from raftmq.chaos import ANOMALIES, Verdict, explain
-from raftmq.chaos.checkers import check_claims
+from raftmq.checkers import ANOMALIES, Verdict, check_claims, explain
 from tests.quality.planted_flow_anomalies import (
     PLANTS,
     RIGHT,

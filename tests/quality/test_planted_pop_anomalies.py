@@ -5,10 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from raftmq.chaos import ANOMALIES, History, Report, Verdict, explain
-from raftmq.chaos.checkers import PopRules, check_pop
-from raftmq.chaos.checkers.judge import judge
-from tests.chaos.checkers.pop_writing import PopScript
+from raftmq.checkers import ANOMALIES, History, PopRules, Report, Verdict, check_pop, explain
+from raftmq.checkers.judge import judge
+from tests.checkers.pop_writing import PopScript
 from tests.quality.planted_pop_anomalies import (
     PLANTS,
     Plant,

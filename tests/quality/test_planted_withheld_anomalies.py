@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 
-from raftmq.chaos import ANOMALIES, History, Report, Verdict, explain
-from raftmq.chaos.checkers import WithheldRules, check_withheld
-from raftmq.chaos.checkers.judge import judge
-from raftmq.chaos.checkers.withheld_calls import Cancelling
-from tests.chaos.checkers.withheld_writing import WithheldScript
+from raftmq.checkers import (
+    ANOMALIES,
+    History,
+    Report,
+    Verdict,
+    WithheldRules,
+    check_withheld,
+    explain,
+)
+from raftmq.checkers.judge import judge
+from raftmq.checkers.pop.withheld_calls import Cancelling
+from tests.checkers.withheld_writing import WithheldScript
 from tests.quality.planted_withheld_anomalies import PLANTS, Plant, listed_after_its_end
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from raftmq.broker.members import plan
+from raftmq.broker.cluster.reconfiguration import plan
 from raftmq.broker.settings import NodeSettings, Peer, Settings
 from raftmq.cli.values import ADDRESS
 from raftmq.client.address import parse_url
 from raftmq.errors import Reason, Rejected
-from raftmq.pop.catalog import Catalog
-from raftmq.pop.results import Refused
+from raftmq.machine.catalog.catalog import Catalog
+from raftmq.results import Refused
 from raftmq.wire.address import why_no_address
 from raftmq.wire.messages import ChangeMember
 

@@ -11,16 +11,16 @@ import pytest
 from raftmq.batch import Flag, PropertyKind
 from raftmq.batch.columns import F64, I32, I64, U8, U16, U32
 from raftmq.wire import (
-    assigning,
+    assignment,
     consumer_groups,
-    delaying,
-    fetching,
+    delays,
+    fetches,
     messages,
     popping,
     raft,
     sessions,
-    tracing,
-    transacting,
+    traces,
+    transactions,
 )
 from raftmq.wire.messages import FrameKind
 
@@ -30,14 +30,14 @@ STRUCTS = {
     type_.__name__: type_
     for module in (
         messages,
-        fetching,
+        fetches,
         popping,
         consumer_groups,
-        assigning,
-        delaying,
-        transacting,
+        assignment,
+        delays,
+        transactions,
         sessions,
-        tracing,
+        traces,
         raft,
     )
     for type_ in vars(module).values()

@@ -15,28 +15,18 @@ from hypothesis import strategies as st
 
 from raftmq.errors import ProtocolError
 from raftmq.wire import (
-    assigning,
+    assignment,
     consumer_groups,
-    delaying,
+    delays,
     messages,
     popping,
     sessions,
-    tracing,
-    transacting,
+    traces,
+    transactions,
 )
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.fetching import (
-    Fetch,
-    Fetched,
-    FetchedQueue,
-    FetchFrom,
-)
-from raftmq.wire.messages import (
-    AdminDone,
-    ErrorReply,
-    Hello,
-    Produced,
-)
+from raftmq.wire.fetches import Fetch, Fetched, FetchedQueue, FetchFrom
+from raftmq.wire.messages import AdminDone, ErrorReply, Hello, Produced
 
 HELLO = Hello(1, "cluster", 3, "incarnation", "raftmq 0.1.0")
 TYPES = [
@@ -45,11 +35,11 @@ TYPES = [
         **vars(messages),
         **vars(popping),
         **vars(consumer_groups),
-        **vars(assigning),
-        **vars(delaying),
-        **vars(transacting),
+        **vars(assignment),
+        **vars(delays),
+        **vars(transactions),
         **vars(sessions),
-        **vars(tracing),
+        **vars(traces),
     }.values()
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_.__name__[0] != "_"
 ]

@@ -1,17 +1,17 @@
 """The core simulator: consensus cores over real logs on made-up disks, in virtual time, no trio.
 
-Start reading at `world` (one run), then `cluster`, `replica` (one process), `safety` (what is
-checked at every event), `nemesis` and the `*_faults` modules (how each fault is made).
+Start reading at `world` (one run), then `cluster`, `replica` (one process), `checks.safety` (what
+is checked at every event), `faults.nemesis` (how each fault is made).
 
 | module | what it is |
 |---|---|
 | `world` | a run: schedule, heal, drain, verdict |
-| `settings`, `themes` | what a seed decides beside the faults, and together with them |
+| `settings`, `faults.themes` | what a seed decides beside the faults, and together with them |
 | `cluster`, `node`, `replica`, `writing` | machines, their processes, their disk threads |
 | `network`, `transfers`, `clock`, `disk` | what lies between and below them |
 | `clients`, `operator` | who asks something of them |
-| `safety`, `recovering`, `last_checks`, `views` | what must hold |
-| `nemesis`, `stage`, `*_faults`, `effects`, `atlas` | what goes wrong |
+| `checks` | what must hold |
+| `faults`, `stage` | what goes wrong |
 
 Sources: TigerBeetle's VOPR, FoundationDB's simulation, etcd's data-driven tests.
 """

@@ -7,7 +7,7 @@ The drift is that of the machine's oscillator, so that it changes the ticks as w
 
 from math import sin
 
-from raftmq.chaos.core.effects import TOLD
+from raftmq.chaos.core.faults.effects import TOLD
 from raftmq.chaos.core.loop import Loop
 
 START_MS = 1_800_000_000_000

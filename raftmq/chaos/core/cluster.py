@@ -3,14 +3,15 @@
 Founders begin as in the broker: each with the same snapshot at index 1 that names them all. Spare
 nodes wait with empty disks until they are made members.
 
-Sources: TigerBeetle's VOPR and FoundationDB's simulation for the shape; `raftmq.broker.hosting` for
-the founding.
+Sources: TigerBeetle's VOPR and FoundationDB's simulation for the shape;
+`raftmq.broker.replica.opener` for the founding.
 """
 
 from collections import Counter
 from random import Random
 
-from raftmq.broker.hosting import log_meta
+from raftmq.broker.replica.opener import log_meta
+from raftmq.chaos.core.checks.safety import Safety
 from raftmq.chaos.core.clients import Clients
 from raftmq.chaos.core.loop import Loop, Trace
 from raftmq.chaos.core.machine import Machine
@@ -18,7 +19,6 @@ from raftmq.chaos.core.network import Network
 from raftmq.chaos.core.node import Node
 from raftmq.chaos.core.operator import Operator
 from raftmq.chaos.core.replica import FOLDER, Replica, open_store
-from raftmq.chaos.core.safety import Safety
 from raftmq.chaos.core.settings import Settings
 from raftmq.chaos.core.transfers import Transfers
 from raftmq.chaos.outcome import Happening

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from heapq import heappop, heappush
 
-from raftmq.chaos.core.broken import Broken
+from raftmq.chaos.core.checks.broken import Broken
 
 Call = Callable[..., None]
 

@@ -19,8 +19,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 
-from raftmq.broker.group import node_of
-from raftmq.chaos.core.effects import (
+from raftmq.broker.replica.group import node_of
+from raftmq.chaos.core.faults.effects import (
     DELAYED,
     DOUBLED,
     DROPPED,

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from raftmq.broker.group import node_of
+from raftmq.broker.replica.group import node_of
+from raftmq.chaos.core.checks.views import Durable
 from raftmq.chaos.core.clock import Clock
 from raftmq.chaos.core.disk import CoreDisk
-from raftmq.chaos.core.effects import DARK, ENDED, STOOD
+from raftmq.chaos.core.faults.effects import DARK, ENDED, STOOD
 from raftmq.chaos.core.replica import Replica
-from raftmq.chaos.core.views import Durable
 from raftmq.chaos.world.disk import PowerLoss
 from raftmq.consensus import ConfState, Message
 from raftmq.errors import CorruptRecord

@@ -10,8 +10,8 @@ Invariants:
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from raftmq.chaos.core import atlas
-from raftmq.chaos.core.effects import ASKED
+from raftmq.chaos.core.faults import atlas
+from raftmq.chaos.core.faults.effects import ASKED
 from raftmq.consensus import (
     Change,
     ChangeKind,
@@ -34,7 +34,7 @@ VOTERS_MAX = 7
 """A cluster that was founded smaller does not grow beyond this."""
 
 INCARNATION = 1 << 32
-"""What the ids of two nodes at one place differ by: see `raftmq.broker.group.node_of`."""
+"""What the ids of two nodes at one place differ by: see `raftmq.broker.replica.group.node_of`."""
 
 Wish = Callable[[ConfState], MembershipChange | None]
 

@@ -1,7 +1,7 @@
 """One process of one node: consensus, log, machine, and the pump between them.
 
 It lives from a start to the next crash. What it does is what the broker's `Group`, `DiskLoop`,
-`Snapshots` and `Housekeeping` do with a group, in the same order of effects and with the same
+`Snapshots` and `AfterApply` do with a group, in the same order of effects and with the same
 classes below (`Raft`, `LogStore`, `LogCache`, `GroupStorage`); what is told to clients and found
 for them is left out.
 
@@ -17,7 +17,7 @@ Invariants:
 Left out: several groups in a process, back-pressure, sessions, segments mended from peers, and so
 records that peers give while one is damaged (`Repairs.lend`): here such a node stops.
 
-Sources: `raftmq.broker.group`, `.disk`, `.hosting`, `.housekeeping`, `.snapshots`.
+Sources: `raftmq.broker.replica.group`, `.disk`, `.opener`, `.after_apply`, `.snapshots`.
 """
 
 from collections import deque
@@ -25,12 +25,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raftmq.broker.hosting import consensus_meta, log_meta, oldest_snapshot
-from raftmq.broker.storage import GroupStorage, since_last_snapshot
-from raftmq.chaos.core.broken import Broken
-from raftmq.chaos.core.effects import LAGGED, NEEDLESS, STOPPED
+from raftmq.broker.replica.opener import consensus_meta, log_meta, oldest_snapshot
+from raftmq.broker.replica.storage import GroupStorage, since_last_snapshot
+from raftmq.chaos.core.checks.broken import Broken
+from raftmq.chaos.core.checks.views import View
+from raftmq.chaos.core.faults.effects import LAGGED, NEEDLESS, STOPPED
 from raftmq.chaos.core.machine import Machine, restore
-from raftmq.chaos.core.views import View
 from raftmq.chaos.core.writing import Writing
 from raftmq.chaos.world.disk import PowerLoss
 from raftmq.consensus import (
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 FOLDER = "log"
 IDLE_TICKS = 10
-"""A log that was not written for so long gets a mark, as the broker's duties do each second."""
+"""A log that was not written for so long gets a mark, as the broker's logs do each second."""
 
 FETCH_BYTES = 4096
 

@@ -11,7 +11,7 @@ Sources: swarm testing (Groce et al., ISSTA 2012), applied to settings.
 from dataclasses import dataclass, replace
 from random import Random
 
-from raftmq.chaos.core.themes import KIB, chosen_settings
+from raftmq.chaos.core.faults.themes import KIB, chosen_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

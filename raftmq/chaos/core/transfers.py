@@ -4,7 +4,7 @@ The sender offers the next chunk, the receiver says how much it has, and so on; 
 whole and checked, the SNAPSHOT message of consensus follows. A chunk that is not answered in time
 ends the transfer, and consensus asks again; the receiver then goes on where it stopped.
 
-Sources: `raftmq.broker.snapshots`, whose steps these are.
+Sources: `raftmq.broker.replica.snapshots`, whose steps these are.
 """
 
 from dataclasses import dataclass

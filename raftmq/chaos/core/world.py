@@ -22,18 +22,19 @@ Sources: TigerBeetle's VOPR for the liveness mode; Jepsen for heal, drain, check
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from raftmq.chaos.checkers.invariants import INVARIANTS
-from raftmq.chaos.checkers.verdict import Verdict
-from raftmq.chaos.core import atlas, last_checks
-from raftmq.chaos.core.broken import Broken
+from raftmq.chaos.core.checks import last_checks
+from raftmq.chaos.core.checks.broken import Broken
 from raftmq.chaos.core.cluster import Cluster
-from raftmq.chaos.core.nemesis import Nemesis
+from raftmq.chaos.core.faults import atlas
+from raftmq.chaos.core.faults.nemesis import Nemesis
+from raftmq.chaos.core.faults.themes import draw_themed
 from raftmq.chaos.core.node import Node
 from raftmq.chaos.core.settings import Settings, draw_settings
-from raftmq.chaos.core.themes import draw_themed
 from raftmq.chaos.faults import Fault, Schedule, World, draw, of_world
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.tally import noted
+from raftmq.checkers.servers.invariants import INVARIANTS
+from raftmq.checkers.verdict import Verdict
 from raftmq.words import counted
 
 SECONDS = 60.0

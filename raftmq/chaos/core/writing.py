@@ -13,7 +13,7 @@ Invariants:
 - Storage messages become durable in the order they were written.
 - A pass that meets a full disk waits a second and goes on where it stopped, as the broker's does.
 
-Sources: `raftmq.broker.disk`, whose order of calls this repeats on one group.
+Sources: `raftmq.broker.replica.disk`, whose order of calls this repeats on one group.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from raftmq.chaos.core.effects import SLOW_JOBS
+from raftmq.chaos.core.faults.effects import SLOW_JOBS
 from raftmq.consensus import Message
 from raftmq.log.faults import DiskFull
 from raftmq.log.record import Kind

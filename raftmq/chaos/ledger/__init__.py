@@ -8,7 +8,7 @@ makes a run of one.
 
 | what | from |
 |---|---|
-| `raftmq.chaos.checkers.check_pop`, `check_withheld` | clients' histories alone |
+| `raftmq.checkers.check_pop`, `check_withheld` | clients' histories alone |
 | `PopLog` here | the servers' log alone |
 | `PopLog.why_strange` | both: what a client saw must be in the log |
 

@@ -15,8 +15,15 @@ Left out: the bounds of all offsets, of fences, and of the numbers of plain comm
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from raftmq.pop.offsets import CLAIM, FENCE_MS, KEPT_MS_MAX, CommitOffsets, ForgetOffsets, Offsets
-from raftmq.pop.results import Changed, Refused, Result
+from raftmq.machine.offsets import (
+    CLAIM,
+    FENCE_MS,
+    KEPT_MS_MAX,
+    CommitOffsets,
+    ForgetOffsets,
+    Offsets,
+)
+from raftmq.results import Changed, Refused, Result
 
 
 @dataclass(slots=True)

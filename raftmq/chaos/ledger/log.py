@@ -37,12 +37,19 @@ from functools import partial
 from typing import NamedTuple
 
 from raftmq.batch import Batch, peek
-from raftmq.chaos.checkers.pop_calls import Delivery as Seen
 from raftmq.chaos.ledger.committed import CommittedModel
 from raftmq.chaos.ledger.model import PopModel, PopQueue, WishModel
 from raftmq.chaos.ledger.told import ToldModel
 from raftmq.chaos.ledger.withheld import Fact, Input, WithheldModel
+from raftmq.checkers.pop.calls import Delivery as Seen
 from raftmq.log.record import Kind, Record
+from raftmq.machine.commands import decode_commands
+from raftmq.machine.delays import RESERVED, Cancel, Carry
+from raftmq.machine.machine import Command, DropQueues, PartitionMachine
+from raftmq.machine.offsets import CommitOffsets, ForgetOffsets
+from raftmq.machine.pop_groups import IDLE_MS_MAX, NACK_MS_MAX, OVER_LIMIT, QUEUE_BITS, Delivery
+from raftmq.machine.subscriptions import Resubscribe
+from raftmq.machine.transactions import Begin, End
 from raftmq.pop.calls import (
     Ask,
     ChangeDead,
@@ -57,18 +64,11 @@ from raftmq.pop.calls import (
     Step,
     Tick,
 )
-from raftmq.pop.commands import decode_commands
-from raftmq.pop.delays import RESERVED, Cancel, Carry
 from raftmq.pop.groups import COUNT_MAX, PopGroup
 from raftmq.pop.leases import SLOT_BITS
-from raftmq.pop.machine import Command, DropQueues, PartitionMachine
-from raftmq.pop.offsets import CommitOffsets, ForgetOffsets
 from raftmq.pop.policy import INVISIBLE_MS_MAX
-from raftmq.pop.results import Appended, Changed, Refused, Result
-from raftmq.pop.serving import IDLE_MS_MAX, NACK_MS_MAX, OVER_LIMIT, QUEUE_BITS, Delivery
 from raftmq.pop.spans import span
-from raftmq.pop.subscriptions import Resubscribe
-from raftmq.pop.transactions import Begin, End
+from raftmq.results import Appended, Changed, Refused, Result
 
 _WORDS = {Deed.ACK: "ack", Deed.NACK: "nack", Deed.REJECT: "reject", Deed.GIVE_BACK: "give_back"}
 

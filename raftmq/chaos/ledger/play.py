@@ -2,10 +2,10 @@
 
 from random import Random
 
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.ledger.random_log import RandomLog
 from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.checkers import Verdict
 from raftmq.pop.policy import Mode, Order, Policy
 
 STEPS = 300

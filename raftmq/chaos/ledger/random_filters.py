@@ -13,8 +13,8 @@ All is drawn from a `Random` of its own: what the other parts of the log do is n
 from random import Random
 from typing import TYPE_CHECKING
 
+from raftmq.machine.subscriptions import Change, Resubscribe, valid_at
 from raftmq.pop.calls import Feed
-from raftmq.pop.subscriptions import Change, Resubscribe, valid_at
 
 if TYPE_CHECKING:
     from raftmq.chaos.ledger.random_log import RandomLog

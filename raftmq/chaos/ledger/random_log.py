@@ -26,6 +26,8 @@ from raftmq.chaos.ledger.random_withheld import RandomWithheld
 from raftmq.chaos.ledger.twins import Twin
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
+from raftmq.machine.commands import encode_commands
+from raftmq.machine.machine import Command, PartitionMachine
 from raftmq.pop.calls import (
     Ask,
     Call,
@@ -41,12 +43,10 @@ from raftmq.pop.calls import (
     Step,
     Tick,
 )
-from raftmq.pop.commands import encode_commands
 from raftmq.pop.leases import Handed
-from raftmq.pop.machine import Command, PartitionMachine
 from raftmq.pop.policy import Mode, Policy
-from raftmq.pop.results import Appended, Result
 from raftmq.pop.spans import run
+from raftmq.results import Appended, Result
 
 TOPIC = 1
 QUEUES = (TOPIC << 16, TOPIC << 16 | 1)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from raftmq.pop.offsets import CLAIM, CommitOffsets, ForgetOffsets
+from raftmq.machine.offsets import CLAIM, CommitOffsets, ForgetOffsets
 
 if TYPE_CHECKING:
     from raftmq.chaos.ledger.random_log import RandomLog

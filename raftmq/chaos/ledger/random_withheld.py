@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from raftmq.batch import encode
 from raftmq.log.record import Kind
-from raftmq.pop.delays import NEVER, Cancel
-from raftmq.pop.releases import copy, indexes_of, release
-from raftmq.pop.results import Appended, Delayed
-from raftmq.pop.shelf import Key
-from raftmq.pop.transactions import Begin, End, Input, Outcome
+from raftmq.machine.delay_queue import Key
+from raftmq.machine.delays import NEVER, Cancel
+from raftmq.machine.releases import copy, indexes_of, release
+from raftmq.machine.transactions import Begin, End, Input, Outcome
+from raftmq.results import Appended, Delayed
 
 if TYPE_CHECKING:
     from raftmq.chaos.ledger.random_log import RandomLog

@@ -15,8 +15,8 @@ until they have one again.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from raftmq.machine.subscriptions import Resubscribe
 from raftmq.pop.calls import Feed
-from raftmq.pop.subscriptions import Resubscribe
 
 
 class _Group(NamedTuple):

@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from random import Random
 
 from raftmq.log.record import Record
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.pop_groups import Delivery, Traced
 from raftmq.pop.groups import PopGroup
-from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.results import Result
-from raftmq.pop.serving import Delivery, Traced
+from raftmq.results import Result
 
 RESTORED = 1 / 25
 """How often the twin is restored from its snapshot, per record."""

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from raftmq.batch import Batch, peek
 from raftmq.errors import CorruptRecord, Reason
-from raftmq.pop.delays import (
+from raftmq.machine.delays import (
     CANCELLED,
     FELL_DUE,
     NEVER,
@@ -40,9 +40,9 @@ from raftmq.pop.delays import (
     Cancel,
     Carry,
 )
-from raftmq.pop.results import Appended, Changed, Delayed, Refused, Result
+from raftmq.machine.transactions import ENDED_MS_MAX, Begin, End, Outcome
 from raftmq.pop.spans import span
-from raftmq.pop.transactions import ENDED_MS_MAX, Begin, End, Outcome
+from raftmq.results import Appended, Changed, Delayed, Refused, Result
 
 Fact = tuple[str, str]
 """Which promise was broken, and how."""

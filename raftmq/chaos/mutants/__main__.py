@@ -15,14 +15,9 @@ from statistics import median
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from raftmq.chaos.checkers import ANOMALIES, INVARIANTS
 from raftmq.chaos.mutants import MUTANTS, Hunt, Mutant, hunt
-from raftmq.chaos.mutants.campaign import (
-    CPU_SECONDS_MAX,
-    SEEDS_MAX,
-    SIM_CPU_SECONDS_MAX,
-    BadSeed,
-)
+from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX, SIM_CPU_SECONDS_MAX, BadSeed
+from raftmq.checkers import ANOMALIES, INVARIANTS
 from raftmq.words import counted
 
 DOCS = Path("docs/chaos")

@@ -8,8 +8,8 @@ Sources: our own; each was a bug.
 from functools import partial
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
-from raftmq.pop.offsets import Offsets
-from raftmq.pop.repeats import Repeats
+from raftmq.machine.offsets import Offsets
+from raftmq.machine.repeats import Repeats
 
 
 def carries_a_request_out_again(patch: Patch) -> None:

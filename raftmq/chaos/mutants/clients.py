@@ -11,15 +11,15 @@ from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
 from raftmq.errors import Reason
-from raftmq.pop.offsets import Offsets
-from raftmq.pop.results import Result
+from raftmq.machine.offsets import Offsets
+from raftmq.results import Result
 
 _WHY_SLOW = "one seed in a hundred draws slow consumers"
 
 
 def takes_a_part_for_the_whole(patch: Patch) -> None:
     """201"""
-    fetcher = import_module("raftmq.client.fetching").Fetcher
+    fetcher = import_module("raftmq.client.consume.read_ahead").Fetcher
     take = fetcher.take
 
     def all_of_it(self: Any, count: int) -> Any:
@@ -34,7 +34,7 @@ def takes_a_part_for_the_whole(patch: Patch) -> None:
 
 def renumbers_a_retry(patch: Patch) -> None:
     """202"""
-    settler = import_module("raftmq.client.settling").Settler
+    settler = import_module("raftmq.client.pop.settlement_sender").SettlementSender
     send = settler._send
 
     def with_another_number(self: Any, flight: Any) -> None:
@@ -69,7 +69,7 @@ def commits_what_comes_again(patch: Patch) -> None:
 
 def sleeps_past_a_shorter_timeout(patch: Patch) -> None:
     """205"""
-    deadlines = import_module("raftmq.client.deadlines")
+    deadlines = import_module("raftmq.client.produce.deadlines")
 
     def not_woken(self: Any, deadline: float) -> None:
         is_asleep = self._next > deadlines.anyio.current_time() + 3600
@@ -87,14 +87,20 @@ def times_each_request(patch: Patch) -> None:
     def whole(router: Any, timeout: float | None) -> Any:
         return lambda: timeout
 
-    for name in ("admin", "dead_letters", "descriptions", "resetting", "offsets"):
+    for name in (
+        "admin.admin",
+        "admin.dead_letters",
+        "admin.descriptions",
+        "admin.resets",
+        "consume.offsets",
+    ):
         patch.set(import_module(f"raftmq.client.{name}"), "seconds_left", whole)
 
 
 def gives_the_number_of_a_cancelled_settlement_away(patch: Patch) -> None:
     """250"""
-    desk = import_module("raftmq.client.desk")
-    finish = desk.Desk._finish
+    settlements = import_module("raftmq.client.pop.settlement")
+    finish = settlements.Settlements._finish
 
     def forget(settler: Any, waiter: Any) -> None:
         flight = settler._flight
@@ -112,17 +118,17 @@ def gives_the_number_of_a_cancelled_settlement_away(patch: Patch) -> None:
     async def as_if_never_written(self: Any, waiter: Any, *rest: Any, **options: Any) -> None:
         try:
             await finish(self, waiter, *rest, **options)
-        except desk.anyio.get_cancelled_exc_class():
-            for source in self._intake.sources.values():
+        except settlements.anyio.get_cancelled_exc_class():
+            for source in self._prefetcher.sources.values():
                 forget(source.settler, waiter)
             raise
 
-    patch.set(desk.Desk, "_finish", as_if_never_written)
+    patch.set(settlements.Settlements, "_finish", as_if_never_written)
 
 
 def believes_in_a_cancelled_commit(patch: Patch) -> None:
     """251"""
-    transaction = import_module("raftmq.client.transactions").Transaction
+    transaction = import_module("raftmq.client.produce.transactions").Transaction
     commit = transaction.commit
     begun: set[str] = set()
 
@@ -137,7 +143,7 @@ def believes_in_a_cancelled_commit(patch: Patch) -> None:
 
 def believes_the_refusal_of_a_half(patch: Patch) -> None:
     """320"""
-    router = import_module("raftmq.client.router")
+    router = import_module("raftmq.client.routing.router")
     patch.set(router, "SURE", router.SURE | {Reason.TRANSACTION_ENDED})
 
 

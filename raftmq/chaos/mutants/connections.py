@@ -26,7 +26,7 @@ def _mutant(
         name=name,
         what=what,
         killers=(killer, also) if also else (killer,),
-        plant=later("raftmq.chaos.sim.connection_mutants", plant),
+        plant=later("raftmq.chaos.sim.mutants.connections", plant),
         kinds=kinds or ("strangers",),
         why_hinted=why,
         workload="log",

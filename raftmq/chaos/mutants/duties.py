@@ -17,12 +17,12 @@ _WHY_CLOCKS = "it takes a clock that jumps, which one seed in thirty to sixty dr
 
 
 def _one_clock(patch: Patch) -> None:
-    clocks = import_module("raftmq.broker.clocks").Clocks
+    clocks = import_module("raftmq.broker.replica.clocks").Clocks
     patch.set(clocks, "agreed_ms", lambda self, group: self._node.now_ms())
 
 
 def _fastest_clock(patch: Patch) -> None:
-    clocks = import_module("raftmq.broker.clocks")
+    clocks = import_module("raftmq.broker.replica.clocks")
 
     def latest(self: Any, group: object) -> int:
         now = clocks.trio.current_time()
@@ -33,18 +33,18 @@ def _fastest_clock(patch: Patch) -> None:
 
 
 def _own_clock_for_sessions(patch: Patch) -> None:
-    assigning = import_module("raftmq.broker.assigning").Assigning
-    renewal = assigning._renewal
+    coordinator = import_module("raftmq.broker.serve.group_coordinator").GroupCoordinator
+    renewal = coordinator._renewal
 
     def own(self: Any, now: int) -> Any:
         return renewal(self, self._service.group(0)._host.now_ms())
 
-    patch.set(assigning, "_renewal", own)
+    patch.set(coordinator, "_renewal", own)
 
 
 def _own_clock_for_ages(patch: Patch) -> None:
-    module = import_module("raftmq.broker.transacting")
-    find, page = module.Transacting._find, module._page
+    module = import_module("raftmq.broker.serve.transactions")
+    find, page = module.TransactionRequests._find, module._page
     services: dict[int, Any] = {}
 
     def finding(self: Any, connection: Any, frame: Any) -> None:
@@ -57,7 +57,7 @@ def _own_clock_for_ages(patch: Patch) -> None:
     def own(machine: Any, request: Any, latest: int) -> Any:
         return page(machine, request, services[id(machine)].now_ms() - request.age_ms_min)
 
-    patch.set(module.Transacting, "_find", finding)
+    patch.set(module.TransactionRequests, "_find", finding)
     patch.set(module, "_page", own)
 
 
@@ -66,24 +66,24 @@ def _waits_for_the_clock(patch: Patch) -> None:
 
 
 def _one_message_too_many(patch: Patch) -> None:
-    duties = import_module("raftmq.broker.duties")
-    earliest = duties._earliest
+    leader_tasks = import_module("raftmq.broker.leader_tasks")
+    earliest = leader_tasks._earliest
 
     def beyond(group: Any, queue: int, since: int) -> int:
         found: int = earliest(group, queue, since)
         return min(found + 1, group.machine.ends.get(queue, 0)) if found else 0
 
-    patch.set(duties, "_earliest", beyond)
+    patch.set(leader_tasks, "_earliest", beyond)
 
 
 def _tells_after(patch: Patch) -> None:
-    duties = import_module("raftmq.broker.duties").Duties
-    tell = duties._tell_lost
+    leader_tasks = import_module("raftmq.broker.leader_tasks").LeaderTasks
+    tell = leader_tasks._tell_lost
 
     def only_what_is_gone(self: Any, group: Any, *, since: int = 0) -> bool:
         return bool(since) or tell(self, group)
 
-    patch.set(duties, "_tell_lost", only_what_is_gone)
+    patch.set(leader_tasks, "_tell_lost", only_what_is_gone)
 
 
 MUTANTS = (

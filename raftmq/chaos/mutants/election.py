@@ -6,8 +6,9 @@ implementations as named.
 
 from functools import partial
 
-from raftmq.chaos.core import nemesis, replica
+from raftmq.chaos.core import replica
 from raftmq.chaos.core.disk import CoreDisk
+from raftmq.chaos.core.faults import nemesis
 from raftmq.chaos.core.stage import Stage
 from raftmq.chaos.mutants.mutant import Mutant, Patch
 from raftmq.consensus import (

@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
-from raftmq.pop.claims import Claims
-from raftmq.pop.repeats import Repeats
-from raftmq.pop.results import Result
-from raftmq.pop.transactions import Transactions
+from raftmq.machine.claims import Claims
+from raftmq.machine.repeats import Repeats
+from raftmq.machine.transactions import Transactions
+from raftmq.results import Result
 
 
 def believes_who_gives_a_claim_up(patch: Patch) -> None:
@@ -46,7 +46,7 @@ def commits_inputs_that_are_not_in_hand(patch: Patch) -> None:
 
 def commits_what_it_has_read_ahead(patch: Patch) -> None:
     """223"""
-    consumer = import_module("raftmq.client.consumer").Consumer
+    consumer = import_module("raftmq.client.consume.consumer").Consumer
     commit = consumer._commit
 
     async def ahead(self: Any, wanted: Mapping[Any, int], *rest: Any, **named: Any) -> Any:
@@ -57,7 +57,7 @@ def commits_what_it_has_read_ahead(patch: Patch) -> None:
 
 def tells_one_leader_of_a_reset(patch: Patch) -> None:
     """224"""
-    resetting = import_module("raftmq.client.resetting")
+    resetting = import_module("raftmq.client.admin.resets")
     by_partition = resetting.by_partition
 
     def first_alone(groups: Mapping[int, int]) -> Any:
@@ -68,7 +68,7 @@ def tells_one_leader_of_a_reset(patch: Patch) -> None:
 
 def repeats_the_reset_before(patch: Patch) -> None:
     """241"""
-    resetting = import_module("raftmq.client.resetting")
+    resetting = import_module("raftmq.client.admin.resets")
     set_offsets = resetting.set_offsets
     before: list[Any] = []
 

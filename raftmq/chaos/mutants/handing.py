@@ -13,16 +13,16 @@ import msgspec
 
 from raftmq.batch import BatchHead
 from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.machine.delays import FELL_DUE, NOT_WAITING, Delays
+from raftmq.machine.offsets import ForgetOffsets, Offsets
+from raftmq.machine.pop_groups import PopGroups
 from raftmq.pop.backlog import Backlog
 from raftmq.pop.calls import Feed, Settle
-from raftmq.pop.delays import FELL_DUE, NOT_WAITING, Delays
+from raftmq.pop.credit import Wish, Wishes
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
 from raftmq.pop.leases import Leases
-from raftmq.pop.offsets import ForgetOffsets, Offsets
-from raftmq.pop.results import Result
-from raftmq.pop.serving import Serving
-from raftmq.pop.wishes import Wish, Wishes
+from raftmq.results import Result
 
 
 def keeps_the_place_of_a_wish_that_is_over(patch: Patch) -> None:
@@ -42,9 +42,9 @@ def keeps_the_place_of_a_wish_that_is_over(patch: Patch) -> None:
 
 def touches_groups_at_stale_timers(patch: Patch) -> None:
     """141"""
-    begin = Serving.begin
+    begin = PopGroups.begin
 
-    def careless(self: Serving, now: int) -> None:
+    def careless(self: PopGroups, now: int) -> None:
         due = [number for at, number in self._timers if at <= now and self._timer.get(number) == at]
         begin(self, now)
         for number in due:
@@ -52,7 +52,7 @@ def touches_groups_at_stale_timers(patch: Patch) -> None:
             group._open.update(dict.fromkeys(group.backlogs))
             self._touched.add(number)
 
-    patch.set(Serving, "begin", careless)
+    patch.set(PopGroups, "begin", careless)
 
 
 def hands_to_the_next_consumer_after_a_restart(patch: Patch) -> None:
@@ -82,23 +82,23 @@ def begins_with_another_queue_after_a_restart(patch: Patch) -> None:
 
 def forgets_results_of_settlements(patch: Patch) -> None:
     """144"""
-    dump = Serving.dump
+    dump = PopGroups.dump
 
-    def without(self: Serving, now: int = 0) -> list[Any]:
+    def without(self: PopGroups, now: int = 0) -> list[Any]:
         attached, earliest, consumers, *rest = dump(self, now)
         return [attached, earliest, [[*row[:3], [], row[4]] for row in consumers], *rest]
 
-    patch.set(Serving, "dump", without)
+    patch.set(PopGroups, "dump", without)
 
 
 def forgets_what_retention_took(patch: Patch) -> None:
     """145"""
-    load = Serving.load
+    load = PopGroups.load
 
-    def without(self: Serving, state: list[Any]) -> None:
+    def without(self: PopGroups, state: list[Any]) -> None:
         load(self, [state[0], [], *state[2:]])
 
-    patch.set(Serving, "load", without)
+    patch.set(PopGroups, "load", without)
 
 
 def forgets_cancelled_numbers(patch: Patch) -> None:
@@ -156,7 +156,7 @@ def counts_the_releases_of_one_history(patch: Patch) -> None:
 
     def counted(self: Delays, head: BatchHead) -> Any:
         outcome = release(self, head)
-        if outcome is None and len(self._timers) > 2 * len(self._shelves) + 4:
+        if outcome is None and len(self._timers) > 2 * len(self._queues) + 4:
             self.dropped += 1
         return outcome
 
@@ -165,12 +165,12 @@ def counts_the_releases_of_one_history(patch: Patch) -> None:
 
 def believes_a_feed_of_an_earlier_filter(patch: Patch) -> None:
     """151"""
-    feed = Serving._feed
+    feed = PopGroups._feed
 
-    def believing(self: Serving, call: Feed) -> Result:
+    def believing(self: PopGroups, call: Feed) -> Result:
         return feed(self, msgspec.structs.replace(call, subscription=-1))
 
-    patch.set(Serving, "_feed", believing)
+    patch.set(PopGroups, "_feed", believing)
 
 
 def hands_out_what_it_was_told_before_the_filter(patch: Patch) -> None:
@@ -180,23 +180,23 @@ def hands_out_what_it_was_told_before_the_filter(patch: Patch) -> None:
 
 def takes_a_filter_that_goes_for_another_one(patch: Patch) -> None:
     """153"""
-    resubscribed = Serving.resubscribed
+    resubscribed = PopGroups.resubscribed
 
-    def stays(self: Serving, topic: int, name: str) -> None:
+    def stays(self: PopGroups, topic: int, name: str) -> None:
         if self._subscriptions.of(topic, name):
             resubscribed(self, topic, name)
 
-    patch.set(Serving, "resubscribed", stays)
+    patch.set(PopGroups, "resubscribed", stays)
 
 
 def numbers_settlements_by_handle_with_the_others(patch: Patch) -> None:
     """154"""
-    settle = Serving._settle
+    settle = PopGroups._settle
 
-    def together(self: Serving, call: Settle, now: int) -> Result:
+    def together(self: PopGroups, call: Settle, now: int) -> Result:
         return settle(self, msgspec.structs.replace(call, by_handle=False), now)
 
-    patch.set(Serving, "_settle", together)
+    patch.set(PopGroups, "_settle", together)
 
 
 def lets_late_members_begin_a_deleted_group_again(patch: Patch) -> None:

@@ -16,28 +16,28 @@ from raftmq.chaos.mutants.mutant import Mutant, Patch
 
 def shortens_leases_in_hand(patch: Patch) -> None:
     """353"""
-    intake = import_module("raftmq.client.intake")
+    prefetcher = import_module("raftmq.client.pop.prefetcher")
 
     def make_invisible(
         self: Any, milliseconds: int, waiter: Any, *, is_again: bool = False
     ) -> list[Any]:
         self.invisible_ms = milliseconds
-        least = intake.anyio.current_time() + 0.9 * milliseconds / 1000
+        least = prefetcher.anyio.current_time() + 0.9 * milliseconds / 1000
         short = [
             lease
-            for lease in self.shelf.leases()
+            for lease in self.buffer.leases()
             if (lease.deadline < least and not is_again) or lease.invisible_ms != milliseconds
         ]
         for lease in short:
             self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
         return short
 
-    patch.set(intake.Intake, "make_invisible", make_invisible)
+    patch.set(prefetcher.Prefetcher, "make_invisible", make_invisible)
 
 
 def sends_at_once_in_a_transaction(patch: Patch) -> None:
     """354"""
-    module = import_module("raftmq.client.transactions")
+    module = import_module("raftmq.client.produce.transactions")
 
     @asynccontextmanager
     async def one_of_many(self: Any) -> AsyncIterator[Callable[[], float]]:
@@ -48,24 +48,24 @@ def sends_at_once_in_a_transaction(patch: Patch) -> None:
 
 def takes_what_is_put_in_after_the_end(patch: Patch) -> None:
     """355"""
-    lane = import_module("raftmq.client.lane")
+    sender = import_module("raftmq.client.produce.queue_sender")
 
     def keep(self: Any, entry: Any) -> bool:
         limits = self._host.limits
         if getattr(entry, "sealed", None) is not None:
-            self._waiting.append(lane.Parcel.of_sealed(entry, limits))
+            self._waiting.append(sender.ProducerBatch.of_sealed(entry, limits))
         else:
-            parcel = lane.Parcel(limits)
-            parcel.append(entry)
-            self._waiting.append(parcel)
+            batch = sender.ProducerBatch(limits)
+            batch.append(entry)
+            self._waiting.append(batch)
         return True
 
-    patch.set(lane.Lane, "_turn_away", keep)
+    patch.set(sender.QueueSender, "_turn_away", keep)
 
 
 def forgets_where_groups_began(patch: Patch) -> None:
     """356"""
-    memberships = import_module("raftmq.pop.membership").Memberships
+    memberships = import_module("raftmq.machine.catalog.membership").Memberships
     patch.set(memberships, "old_queue_count", lambda self, member: None)
 
 
@@ -75,7 +75,7 @@ def begins_at_the_latest_in_new_queues(patch: Patch) -> None:
     async def count_all(self: Any, view: Any) -> int:
         return 1 << 32
 
-    patch.set(import_module("raftmq.client.consumer").Consumer, "_count_old", count_all)
+    patch.set(import_module("raftmq.client.consume.consumer").Consumer, "_count_old", count_all)
 
 
 MUTANTS = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from raftmq.broker import hosting
+from raftmq.broker.replica import opener
 from raftmq.chaos.core.machine import Machine
 from raftmq.chaos.core.replica import Replica
 from raftmq.chaos.mutants.mutant import Mutant, Patch
@@ -156,14 +156,14 @@ def begins_again_at_each_chunk(patch: Patch) -> None:
 
 def snapshots_keep_the_first_members(patch: Patch) -> None:
     """42"""
-    encode = hosting.encode_conf_state
+    encode = opener.encode_conf_state
     first: list[ConfState] = []
 
     def stale(conf: ConfState) -> bytes:
         first.append(conf)
         return encode(first[0])
 
-    patch.set(hosting, "encode_conf_state", stale)
+    patch.set(opener, "encode_conf_state", stale)
 
 
 def applies_while_it_installs(patch: Patch) -> None:

@@ -5,7 +5,7 @@ Sources: the broker as it was until a hostile reading found both.
 
 from raftmq.chaos.mutants.mutant import Mutant, later
 
-_PLANTS = "raftmq.chaos.sim.placement_mutants"
+_PLANTS = "raftmq.chaos.sim.mutants.placement"
 
 MUTANTS = (
     Mutant(

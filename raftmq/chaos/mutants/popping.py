@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.machine.pop_groups import Attached, PopGroups
+from raftmq.machine.producers import Producers
 from raftmq.pop.backlog import Backlog
+from raftmq.pop.credit import Wish
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
 from raftmq.pop.leases import Handed, Leases
 from raftmq.pop.pieces import Piece
-from raftmq.pop.producers import Producers
-from raftmq.pop.results import Changed, Result
 from raftmq.pop.retries import Retries
-from raftmq.pop.serving import Attached, Serving
 from raftmq.pop.spans import Span
-from raftmq.pop.wishes import Wish
+from raftmq.results import Changed, Result
 
 
 def forgets_a_retry(patch: Patch) -> None:
@@ -163,20 +163,20 @@ def stores_what_is_sent_again(patch: Patch) -> None:
 
 def serves_a_new_group_with_the_old_one(patch: Patch) -> None:
     """64"""
-    close, attach = Serving._close, Serving._attach
+    close, attach = PopGroups._close, PopGroups._attach
     old: dict[int, PopGroup] = {}
 
-    def keep(self: Serving, numbers: Iterable[int]) -> None:
+    def keep(self: PopGroups, numbers: Iterable[int]) -> None:
         numbers = list(numbers)
         old.update({n: self.attached[n].group for n in numbers if n in self.attached})
         close(self, numbers)
 
-    def again(self: Serving, number: int, attached: Attached) -> None:
+    def again(self: PopGroups, number: int, attached: Attached) -> None:
         attached.group = old.pop(number, attached.group)
         attach(self, number, attached)
 
-    patch.set(Serving, "_close", keep)
-    patch.set(Serving, "_attach", again)
+    patch.set(PopGroups, "_close", keep)
+    patch.set(PopGroups, "_attach", again)
 
 
 def forgets_attempts(patch: Patch) -> None:

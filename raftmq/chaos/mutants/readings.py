@@ -18,13 +18,13 @@ from raftmq.filters import FilterSyntaxError
 
 def proposes_a_tick_once(patch: Patch) -> None:
     """290"""
-    popping = import_module("raftmq.broker.popping").Popping
+    popping = import_module("raftmq.broker.deliver.popping").Popping
     patch.set(popping, "_tick_refused", lambda self, group, error: None)
 
 
 def commits_what_did_not_begin(patch: Patch) -> None:
     """293"""
-    transaction = import_module("raftmq.client.transactions").Transaction
+    transaction = import_module("raftmq.client.produce.transactions").Transaction
     send = transaction._send
 
     async def unmarked(self: Any, *to: Any) -> None:
@@ -44,17 +44,17 @@ def begins_when_first_asked(patch: Patch) -> None:
     async def not_yet(*_: Any) -> None:
         pass
 
-    patch.set(import_module("raftmq.client.popping"), "begin", not_yet)
+    patch.set(import_module("raftmq.client.pop.consumer"), "begin", not_yet)
 
 
 def claims_before_a_deletion(patch: Patch) -> None:
     """305"""
-    patch.set(import_module("raftmq.broker.requests"), "forget_first", lambda *_: None)
+    patch.set(import_module("raftmq.broker.serve.requests"), "forget_first", lambda *_: None)
 
 
 def checks_back_one_group_after_the_other(patch: Patch) -> None:
     """330"""
-    module = import_module("raftmq.client.transactions")
+    module = import_module("raftmq.client.produce.transactions")
 
     async def in_turn(router: Any, group: str, check: Any, *, after: float, every: float) -> Any:
         async def run() -> None:
@@ -85,23 +85,23 @@ def checks_back_one_group_after_the_other(patch: Patch) -> None:
 
 def takes_leases_of_a_moment(patch: Patch) -> None:
     """331"""
-    intake = import_module("raftmq.client.intake")
-    popping = import_module("raftmq.broker.popping")
-    patch.set(intake, "INVISIBLE_MS_MIN", 1)
+    prefetcher = import_module("raftmq.client.pop.prefetcher")
+    popping = import_module("raftmq.broker.deliver.popping")
+    patch.set(prefetcher, "INVISIBLE_MS_MIN", 1)
     patch.set(popping, "INVISIBLE_MS_MIN", 1)
 
 
 def filters_what_was_read_for_all(patch: Patch) -> None:
     """332"""
-    module = import_module("raftmq.broker.feeding")
-    propose = module.Feeding._propose
+    module = import_module("raftmq.broker.deliver.feeds")
+    propose = module.Feeds._propose
 
     def by_now(self: Any, group: Any, key: Any, look: Any, records: Any) -> None:
         is_filtered = module._subscription(group, key) > 0
         assert look.subscription or not is_filtered, "the wish of each batch is known"
         propose(self, group, key, look, records)
 
-    patch.set(module.Feeding, "_propose", by_now)
+    patch.set(module.Feeds, "_propose", by_now)
 
 
 def takes_a_refused_read_for_no_rot(patch: Patch) -> None:
@@ -111,12 +111,12 @@ def takes_a_refused_read_for_no_rot(patch: Patch) -> None:
 
 def believes_each_refusal(patch: Patch) -> None:
     """334"""
-    patch.set(import_module("raftmq.client.router"), "SURE", frozenset(Reason))
+    patch.set(import_module("raftmq.client.routing.router"), "SURE", frozenset(Reason))
 
 
 def ends_its_round_at_a_refused_end(patch: Patch) -> None:
     """351"""
-    module = import_module("raftmq.client.transactions")
+    module = import_module("raftmq.client.produce.transactions")
 
     async def check_group(
         router: Any, number: int, group: str, check: Any, after: float, lock: Any
@@ -138,7 +138,7 @@ def ends_its_round_at_a_refused_end(patch: Patch) -> None:
 
 def reads_filters_by_its_own_grammar(patch: Patch) -> None:
     """352"""
-    module = import_module("raftmq.pop.subscribers")
+    module = import_module("raftmq.machine.catalog.subscribers")
     process = import_module("raftmq.chaos.world.process").Process
     compile_filter = module.compile_filter
 

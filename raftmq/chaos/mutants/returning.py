@@ -37,7 +37,7 @@ def _mutant(
         name=name,
         what=what,
         killers=killers,
-        plant=later("raftmq.chaos.sim.returning_mutants", plant),
+        plant=later("raftmq.chaos.sim.mutants.returning", plant),
         kinds=kinds,
         why_hinted=why,
         workload="log",

@@ -3,18 +3,18 @@
 They are hunted on random logs of one machine (`raftmq.chaos.ledger`), as those of consumer groups;
 the made-up world kills them as well, with `--workload pop`.
 
-Sources: issues of Apache RocketMQ, as named; else what the rules of `raftmq.pop.delays` and
-`raftmq.pop.transactions` rule out, one after the other.
+Sources: issues of Apache RocketMQ, as named; else what the rules of `raftmq.machine.delays` and
+`raftmq.machine.transactions` rule out, one after the other.
 """
 
 from typing import Any
 
 from raftmq.batch import BatchHead
 from raftmq.chaos.mutants.mutant import Mutant, Patch
-from raftmq.pop.delays import CANCELLED, FELL_DUE, NEVER, Delays, Half, Run
-from raftmq.pop.results import Delayed, Refused
-from raftmq.pop.shelf import Shelf
-from raftmq.pop.transactions import Transactions
+from raftmq.machine.delay_queue import DelayQueue
+from raftmq.machine.delays import CANCELLED, FELL_DUE, NEVER, Delays, Half, Run
+from raftmq.machine.transactions import Transactions
+from raftmq.results import Delayed, Refused
 
 AHEAD_MS = 25
 
@@ -43,7 +43,7 @@ def cancels_what_is_due(patch: Patch) -> None:
 
     def late(self: Delays, queue: int, due: int, number: int, request: int) -> int:
         outcome = cancel(self, queue, due, number, request)
-        shelf = self._shelves.get(queue)
+        shelf = self._queues.get(queue)
         if outcome == FELL_DUE and shelf is not None and shelf.remove(due, number) is not None:
             return CANCELLED
         return outcome
@@ -83,13 +83,13 @@ def releases_and_keeps(patch: Patch) -> None:
 
 def copies_the_neighbour(patch: Patch) -> None:
     """117"""
-    move = Shelf.move
+    move = DelayQueue.move
 
-    def beside(self: Shelf, due: int, number: int, place: int) -> int | None:
+    def beside(self: DelayQueue, due: int, number: int, place: int) -> int | None:
         # The first copy of a record stands for two messages.
         return move(self, due, number, place - (place & 1))
 
-    patch.set(Shelf, "move", beside)
+    patch.set(DelayQueue, "move", beside)
 
 
 def commits_without_its_inputs(patch: Patch) -> None:

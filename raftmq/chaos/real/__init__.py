@@ -2,25 +2,26 @@
 
 | part | makes |
 |---|---|
-| `proxy`, `rules` | faults of the network: every connection goes through us |
-| `namespaces`, `packets` | the same below TCP, where root is given: every packet does |
+| `network.proxy`, `.rules` | faults of the network: every connection goes through us |
+| `network.namespaces`, `.packets` | the same below TCP, where root is given: every packet does |
 | `nodes` | faults of processes: signals, limits |
-| `armed`, `points`, `clocks` | crash points, wrong clocks, held-up loops: inside a node's process |
-| `overlay`, `overlay_model`, `disks` | faults of disks, through a file system of our own (FUSE) |
-| `damage` | edits of a stopped node's files |
-| `nemesis` and the handlers beside it | a schedule, played |
-| `workload` | clients, and what they were told |
+| `armed`, `points`, `faults.clocks` | crash points, wrong clocks, held-up loops: in the process |
+| `disk` | faults of disks, through a file system of our own (FUSE) |
+| `faults.damage` | edits of a stopped node's files |
+| `faults.nemesis` and the handlers beside it | a schedule, played |
+| `clients` | clients, and what they were told |
 | `play` | one run, from a schedule to an `Outcome` |
 
-Start reading at `play`, then `nemesis`.
+Start reading at `play`, then `faults.nemesis`.
 
 Invariants:
 - No process, mount, folder or port outlives a run, however it ends.
 - A fault that this machine cannot make is skipped, counted, and named with a remedy.
 """
 
-from .disks import why_no_overlay
-from .namespaces import why_no_namespaces
+from raftmq.chaos.real.disk.disks import why_no_overlay
+from raftmq.chaos.real.network.namespaces import why_no_namespaces
+
 from .play import NETWORKS, WORKLOADS, run
 
 __all__ = ["NETWORKS", "WORKLOADS", "run", "why_no_namespaces", "why_no_overlay"]

@@ -34,9 +34,9 @@ import msgspec
 import trio
 
 from raftmq.broker.world import Worker, World, give_up_after
+from raftmq.chaos.real.faults.clocks import ClockEffect, offset_ms
 from raftmq.log.files import FileSystem
 
-from .clocks import ClockEffect, offset_ms
 from .holds import Holds
 from .points import POINTS, PointFiles
 

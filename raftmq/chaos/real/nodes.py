@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
+from raftmq.chaos.real.disk.disks import Disks
+from raftmq.chaos.real.network.protocol import Network
 from raftmq.testing import Cluster, Settings, free_ports
 
 from .armed import ORDERS_VARIABLE, Orders, holds_file, write_orders
 from .ask import ask_status
-from .disks import Disks
-from .network import Network
 
 SETTINGS: Settings = {
     "raft": {"tick_ms": 50},

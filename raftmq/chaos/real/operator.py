@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from raftmq.broker.links import ADVICE
+from raftmq.broker.cluster.links import ADVICE
+from raftmq.chaos.real.faults.other import replace
 
-from .other_faults import replace
 from .stage import Goal, Stage, are_reached, goals_of
 
 LOOK_SECONDS = 0.1

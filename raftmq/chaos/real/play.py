@@ -29,7 +29,24 @@ from random import Random
 import numpy as np
 import trio
 
-from raftmq.chaos.checkers import (
+from raftmq.chaos.faults import Schedule, World
+from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.chaos.real.clients.popping import PopWorkload
+from raftmq.chaos.real.clients.registers import RegisterWorkload
+from raftmq.chaos.real.clients.work import Work
+from raftmq.chaos.real.clients.workload import Workload
+from raftmq.chaos.real.disk.disks import disks, why_no_overlay
+from raftmq.chaos.real.faults.nemesis import heal, play
+from raftmq.chaos.real.faults.other import settle_changes
+from raftmq.chaos.real.network.namespaces import Switch, why_no_namespaces
+from raftmq.chaos.real.network.protocol import Network
+from raftmq.chaos.real.network.proxy import Proxy
+from raftmq.chaos.real.network.rules import Rules
+from raftmq.chaos.tally import noted
+from raftmq.chaos.workloads.deadlines import Deadlines
+from raftmq.chaos.workloads.popping import FEW, judge_pop
+from raftmq.chaos.workloads.withholding import judge_withheld
+from raftmq.checkers import (
     Limit,
     LogRules,
     Report,
@@ -39,32 +56,15 @@ from raftmq.chaos.checkers import (
     check_total_queue,
     worst,
 )
-from raftmq.chaos.faults import Schedule, World
-from raftmq.chaos.history import History, Recorder
-from raftmq.chaos.outcome import Outcome, Violation
-from raftmq.chaos.tally import noted
-from raftmq.chaos.workloads.deadlines import Deadlines
-from raftmq.chaos.workloads.popping import FEW, judge_pop
-from raftmq.chaos.workloads.withholding import judge_withheld
+from raftmq.checkers.history import History, Recorder
 from raftmq.errors import RaftmqError
 from raftmq.words import counted
 
-from .disks import disks, why_no_overlay
-from .namespaces import Switch, why_no_namespaces
-from .nemesis import heal, play
-from .network import Network
 from .nodes import Nodes
 from .operator import Operator
-from .other_faults import settle_changes
-from .popping import PopWorkload
-from .proxy import Proxy
-from .registers import RegisterWorkload
-from .rules import Rules
 from .stage import Goal, Stage, are_outdated, are_reached, goals_of
 from .waiting import wait_found, wait_true
 from .watch import Watch
-from .work import Work
-from .workload import Workload
 
 NODES = 3
 READY_SECONDS_MAX = 40.0

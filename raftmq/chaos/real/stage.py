@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import trio
 
-from raftmq.broker.group import node_of
+from raftmq.broker.replica.group import node_of
 from raftmq.chaos.faults import Event
 from raftmq.chaos.outcome import Coverage, Happening, Violation
+from raftmq.chaos.real.clients.work import Work
+from raftmq.chaos.real.network.protocol import Network
+from raftmq.chaos.real.network.rules import Rules
 
-from .network import Network
 from .nodes import Nodes
-from .rules import Rules
 from .waiting import wait_found
-from .work import Work
 
 PATIENCE_SECONDS = 8.0
 """A fault that is due in the middle of another one waits this long for what it needs."""

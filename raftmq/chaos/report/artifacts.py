@@ -3,7 +3,7 @@
 | file | holds |
 |---|---|
 | `outcome.json` | world, schedule, verdict, violations, counts, coverage, time line, trace hash |
-| `history.parquet` | what clients saw, if the world has any; see `raftmq.chaos.history` |
+| `history.parquet` | what clients saw, if the world has any; see `raftmq.checkers.history` |
 | `report.html` | the page |
 | `replay.txt` | the command that plays the run again |
 
@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Schedule, World
-from raftmq.chaos.history import read_parquet, write_parquet
 from raftmq.chaos.outcome import Coverage, Happening, Outcome, Violation
 from raftmq.chaos.report.case import of_outcome
 from raftmq.chaos.report.page import page
+from raftmq.checkers import Verdict
+from raftmq.checkers.history import read_parquet, write_parquet
 
 OUTCOME = "outcome.json"
 HISTORY = "history.parquet"

@@ -8,18 +8,9 @@ already called a violation stays one, whatever the checkers say here.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raftmq.chaos.checkers import (
-    ANOMALIES,
-    INVARIANTS,
-    Anomaly,
-    Limit,
-    Report,
-    Verdict,
-    judge,
-    worst,
-)
-from raftmq.chaos.history import History
 from raftmq.chaos.outcome import Outcome
+from raftmq.checkers import ANOMALIES, INVARIANTS, Anomaly, Limit, Report, Verdict, judge, worst
+from raftmq.checkers.history import History
 
 JUDGE_SECONDS_MAX = 20.0
 """For the search of one page; a run has been judged before, without this limit."""

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from raftmq.chaos.checkers.verdict import minimal_rows, rows_around
 from raftmq.chaos.faults import Schedule
-from raftmq.chaos.history import History, RowType
 from raftmq.chaos.report.case import Case, Finding
 from raftmq.chaos.report.operations import Curve, Sample, Timed, curves, sample, sentence, timed
 from raftmq.chaos.report.timeline import Band, Mark, Span, bands, heal_ms, marks, spans
+from raftmq.checkers.history import History, RowType
+from raftmq.checkers.verdict import minimal_rows, rows_around
 
 CORE_OPERATIONS_MAX = 12
 AROUND_OPERATIONS_MAX = 6

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from raftmq.chaos.history import NONE, History, Integers, RowType
+from raftmq.checkers.history import NONE, History, Integers, RowType
 from raftmq.words import counted
 
 OPERATIONS_MAX = 2_400

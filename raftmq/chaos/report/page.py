@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
-from raftmq.chaos.checkers import INVARIANTS, Verdict
-from raftmq.chaos.checkers.verdict import ROWS_SHOWN_MAX, minimal_rows, rows_around
-from raftmq.chaos.history import NONE, History, Integers, RowType
 from raftmq.chaos.report.case import Case, Finding
 from raftmq.chaos.report.drawing import Drawing, of_case
+from raftmq.checkers import INVARIANTS, Verdict
+from raftmq.checkers.history import NONE, History, Integers, RowType
+from raftmq.checkers.verdict import ROWS_SHOWN_MAX, minimal_rows, rows_around
 from raftmq.words import counted
 
 FINDINGS_MAX = 24

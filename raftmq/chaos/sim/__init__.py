@@ -1,6 +1,7 @@
 """Whole brokers and clients in the made-up world: a cluster, its nemesis, its clients, one run.
 
-Start reading at `cluster`.
+Start reading at `cluster`, then `run` (one run), `faults.nemesis` (what goes wrong) and
+`checks.watch` (what is looked at).
 """
 
 from raftmq.chaos.sim.cluster import Cluster

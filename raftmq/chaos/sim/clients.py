@@ -17,7 +17,7 @@ from typing import NamedTuple
 import trio
 
 from raftmq.chaos.sim.cluster import CLUSTER, PORT, Cluster
-from raftmq.chaos.sim.lost_answers import plant_lost_answers
+from raftmq.chaos.sim.faults.lost_answers import plant_lost_answers
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.made_up import MadeUpClientWorld
 from raftmq.chaos.world.process import Machine, Process, WallClock

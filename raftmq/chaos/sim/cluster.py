@@ -16,8 +16,8 @@ from random import Random
 
 import trio
 
-from raftmq.broker.group import node_of
 from raftmq.broker.node import NodeStopped
+from raftmq.broker.replica.group import node_of
 from raftmq.broker.settings import Limits, Log, NodeSettings, Peer, Raft, Settings
 from raftmq.chaos.sim.observed import ObservedNode, Observer
 from raftmq.chaos.world.agenda import Agenda

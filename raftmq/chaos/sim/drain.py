@@ -27,21 +27,21 @@ from functools import partial
 
 import trio
 
-from raftmq.broker.duties import PAUSE_SECONDS as LOOK_SECONDS
-from raftmq.broker.group import node_of
+from raftmq.broker.leader_tasks import PAUSE_SECONDS as LOOK_SECONDS
+from raftmq.broker.replica.group import node_of
 from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.checks.logs import held_logs
+from raftmq.chaos.sim.checks.rebuilding import rebuild_indexes
 from raftmq.chaos.sim.cluster import DATA
-from raftmq.chaos.sim.log_workload import LogWorkload
-from raftmq.chaos.sim.logs import held_logs
-from raftmq.chaos.sim.member_faults import replace, start_new
-from raftmq.chaos.sim.rebuilding import rebuild_indexes
-from raftmq.chaos.sim.register_workload import RegisterWorkload
-from raftmq.chaos.sim.return_faults import change_all, exchanged, moved_apart, shrunk
+from raftmq.chaos.sim.faults.members import replace, start_new
+from raftmq.chaos.sim.faults.returning import change_all, exchanged, moved_apart, shrunk
 from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.workloads.log import LogWorkload
+from raftmq.chaos.sim.workloads.registers import RegisterWorkload
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.segment import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
-from raftmq.pop.catalog import SYSTEM_GROUP, Catalog, Group
-from raftmq.pop.replicas import member_of
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, Group
+from raftmq.machine.catalog.replicas import member_of
 
 Workload = LogWorkload | RegisterWorkload
 

@@ -18,14 +18,14 @@ Sources: etcd's gofail points; `raftmq.chaos.real.points` names those of real pr
 from collections.abc import Sequence
 from typing import Protocol
 
-from raftmq.broker.connection import Connection
-from raftmq.broker.group import Group
 from raftmq.broker.node import Node
+from raftmq.broker.replica.group import Group
+from raftmq.broker.serve.connection import Connection
 from raftmq.broker.settings import Settings
 from raftmq.chaos.world.made_up import MadeUpWorld
 from raftmq.consensus import Message, MessageKind
 from raftmq.log.record import Kind, Record
-from raftmq.pop.results import Result
+from raftmq.results import Result
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 

@@ -35,7 +35,40 @@ import numpy as np
 import trio
 
 from raftmq.broker.settings import Raft
-from raftmq.chaos.checkers import (
+from raftmq.chaos.faults.catalogue import World
+from raftmq.chaos.faults.schedule import Schedule
+from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.chaos.sim.checks.availability import Availability
+from raftmq.chaos.sim.checks.check_backs import CheckBacks
+from raftmq.chaos.sim.checks.evidence import gather, judge_servers, vacuous_everywhere
+from raftmq.chaos.sim.checks.leaving import Leaving
+from raftmq.chaos.sim.checks.pop_evidence import PopEvidence
+from raftmq.chaos.sim.checks.silence import keep_silence
+from raftmq.chaos.sim.checks.twins import Twins
+from raftmq.chaos.sim.checks.watch import Watch
+from raftmq.chaos.sim.clients import CALL_SECONDS, Clients
+from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.drain import Workload, drain
+from raftmq.chaos.sim.faults.effects import TOLD
+from raftmq.chaos.sim.faults.hostile import DESCRIPTORS, LIMITS
+from raftmq.chaos.sim.faults.nemesis import Nemesis
+from raftmq.chaos.sim.faults.replay import Taps
+from raftmq.chaos.sim.observed import FLOW_POINTS, MEMBER_POINTS, POP_POINTS
+from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.workloads.admin import AdminWorkload
+from raftmq.chaos.sim.workloads.flows import FlowsWorkload
+from raftmq.chaos.sim.workloads.log import LogWorkload
+from raftmq.chaos.sim.workloads.members import MembersWorkload
+from raftmq.chaos.sim.workloads.pop import CALM_CLOCK_MS, CALM_LATE_MS, PopWorkload
+from raftmq.chaos.sim.workloads.registers import RegisterWorkload
+from raftmq.chaos.tally import noted
+from raftmq.chaos.workloads.deadlines import Deadlines
+from raftmq.chaos.workloads.popping import judge_pop
+from raftmq.chaos.workloads.withholding import judge_withheld
+from raftmq.chaos.world.agenda import Agenda, TimeStandsStill
+from raftmq.chaos.world.agenda import run as run_world
+from raftmq.chaos.world.process import Process
+from raftmq.checkers import (
     Limit,
     LogRules,
     Report,
@@ -44,40 +77,7 @@ from raftmq.chaos.checkers import (
     check_log,
     check_total_queue,
 )
-from raftmq.chaos.faults.catalogue import World
-from raftmq.chaos.faults.schedule import Schedule
-from raftmq.chaos.history import History, Recorder
-from raftmq.chaos.outcome import Outcome, Violation
-from raftmq.chaos.sim.admin_workload import AdminWorkload
-from raftmq.chaos.sim.availability import Availability
-from raftmq.chaos.sim.check_backs import CheckBacks
-from raftmq.chaos.sim.clients import CALL_SECONDS, Clients
-from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.drain import Workload, drain
-from raftmq.chaos.sim.effects import TOLD
-from raftmq.chaos.sim.evidence import gather, judge_servers, vacuous_everywhere
-from raftmq.chaos.sim.flows_workload import FlowsWorkload
-from raftmq.chaos.sim.hostile import DESCRIPTORS, LIMITS
-from raftmq.chaos.sim.leaving import Leaving
-from raftmq.chaos.sim.log_workload import LogWorkload
-from raftmq.chaos.sim.members_workload import MembersWorkload
-from raftmq.chaos.sim.nemesis import Nemesis
-from raftmq.chaos.sim.observed import FLOW_POINTS, MEMBER_POINTS, POP_POINTS
-from raftmq.chaos.sim.pop_evidence import PopEvidence
-from raftmq.chaos.sim.pop_workload import CALM_CLOCK_MS, CALM_LATE_MS, PopWorkload
-from raftmq.chaos.sim.register_workload import RegisterWorkload
-from raftmq.chaos.sim.replay import Taps
-from raftmq.chaos.sim.silence import keep_silence
-from raftmq.chaos.sim.stage import Stage
-from raftmq.chaos.sim.twins import Twins
-from raftmq.chaos.sim.watch import Watch
-from raftmq.chaos.tally import noted
-from raftmq.chaos.workloads.deadlines import Deadlines
-from raftmq.chaos.workloads.popping import judge_pop
-from raftmq.chaos.workloads.withholding import judge_withheld
-from raftmq.chaos.world.agenda import Agenda, TimeStandsStill
-from raftmq.chaos.world.agenda import run as run_world
-from raftmq.chaos.world.process import Process
+from raftmq.checkers.history import History, Recorder
 from raftmq.words import counted
 
 WorkloadName = Literal["log", "queue", "register", "pop", "members", "flows", "admin"]

@@ -29,22 +29,22 @@ from typing import Any
 
 import trio
 
-from raftmq.broker.group import node_of
-from raftmq.broker.hosting import GONE
-from raftmq.broker.links import ADVICE
+from raftmq.broker.cluster.links import ADVICE
+from raftmq.broker.replica.group import node_of
+from raftmq.broker.replica.opener import GONE
 from raftmq.broker.settings import Peer
-from raftmq.chaos.checkers import Derived, Recovery
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.checks.handed import Handed
+from raftmq.chaos.sim.checks.logs import held_logs
+from raftmq.chaos.sim.checks.watch import Watch
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.sim.cluster import PORT, Cluster
-from raftmq.chaos.sim.handed import Handed
-from raftmq.chaos.sim.lies import SAYS
-from raftmq.chaos.sim.logs import held_logs
-from raftmq.chaos.sim.replay import Taps
-from raftmq.chaos.sim.watch import Watch
+from raftmq.chaos.sim.faults.lies import SAYS
+from raftmq.chaos.sim.faults.replay import Taps
+from raftmq.checkers import Derived, Recovery
 from raftmq.consensus import ConfState
-from raftmq.pop.catalog import Catalog
+from raftmq.machine.catalog.catalog import Catalog
 
 RESTART_SECONDS = (0.1, 2.0)
 """A process that died comes back after a time between these."""

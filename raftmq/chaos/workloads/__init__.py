@@ -5,8 +5,8 @@ they have left to do. Of the made-up world: `claims`, `hand_offs`, `resets`, `to
 `administrators` and `group_lives` (`admin`).
 
 Left out: sending messages, and reading logs. In the made-up world its clients try every way to send
-(`raftmq.chaos.sim.log_workload`), in the real one they send as much as they can
-(`raftmq.chaos.real.workload`); what they record is judged alike.
+(`raftmq.chaos.sim.workloads.log`), in the real one they send as much as they can
+(`raftmq.chaos.real.clients.workload`); what they record is judged alike.
 """
 
 from raftmq.chaos.workloads.popping import Popping

@@ -1,7 +1,7 @@
 """Several administrators who make, change and delete the same topics and consumer groups.
 
 Each administrator draws one call after the other. The form of the history:
-`raftmq.chaos.checkers.administration`. The filter of a group is a register: the last one holds.
+`raftmq.checkers.objects.administration`. The filter of a group is a register: the last one holds.
 
 Invariants:
 - `OutcomeUnknown` is `unknown`, `Unavailable` is `fail`: it promises that nothing happened.
@@ -15,10 +15,10 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.checkers import Limit, Report, check_linearizability
-from raftmq.chaos.checkers.administration import ABSENT, DONE, FEWER, GROUP, TAKEN, TOPIC
-from raftmq.chaos.checkers.models import REGISTER
-from raftmq.chaos.history import History, Recorder, Value
+from raftmq.checkers import Limit, Report, check_linearizability
+from raftmq.checkers.history import History, Recorder, Value
+from raftmq.checkers.objects.administration import ABSENT, DONE, FEWER, GROUP, TAKEN, TOPIC
+from raftmq.checkers.objects.models import REGISTER
 from raftmq.client import Client
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from raftmq.chaos.checkers.pop_calls import Books
+from raftmq.checkers.pop.calls import Books
 from raftmq.client import Client
 from raftmq.client.message import parse_id
 

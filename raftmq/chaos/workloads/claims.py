@@ -5,7 +5,7 @@ a claim a second time, when another claimant may have the key: the second time m
 A key whose claimant died is refused for as long as the claim runs; after `REFUSALS_MAX` refusals in
 a row a new key takes its place.
 
-The form of the history: `raftmq.chaos.checkers.claims`.
+The form of the history: `raftmq.checkers.objects.claims`.
 
 Sources: the deduplication tables of Notify's consumers; Jepsen's lock workloads.
 """
@@ -15,8 +15,8 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.checkers.claims import CLAIM, GIVE_UP, LONG_MS
-from raftmq.chaos.history import Recorder
+from raftmq.checkers.history import Recorder
+from raftmq.checkers.objects.claims import CLAIM, GIVE_UP, LONG_MS
 from raftmq.client import Client, HeldClaim, PopConsumer
 from raftmq.errors import OutcomeUnknown, Unavailable
 

@@ -24,15 +24,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
-from raftmq.client.admin import Admin
-from raftmq.client.claims import HeldClaim
+from raftmq.client.admin.admin import Admin
 from raftmq.client.client import Client, Connecting
-from raftmq.client.consumer import Consumer
-from raftmq.client.parcel import PendingSend
-from raftmq.client.popped import PoppedMessage, PoppedMessages
-from raftmq.client.popping import PopConsumer
-from raftmq.client.producer import Producer
-from raftmq.client.receipts import PendingMany
+from raftmq.client.consume.consumer import Consumer
+from raftmq.client.pop.claims import HeldClaim
+from raftmq.client.pop.consumer import PopConsumer
+from raftmq.client.pop.popped import PoppedMessage, PoppedMessages
+from raftmq.client.produce.producer import Producer
+from raftmq.client.produce.producer_batch import PendingSend
+from raftmq.client.produce.receipts import PendingMany
 from raftmq.errors import RaftmqError
 
 _SETTLING = ("ack", "nack", "reject", "give_back", "extend")

@@ -4,7 +4,7 @@ acknowledges them.
 Some roll back, some leave the transaction open, some take longer than their leases run, some commit
 twice. Some calls are cancelled in the middle. After a commit in doubt some consumers give the
 inputs back instead of asking again. A reader finds the outputs in the end. The form of the history:
-`raftmq.chaos.checkers.hand_off`.
+`raftmq.checkers.pop.hand_off`.
 
 Invariants:
 - An output stands in the queue of the output topic that has the number of its input's queue: both
@@ -21,14 +21,14 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.checkers.hand_off import HAND_OFF, MADE
-from raftmq.chaos.checkers.pop_calls import Got
-from raftmq.chaos.history import Recorder
 from raftmq.chaos.workloads.cancelling import Cancelled, Impatience
 from raftmq.chaos.workloads.popping import got_of, pop_written
+from raftmq.checkers.history import Recorder
+from raftmq.checkers.pop.calls import Got
+from raftmq.checkers.pop.hand_off import HAND_OFF, MADE
 from raftmq.client import Client, PopConsumer, PoppedMessages, Producer
-from raftmq.client.popped import PoppedMessage
-from raftmq.client.transactions import Transaction
+from raftmq.client.pop.popped import PoppedMessage
+from raftmq.client.produce.transactions import Transaction
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 GROUP = "h"

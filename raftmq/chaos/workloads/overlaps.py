@@ -22,12 +22,12 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.checkers.withheld_calls import COMMIT, HALF, OPEN, ROLLBACK, begin_found
-from raftmq.chaos.history import Recorder
 from raftmq.chaos.workloads.popping import tag_of
 from raftmq.chaos.workloads.topics import GROWING, Growing
+from raftmq.checkers.history import Recorder
+from raftmq.checkers.pop.withheld_calls import COMMIT, HALF, OPEN, ROLLBACK, begin_found
 from raftmq.client import Client, Producer
-from raftmq.client.transactions import Transaction
+from raftmq.client.produce.transactions import Transaction
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 SHOP = "pair"

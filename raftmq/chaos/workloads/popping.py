@@ -13,7 +13,8 @@ Some calls are cancelled in the middle; the consumer says the same again, or som
 left for another one. When all is sent, `is_draining` makes everybody ack all that comes, and an
 *auditor* asks what is left until nothing is: that list ends the history.
 
-A message with a key has the value (number, key) in the history, others a number: see `pop_calls`.
+A message with a key has the value (number, key) in the history, others a number: see
+`raftmq.checkers.pop.calls`.
 
 Invariants:
 - What an error leaves open is `unknown`: of many messages some may be settled.
@@ -29,8 +30,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import trio
 
-from raftmq.chaos.checkers import PopRules, Report, check_pop
-from raftmq.chaos.checkers.pop_calls import (
+from raftmq.chaos.workloads.audit import find_left, offset_of
+from raftmq.chaos.workloads.cancelling import Cancelled, Impatience
+from raftmq.chaos.workloads.streams import stream
+from raftmq.checkers import PopRules, Report, check_pop
+from raftmq.checkers.history import History, Recorder, Value
+from raftmq.checkers.pop.calls import (
     BACKLOG,
     DEAD,
     FENCED,
@@ -41,14 +46,10 @@ from raftmq.chaos.checkers.pop_calls import (
     end_pop,
     end_settling,
 )
-from raftmq.chaos.checkers.pop_messages import Ordering
-from raftmq.chaos.history import History, Recorder, Value
-from raftmq.chaos.workloads.audit import find_left, offset_of
-from raftmq.chaos.workloads.cancelling import Cancelled, Impatience
-from raftmq.chaos.workloads.streams import stream
+from raftmq.checkers.pop.messages import Ordering
 from raftmq.client import Client, DeadLetter
-from raftmq.client.popped import PoppedMessage, PoppedMessages, Settlement
-from raftmq.client.popping import PopConsumer
+from raftmq.client.pop.consumer import PopConsumer
+from raftmq.client.pop.popped import PoppedMessage, PoppedMessages, Settlement
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 RED = "red"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from raftmq.chaos.history import Recorder
+from raftmq.checkers.history import Recorder
 from raftmq.client import Client, Consumer
 from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable
 

@@ -7,7 +7,7 @@
 | an instance of `b` | reads all, commits, ends or dies, and goes on where it was |
 | a mover | moves `r` and the instances to earlier places, and clones `r` once |
 
-The form of the history: `raftmq.chaos.checkers.resets` and `raftmq.chaos.checkers.instances`.
+The form of the history: `raftmq.checkers.pop.resets` and `raftmq.checkers.log.instances`.
 
 Invariants:
 - A place is never beyond what the group has come to, so that no message is passed over.
@@ -22,20 +22,14 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.checkers.instances import COMMIT_OFFSET
-from raftmq.chaos.checkers.pop_calls import (
-    FENCED,
-    Got,
-    Named,
-    begin_settling,
-    end_settling,
-)
-from raftmq.chaos.checkers.resets import RESET
-from raftmq.chaos.history import Recorder
 from raftmq.chaos.workloads.cancelling import Cancelled, Impatience
 from raftmq.chaos.workloads.popping import got_of, pop_written
+from raftmq.checkers.history import Recorder
+from raftmq.checkers.log.instances import COMMIT_OFFSET
+from raftmq.checkers.pop.calls import FENCED, Got, Named, begin_settling, end_settling
+from raftmq.checkers.pop.resets import RESET
 from raftmq.client import Client, Consumer, PopConsumer, PoppedMessages
-from raftmq.client.popped import PoppedMessage
+from raftmq.client.pop.popped import PoppedMessage
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 
 POPPED = "r"

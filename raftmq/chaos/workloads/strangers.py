@@ -1,6 +1,6 @@
 """Frames that strangers send to a node's port, in both worlds that have ports.
 
-Start reading at `raftmq.chaos.sim.hostile`, which has the bounds on their cost.
+Start reading at `raftmq.chaos.sim.faults.hostile`, which has the bounds on their cost.
 """
 
 from functools import cache
@@ -8,7 +8,7 @@ from random import Random
 
 from raftmq.batch import encode
 from raftmq.batch.compression import Compression
-from raftmq.pop.delays import RESERVED
+from raftmq.machine.delays import RESERVED
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import PROTOCOL, FrameKind, Hello

@@ -7,7 +7,7 @@
 | | looks whether it stays away |
 
 Calls on messages of `g` are recorded and judged as those of `raftmq.chaos.workloads.popping`; for
-`x` see `raftmq.chaos.checkers.topic_lives`.
+`x` see `raftmq.checkers.objects.topic_lives`.
 
 Invariants:
 - A message for a queue that was added is sent after the answer which said so.
@@ -19,9 +19,9 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.checkers.topic_lives import CREATE, DELETE, LOOK, PUT, PUT_LATE, TAKE
-from raftmq.chaos.history import Recorder
 from raftmq.chaos.workloads.popping import tag_of, written
+from raftmq.checkers.history import Recorder
+from raftmq.checkers.objects.topic_lives import CREATE, DELETE, LOOK, PUT, PUT_LATE, TAKE
 from raftmq.client import Client, PopConsumer, Producer
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 

@@ -11,7 +11,7 @@
 | | stands in the queues |
 
 Delays are short, so that all fall due in time. How it is written down:
-`raftmq.chaos.checkers.withheld_calls`.
+`raftmq.checkers.pop.withheld_calls`.
 
 Invariants:
 - What an error leaves open is `unknown`; a half message is, unless the broker refused it.
@@ -29,8 +29,10 @@ from random import Random
 import trio
 
 from raftmq.batch import queue_of
-from raftmq.chaos.checkers import Report, WithheldRules, check_withheld
-from raftmq.chaos.checkers.withheld_calls import (
+from raftmq.chaos.workloads.popping import tag_of, written
+from raftmq.checkers import Report, WithheldRules, check_withheld
+from raftmq.checkers.history import History, Recorder, Value
+from raftmq.checkers.pop.withheld_calls import (
     CANCEL,
     COMMIT,
     DELAY,
@@ -40,10 +42,8 @@ from raftmq.chaos.checkers.withheld_calls import (
     Cancelling,
     begin_found,
 )
-from raftmq.chaos.history import History, Recorder, Value
-from raftmq.chaos.workloads.popping import tag_of, written
 from raftmq.client import Client, Producer, Receipt
-from raftmq.client.transactions import OpenTransaction, Transaction
+from raftmq.client.produce.transactions import OpenTransaction, Transaction
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 SHOP = "shop"

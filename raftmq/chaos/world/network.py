@@ -43,13 +43,7 @@ from random import Random
 import trio
 
 from raftmq.chaos.world.agenda import Agenda
-from raftmq.chaos.world.link import (
-    BASE_SECONDS,
-    RESEND_SECONDS,
-    Link,
-    resolve,
-    retransmission,
-)
+from raftmq.chaos.world.link import BASE_SECONDS, RESEND_SECONDS, Link, resolve, retransmission
 from raftmq.chaos.world.listener import Address, Listener
 from raftmq.chaos.world.pipe import WINDOW_BYTES, Pipe
 from raftmq.chaos.world.process import Process

@@ -2,7 +2,7 @@
 
 import click
 
-from raftmq.cli.findings import Finding, show
+from raftmq.cli.node.findings import Finding, show
 from raftmq.cli.output import output_option
 
 

@@ -1,6 +1,6 @@
 """Total queue: what went in comes out, and nothing else, whatever the order.
 
-The rules are those of `raftmq.chaos.checkers.total_queue`, and so are the names: `lost-prefix`,
+The rules are those of `raftmq.checkers.total_queue`, and so are the names: `lost-prefix`,
 `lost-middle`, `lost-postfix`, `unexpected`, `aborted-read`, `duplicated`, `redelivered-after-ack`.
 
 Where values are numbers, the sets of messages are bitmaps already (`survey`), and what is lost,

@@ -1,6 +1,6 @@
 """A recorded history as Spark's workers read it: row groups of Parquet, as columns of numbers.
 
-The columns are those of `raftmq.chaos.history`. A history is one file, or a folder: then the
+The columns are those of `raftmq.checkers.history`. A history is one file, or a folder: then the
 Parquet files in it and below are its parts, in the order of their names. The order of rows is the
 only clock that a verdict rests on, so each row gets its number, counted through all parts.
 

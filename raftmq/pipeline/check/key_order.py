@@ -1,6 +1,6 @@
 """Order by key: what one sender sends for one key is delivered in that order, one at a time.
 
-The rules are those of `raftmq.chaos.checkers.key_order`; the row's key is the ordering key.
+The rules are those of `raftmq.checkers.key_order`; the row's key is the ordering key.
 
 - `order-inversion`: the first deliveries of one sender's messages for a key come in the order of
   their sends.

@@ -1,6 +1,6 @@
 """What can go wrong with a log that is written and read by offset.
 
-The rules are those of `raftmq.chaos.checkers.log_anomalies`, and so are the names. From the answers
+The rules are those of `raftmq.checkers.log.anomalies`, and so are the names. From the answers
 of sends and polls the log is pieced together: which message stood at which offset of which queue.
 Most rules are "sort, then look at neighbours": a window over a queue, or over what one process did
 with one queue.

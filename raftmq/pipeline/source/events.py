@@ -8,7 +8,7 @@
 | index, step | bigint, int | the record in that log, and which of its rows, from 0 |
 | term | bigint | its term |
 | timestamp | timestamp | its time: when the leader made it |
-| what | string | what it did: see `raftmq.client.events` |
+| what | string | what it did: see `raftmq.client.admin.events` |
 | topic, topic_id, queue | string, bigint, int | the queue; a topic that is gone is `#` and its id |
 | offset, count | bigint, bigint | the run of messages; count is null if the run has no end |
 | group | string | the consumer group; null: none; one that is gone is `#` and a number |

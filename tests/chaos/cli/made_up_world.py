@@ -3,9 +3,9 @@
 import hashlib
 from collections import Counter
 
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.outcome import Coverage, Outcome, Violation
+from raftmq.checkers import Verdict
 from tests.chaos.report.made_up import history
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.chaos import INVARIANTS, Recorder, campaign, write_parquet
+from raftmq.chaos import campaign
 from raftmq.chaos.campaign import WORKLOADS, Plan
-from raftmq.chaos.checkers import ANOMALIES
 from raftmq.chaos.faults import FAMILIES, FAULTS, Schedule, World, of_world
 from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.sim import run as sim_run
-from raftmq.chaos.sim.availability import TO_SERVICE
-from raftmq.cli import chaos_run
+from raftmq.chaos.sim.checks.availability import TO_SERVICE
+from raftmq.checkers import ANOMALIES, INVARIANTS, Recorder, write_parquet
+from raftmq.cli.chaos import run
 from raftmq.cli.exits import ExitCode
 from tests.chaos.cli.made_up_world import play
 from tests.chaos.report.made_up import history
@@ -27,8 +27,8 @@ PAUSES = ("chaos", "run", "--faults", "pause", "--jobs", "1", "--time", "20s")
 
 
 def test_options_know_every_world_and_workload() -> None:
-    assert set(chaos_run.WORLDS) == {world.value for world in World}
-    assert chaos_run.WORKLOADS == WORKLOADS == tuple(sim_run.WORKLOADS)
+    assert set(run.WORLDS) == {world.value for world in World}
+    assert run.WORKLOADS == WORKLOADS == tuple(sim_run.WORKLOADS)
 
 
 def test_run_names_the_workloads_of_a_world_that_has_not_the_one_that_is_wanted(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.chaos.real.namespaces import why_no_namespaces
+from raftmq.chaos.real.network.namespaces import why_no_namespaces
 from raftmq.cli.exits import ExitCode
 from tests.pages import Reader
 

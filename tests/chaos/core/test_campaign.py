@@ -6,7 +6,7 @@ The seeds are fixed, so that a failure is one that can be had again; `make seeds
 import pytest
 
 from raftmq.chaos.campaign import Plan
-from raftmq.chaos.core.nemesis import HANDLERS
+from raftmq.chaos.core.faults.nemesis import HANDLERS
 from raftmq.chaos.faults import World
 from tests.chaos.campaigns import play_valid
 

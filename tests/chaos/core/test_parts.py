@@ -6,15 +6,16 @@ from random import Random
 
 import pytest
 
-from raftmq.broker.hosting import consensus_meta
-from raftmq.chaos.core import STEADY, atlas
-from raftmq.chaos.core.broken import Broken
+from raftmq.broker.replica.opener import consensus_meta
+from raftmq.chaos.core import STEADY
+from raftmq.chaos.core.checks.broken import Broken
+from raftmq.chaos.core.checks.views import Durable, View
 from raftmq.chaos.core.clock import START_MS, Clock
 from raftmq.chaos.core.cluster import Cluster
+from raftmq.chaos.core.faults import atlas
 from raftmq.chaos.core.loop import Loop, Trace
 from raftmq.chaos.core.network import Network
 from raftmq.chaos.core.operator import adding, becomes, removing, replacing
-from raftmq.chaos.core.views import Durable, View
 from raftmq.consensus import ConfState, HardState, Message, MessageKind, Snapshot
 from raftmq.log.record import Kind, Record, encode
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from raftmq.chaos import INVARIANTS, Verdict
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.core import STEADY, Run, Settings, draw_schedule, draw_settings, run
-from raftmq.chaos.core.effects import EFFECTS
-from raftmq.chaos.core.nemesis import HANDLERS
+from raftmq.chaos.core.faults.effects import EFFECTS
+from raftmq.chaos.core.faults.nemesis import HANDLERS
 from raftmq.chaos.faults import FAULTS, Aim, Event, Schedule, World, of_world
+from raftmq.checkers import INVARIANTS, Verdict
 
 CALM = Schedule(1, 8.0, ())
 
@@ -102,7 +102,7 @@ def test_handler_that_does_nothing_is_not_counted_as_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nothing = dict.fromkeys(HANDLERS, lambda stage: None)
-    monkeypatch.setattr("raftmq.chaos.core.nemesis.HANDLERS", nothing)
+    monkeypatch.setattr("raftmq.chaos.core.faults.nemesis.HANDLERS", nothing)
     events = [event for name in sorted(HANDLERS) for event in every_few_seconds(name).events]
     outcome = run(Schedule(5, 12.0, tuple(sorted(events))), FOUR)
     assert outcome.is_good, str(outcome)
@@ -137,7 +137,7 @@ def test_checks_say_how_often_they_compared() -> None:
 
 
 def test_run_without_a_comparison_that_is_due_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftmq.chaos.core.last_checks.check", lambda cluster, nodes: None)
+    monkeypatch.setattr("raftmq.chaos.core.checks.last_checks.check", lambda cluster, nodes: None)
     outcome = run(CALM, STEADY)
     assert outcome.verdict is Verdict.UNKNOWN
     assert outcome.vacuous == "nothing was compared by: L7, L8"
@@ -145,7 +145,7 @@ def test_run_without_a_comparison_that_is_due_is_vacuous(monkeypatch: pytest.Mon
 
 def test_faults_without_effect_leave_a_run_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = dict.fromkeys(HANDLERS, lambda stage: None)
-    monkeypatch.setattr("raftmq.chaos.core.nemesis.HANDLERS", nothing)
+    monkeypatch.setattr("raftmq.chaos.core.faults.nemesis.HANDLERS", nothing)
     outcome = Plan(World.CORE).play(every_few_seconds("kill"))
     assert outcome.verdict is Verdict.UNKNOWN
     assert outcome.vacuous == "no fault of the schedule had an effect"

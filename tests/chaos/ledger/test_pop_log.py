@@ -8,14 +8,15 @@ import pytest
 
 from raftmq.chaos.ledger.play import ORDERED, PLAIN, play
 from raftmq.chaos.ledger.random_log import RandomLog
-from raftmq.pop import groups, letters, serving
+from raftmq.machine import pop_groups
+from raftmq.machine.pop_groups import PopGroups, _Settling
+from raftmq.pop import dead_letters, groups
 from raftmq.pop.backlog import Backlog
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.leases import Leases
 from raftmq.pop.pieces import Piece, divided
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.retries import Retries
-from raftmq.pop.serving import Serving, _Settling
 from raftmq.pop.spans import Span
 
 SEEDS = 15
@@ -97,13 +98,13 @@ def _acks_any_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def _repeats_settlements(patch: pytest.MonkeyPatch) -> None:
-    settle = Serving._settle
+    settle = PopGroups._settle
 
-    def again(self: Serving, call: Any, now: int) -> Any:
+    def again(self: PopGroups, call: Any, now: int) -> Any:
         self._consumers.pop(_Settling(call.number, call.consumer, call.by_handle), None)
         return settle(self, call, now)
 
-    patch.setattr(Serving, "_settle", again)
+    patch.setattr(PopGroups, "_settle", again)
 
 
 def _counts_what_is_given_back(patch: pytest.MonkeyPatch) -> None:
@@ -134,18 +135,18 @@ def _loses_a_wake_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keeps_wishes(patch: pytest.MonkeyPatch) -> None:
-    finish = Serving.finish
+    finish = PopGroups.finish
 
-    def lasting(self: Serving, *rest: Any) -> Any:
+    def lasting(self: PopGroups, *rest: Any) -> Any:
         self._momentary.clear()
         return finish(self, *rest)
 
-    patch.setattr(Serving, "finish", lasting)
+    patch.setattr(PopGroups, "finish", lasting)
 
 
 def _reuses_tokens(patch: pytest.MonkeyPatch) -> None:
     tokens = count(5 << 20)
-    patch.setattr(serving, "_tokens", lambda index: tokens.__next__)
+    patch.setattr(pop_groups, "_tokens", lambda index: tokens.__next__)
 
 
 def _expires_late(patch: pytest.MonkeyPatch) -> None:
@@ -179,11 +180,11 @@ def _takes_others_out_of_letters(patch: pytest.MonkeyPatch) -> None:
         taken, _ = divided(messages, chosen)
         return (None, messages) if taken is None else messages.split(taken.size)
 
-    patch.setattr(letters, "divided", from_the_front)
+    patch.setattr(dead_letters, "divided", from_the_front)
 
 
 def _takes_whole_letters(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(letters, "divided", lambda messages, chosen: (messages, None))
+    patch.setattr(dead_letters, "divided", lambda messages, chosen: (messages, None))
 
 
 def _forgets_nothing_at_a_reset(patch: pytest.MonkeyPatch) -> None:

@@ -236,7 +236,7 @@ def test_test_chooses_what_judges_it(pytester: pytest.Pytester) -> None:
         GOOD_QUEUE
         + """
     from functools import partial
-    from raftmq.chaos import check_total_queue
+    from raftmq.checkers import check_total_queue
 
     @pytest.mark.parametrize("is_exactly_once", [False, True])
     def test_queue(history, is_exactly_once):
@@ -462,7 +462,8 @@ def test_pytest_that_uses_nothing_of_it_loads_nothing_for_it(tmp_path: Path) -> 
     (tmp_path / "test_it.py").write_text(
         "import sys\n\n\ndef test_it():\n"
         "    assert 'raftmq.chaos.plugin' in sys.modules\n"
-        "    assert not {'numpy', 'trio', 'msgspec', 'raftmq.chaos.history'} & set(sys.modules)\n"
+        "    unwanted = {'numpy', 'trio', 'msgspec', 'raftmq.checkers.history'}\n"
+        "    assert not unwanted & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:anyio", "-p", "no:hypothesispytest"],

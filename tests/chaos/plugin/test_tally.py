@@ -26,7 +26,7 @@ def test_of_a_fault_that_finds_nothing():
 
 REAL = """
 
-from raftmq.chaos.checkers import Verdict
+from raftmq.checkers import Verdict
 from raftmq.chaos.faults import Event, Schedule, World
 from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.tally import noted

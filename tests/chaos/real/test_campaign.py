@@ -13,12 +13,12 @@ from random import Random
 import pytest
 import trio
 
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw, of_world
 from raftmq.chaos.real import play, run, why_no_overlay
-from raftmq.chaos.real.handlers import ONCE
-from raftmq.chaos.real.nemesis import OVERLAY_ONLY
+from raftmq.chaos.real.faults.handlers import ONCE
+from raftmq.chaos.real.faults.nemesis import OVERLAY_ONLY
 from raftmq.chaos.real.stage import Stage
+from raftmq.checkers import Verdict
 
 SEEDS = (101, 102, 103, 104)
 SPARE_SEEDS = (105, 106, 107, 108)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from raftmq.chaos.real import damage
+from raftmq.chaos.real.faults import damage
 from raftmq.errors import RaftmqError
 from raftmq.log.files import RealFiles
 from raftmq.log.store import LogStore, Recovered

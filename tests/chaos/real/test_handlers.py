@@ -9,9 +9,9 @@ import trio
 
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World, of_world
 from raftmq.chaos.outcome import Coverage
-from raftmq.chaos.real.handlers import LASTING, ONCE
-from raftmq.chaos.real.nemesis import HANDLED, OVERLAY_ONLY, play
-from raftmq.chaos.real.rules import Rules
+from raftmq.chaos.real.faults.handlers import LASTING, ONCE
+from raftmq.chaos.real.faults.nemesis import HANDLED, OVERLAY_ONLY, play
+from raftmq.chaos.real.network.rules import Rules
 from raftmq.chaos.real.stage import Stage
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.real import run
+from raftmq.chaos.real.faults.hostile import AT_ONCE
 from raftmq.chaos.real.gauges import LIMITS
-from raftmq.chaos.real.hostile import AT_ONCE
 from raftmq.chaos.real.nodes import SETTINGS
 
 PLACES = int(SETTINGS["limits"]["connections_max"])

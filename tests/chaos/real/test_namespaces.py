@@ -12,11 +12,12 @@ import pytest
 import trio
 
 from raftmq.chaos.campaign import CannotPlay, Plan
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Event, Schedule, World
-from raftmq.chaos.real import namespaces, run
-from raftmq.chaos.real.namespaces import Switch, why_no_namespaces
-from raftmq.chaos.real.rules import CLIENTS, Kind, Rules, both
+from raftmq.chaos.real import run
+from raftmq.chaos.real.network import namespaces
+from raftmq.chaos.real.network.namespaces import Switch, why_no_namespaces
+from raftmq.chaos.real.network.rules import CLIENTS, Kind, Rules, both
+from raftmq.checkers import Verdict
 
 pytestmark = [
     pytest.mark.process,

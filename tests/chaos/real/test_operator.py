@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from raftmq.broker.links import ADVICE
+from raftmq.broker.cluster.links import ADVICE
 from raftmq.chaos.real.operator import Operator
 from raftmq.chaos.real.stage import Stage
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 import trio
 
-from raftmq.chaos.real.disks import Disks, disks, why_no_overlay
+from raftmq.chaos.real.disk.disks import Disks, disks, why_no_overlay
 from raftmq.log.files import RealFiles, prepare, publish
 from tests.chaos.real.test_damage import make, readable
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from raftmq.chaos.real.overlay_model import FILE_MODE, FOLDER_MODE, ROOT, Inode, OverlayModel
+from raftmq.chaos.real.disk.overlay_model import FILE_MODE, FOLDER_MODE, ROOT, Inode, OverlayModel
 
 
 class Disk:

@@ -2,7 +2,7 @@
 
 import struct
 
-from raftmq.chaos.real.packets import (
+from raftmq.chaos.real.network.packets import (
     ACK,
     FIN,
     IP_BYTES,

@@ -11,15 +11,15 @@ import trio
 from trio.testing import MockClock
 
 import raftmq
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World
-from raftmq.chaos.history import Recorder
 from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.real import play, run
-from raftmq.chaos.real.disks import why_no_overlay
+from raftmq.chaos.real.clients.workload import Workload
+from raftmq.chaos.real.disk.disks import why_no_overlay
 from raftmq.chaos.real.stage import Stage
-from raftmq.chaos.real.workload import Workload
 from raftmq.chaos.report.timeline import DEAD, UP, spans
+from raftmq.checkers import Verdict
+from raftmq.checkers.history import Recorder
 from raftmq.testing import cluster
 
 pytestmark = pytest.mark.process

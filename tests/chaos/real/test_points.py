@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from raftmq.broker import peers
-from raftmq.broker.real import RealWorld
+from raftmq.broker.cluster import peers
+from raftmq.broker.system_world import RealWorld
 from raftmq.chaos.real import armed
 from raftmq.chaos.real.armed import Armament, ArmedWorld, Orders, arm, parse_crash, write_orders
-from raftmq.chaos.real.clocks import ClockEffect, offset_ms
+from raftmq.chaos.real.faults.clocks import ClockEffect, offset_ms
 from raftmq.chaos.real.points import POINTS, RARE, PointFiles, kind_of
 from raftmq.log.files import RealFiles, prepare, publish
 
@@ -82,8 +82,8 @@ def test_crash_order_that_cannot_be_obeyed_is_refused(text: str) -> None:
 DYING = """
 import sys
 from raftmq.chaos.real.armed import arm
-from raftmq.broker import peers
-from raftmq.broker.real import RealWorld
+from raftmq.broker.cluster import peers
+from raftmq.broker.system_world import RealWorld
 from raftmq.chaos.real import armed
 import os
 world = arm(RealWorld(), os.environ)

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 import trio
 
-from raftmq.chaos.real.proxy import HOST, Proxy, Splitter
-from raftmq.chaos.real.rules import CLIENTS, Kind, Rules, both
+from raftmq.chaos.real.network.proxy import HOST, Proxy, Splitter
+from raftmq.chaos.real.network.rules import CLIENTS, Kind, Rules, both
 from raftmq.testing import free_ports
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame

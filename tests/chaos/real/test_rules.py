@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from raftmq.chaos.real.rules import (
+from raftmq.chaos.real.network.rules import (
     CLIENTS,
     Kind,
     Rules,

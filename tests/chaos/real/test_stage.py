@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from raftmq.chaos.real.other_faults import is_counted_on
+from raftmq.chaos.real.faults.other import is_counted_on
 from raftmq.chaos.real.stage import PATIENCE_SECONDS, Skipped, Stage, goals_of
 
 pytestmark = pytest.mark.anyio

@@ -2,10 +2,10 @@
 
 from random import Random
 
-from raftmq.chaos.checkers import Verdict, judge, worst
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World
-from raftmq.chaos.history import History, Recorder
 from raftmq.chaos.outcome import Coverage, Happening, Outcome, Violation
+from raftmq.checkers import Verdict, judge, worst
+from raftmq.checkers.history import History, Recorder
 
 SECONDS = 20.0
 

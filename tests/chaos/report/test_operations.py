@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from raftmq.chaos.history import History, Recorder
 from raftmq.chaos.report.operations import (
     LANES_MAX,
     OPERATIONS_MAX,
@@ -11,6 +10,7 @@ from raftmq.chaos.report.operations import (
     sentence,
     timed,
 )
+from raftmq.checkers.history import History, Recorder
 from tests.chaos.report.made_up import Clock, history
 
 

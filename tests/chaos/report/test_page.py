@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.chaos.checkers import ANOMALIES, Verdict
-from raftmq.chaos.history import Recorder
 from raftmq.chaos.report import (
     NoBrowser,
     NotAnOutcome,
@@ -23,6 +21,8 @@ from raftmq.chaos.report import (
     write_outcome,
 )
 from raftmq.chaos.report.browser import installed, size_of
+from raftmq.checkers import ANOMALIES, Verdict
+from raftmq.checkers.history import Recorder
 from tests.chaos.report.made_up import history, outcome
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftmq.broker import duties
-from raftmq.broker.group import Group
+from raftmq.broker import leader_tasks
+from raftmq.broker.replica.group import Group
 from raftmq.broker.settings import Settings
 from raftmq.chaos.campaign import Plan, Totals, campaign
 from raftmq.chaos.faults import (
@@ -23,7 +23,7 @@ from raftmq.chaos.faults import (
     of_world,
 )
 from raftmq.chaos.outcome import Violation
-from raftmq.chaos.sim.availability import (
+from raftmq.chaos.sim.checks.availability import (
     CONFINED,
     HARMLESS,
     HEAL,
@@ -36,7 +36,7 @@ from raftmq.chaos.sim.availability import (
     Window,
 )
 from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.nemesis import Nemesis
+from raftmq.chaos.sim.faults.nemesis import Nemesis
 from raftmq.chaos.sim.run import run
 
 LOW = Event(3000, "low-disk", (1,), 41_000, 0.75)
@@ -76,7 +76,7 @@ def test_calls_succeed_in_each_window_of_each_run_and_soon_after_the_heal() -> N
 
 
 def test_run_with_windows_and_no_calls_in_them_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftmq.chaos.sim.availability.CALLS_MIN", 10**6)
+    monkeypatch.setattr("raftmq.chaos.sim.checks.availability.CALLS_MIN", 10**6)
     outcome = run(Schedule(3, 60, (LOW,)))
     assert not outcome.is_good
     assert WINDOWS in outcome.vacuous
@@ -89,7 +89,7 @@ def test_leader_that_hands_over_in_vain_again_and_again_is_found_out(
         return next(iter(members), 0)
 
     monkeypatch.setattr(Group, "decline", lambda *_: None)
-    monkeypatch.setattr(duties, "first_not_in", first)
+    monkeypatch.setattr(leader_tasks, "first_not_in", first)
     outcome = run(Schedule(3, 60, (LOW,)))
     assert {violation.name for violation in outcome.violations} == {"V7"}, str(outcome)
 

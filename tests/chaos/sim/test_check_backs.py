@@ -4,7 +4,7 @@ import pytest
 
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.mutants import MUTANTS, planted
-from raftmq.chaos.sim.check_backs import COMPARED, COMPARED_BEHIND
+from raftmq.chaos.sim.checks.check_backs import COMPARED, COMPARED_BEHIND
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.workloads.withholding import BEHIND
 

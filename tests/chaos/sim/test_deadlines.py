@@ -11,7 +11,7 @@ from raftmq.chaos.faults import FAULTS, Schedule, draw
 from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.workloads.deadlines import Deadlines
-from raftmq.client.producer import Producer
+from raftmq.client.produce.producer import Producer
 
 
 def test_seed_2_commit_of_several_leaders_has_one_timeout() -> None:

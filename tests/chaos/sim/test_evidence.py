@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from raftmq.chaos.checkers import Evidence, NodeLog, Verdict, check_evidence
-from raftmq.chaos.checkers.evidence import Entry
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.outcome import Outcome
-from raftmq.chaos.sim.handed import Handed
+from raftmq.chaos.sim.checks.handed import Handed
 from raftmq.chaos.sim.run import run
+from raftmq.checkers import Evidence, NodeLog, Verdict, check_evidence
+from raftmq.checkers.servers.evidence import Entry
 from raftmq.consensus import Message, MessageKind
 from raftmq.log.index_file import encode_index
 from raftmq.log.record import Kind, Record, encode

@@ -4,7 +4,7 @@ import pytest
 
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import VISITS, Schedule, World
-from raftmq.chaos.sim.pop_evidence import DELIVERIES, RECORDS
+from raftmq.chaos.sim.checks.pop_evidence import DELIVERIES, RECORDS
 from raftmq.chaos.sim.run import run
 from tests.chaos.campaigns import play_valid
 

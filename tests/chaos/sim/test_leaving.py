@@ -7,12 +7,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from raftmq.broker.group import Group
+from raftmq.broker.replica.group import Group
+from raftmq.chaos.sim.checks.leaving import COMPARED, Leaving
 from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.leaving import COMPARED, Leaving
 from raftmq.consensus import ConfState
 from raftmq.log.record import Kind, Record
-from raftmq.pop.replicas import member_id
+from raftmq.machine.catalog.replicas import member_id
 
 LEAVER, NUMBER, TERM = 3, 7, 4
 JOINT = ConfState(voters=(1, 2, 4), voters_outgoing=(1, 2, LEAVER), auto_leave=True)
@@ -24,8 +24,8 @@ class _Seen:
 
     def __init__(self, *, moved: set[int], is_leaving: bool = True) -> None:
         listed = {LEAVER: SimpleNamespace(is_leaving=is_leaving)}
-        duties = SimpleNamespace(has_moved=lambda node: node in moved)
-        system = SimpleNamespace(duties=duties, catalog=SimpleNamespace(nodes=listed))
+        leader_tasks = SimpleNamespace(has_moved=lambda node: node in moved)
+        system = SimpleNamespace(leader_tasks=leader_tasks, catalog=SimpleNamespace(nodes=listed))
         cluster: Any = SimpleNamespace(observers=[], leader=lambda _: 5, nodes={5: system})
         self.check = Leaving(cast("Cluster", cluster))
         self._index = 0

@@ -2,17 +2,17 @@
 
 import pytest
 
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Event, Schedule, World, draw, of_world, with_visits
-from raftmq.chaos.sim import members_workload
 from raftmq.chaos.sim.run import run
+from raftmq.chaos.sim.workloads import members
 from raftmq.chaos.workloads.latecomers import KINDS as LATECOMERS
-from raftmq.pop.offsets import Offsets
+from raftmq.checkers import Verdict
+from raftmq.machine.offsets import Offsets
 
 
 def test_nothing_is_read_twice_while_members_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members_workload, "DIES_SHARE", 0.0)
-    monkeypatch.setattr(members_workload, "LIFE_SECONDS", 3.0)
+    monkeypatch.setattr(members, "DIES_SHARE", 0.0)
+    monkeypatch.setattr(members, "LIFE_SECONDS", 3.0)
     outcome = run(Schedule(3, 10, ()), workload="members")
     assert outcome.is_good, str(outcome)
     assert outcome.counts["delivered"] == outcome.counts["acked"]
@@ -59,6 +59,6 @@ def test_log_that_fences_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
         return commit(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Offsets, "commit", forgetful)
-    monkeypatch.setattr(members_workload, "READS_SHARE", 1.0)
+    monkeypatch.setattr(members, "READS_SHARE", 1.0)
     runs = (run(Schedule(seed, 25, HANGS), workload="members") for seed in range(4, 8))
     assert any(outcome.verdict is Verdict.INVALID for outcome in runs)

@@ -3,14 +3,14 @@
 import pytest
 import trio
 
-from raftmq.broker.duties import PAUSE_SECONDS
+from raftmq.broker.leader_tasks import PAUSE_SECONDS
 from raftmq.broker.settings import Log
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.sim.drain import scrub_looks
 from raftmq.chaos.sim.run import run
-from tests.broker.cluster import Cluster
+from tests.broker.harness import Cluster
+from tests.broker.replica.test_repair import stored
 from tests.broker.scenario import in_cluster
-from tests.broker.test_repair import stored
 
 KINDS = (
     "bit-flip",

@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftmq.broker.feeding import Feeding
+from raftmq.broker.deliver.feeds import Feeds
 from raftmq.chaos.campaign import Plan
-from raftmq.chaos.checkers import Verdict
-from raftmq.chaos.checkers.pop_calls import pop_traffic
 from raftmq.chaos.faults import VISITS, Event, Schedule, World, draw, of_world
 from raftmq.chaos.mutants import MUTANTS, planted
-from raftmq.chaos.sim import process_faults
+from raftmq.chaos.sim.checks.pop_evidence import DELIVERIES, GIVEN_UP, LOST, RECORDS
+from raftmq.chaos.sim.checks.twins import STATES
 from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.pop_evidence import DELIVERIES, GIVEN_UP, LOST, RECORDS
+from raftmq.chaos.sim.faults import process
 from raftmq.chaos.sim.run import run
-from raftmq.chaos.sim.twins import STATES
+from raftmq.checkers import Verdict
+from raftmq.checkers.pop.calls import pop_traffic
 from tests.chaos.campaigns import play_valid
 from tests.chaos.sim.processes import trace_hash_in_another_process
 
@@ -135,9 +135,9 @@ def test_what_retention_takes_from_slow_consumers_is_counted_and_nothing_else_is
 def test_nothing_is_lost_where_processes_end_as_they_apply_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_faults, "NODE_POINTS_SHARE", 1.0)
-    monkeypatch.setattr(process_faults, "OWN_POINTS_SHARE", 0.0)
-    monkeypatch.setattr(process_faults, "NODE_POINTS", ("apply commands",))
+    monkeypatch.setattr(process, "NODE_POINTS_SHARE", 1.0)
+    monkeypatch.setattr(process, "OWN_POINTS_SHARE", 0.0)
+    monkeypatch.setattr(process, "NODE_POINTS", ("apply commands",))
     ends = tuple(Event(at, "crash-point", (at // 800 % 3 + 1,)) for at in range(800, 9000, 800))
     outcome = run(Schedule(4, 12, ends), workload="pop")
     assert outcome.is_good, str(outcome)
@@ -177,11 +177,11 @@ def test_withheld_message_that_is_seen_is_noticed_by_clients_and_in_the_log(
 def test_run_in_which_time_stands_still_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """What spins is told with the seed, and the campaign goes on."""
 
-    def spin(self: Feeding, group: Any, key: Any, look: Any, records: Any) -> None:
+    def spin(self: Feeds, group: Any, key: Any, look: Any, records: Any) -> None:
         self._done(key)
 
-    monkeypatch.setattr(Feeding, "_propose", spin)
+    monkeypatch.setattr(Feeds, "_propose", spin)
     outcome = run(Schedule(4, 6, ()), workload="pop")
     assert [violation.name for violation in outcome.violations] == ["time-stands-still"]
-    assert "feeding.py" in outcome.violations[0].text
+    assert "feeds.py" in outcome.violations[0].text
     assert not outcome.is_good

@@ -9,22 +9,17 @@ import pytest
 
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.outcome import Outcome
-from raftmq.chaos.sim.pop_evidence import (
-    DELIVERIES,
-    RECORDS,
-    KeptQueues,
-    PopEvidence,
-)
+from raftmq.chaos.sim.checks.pop_evidence import DELIVERIES, RECORDS, KeptQueues, PopEvidence
+from raftmq.chaos.sim.checks.twins import STATES
 from raftmq.chaos.sim.run import run
-from raftmq.chaos.sim.twins import STATES
 from raftmq.chaos.workloads import popping
 from raftmq.log.record import Kind, encode
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.pop_groups import Attached
+from raftmq.machine.producers import Producers
 from raftmq.pop.groups import PopGroup
-from raftmq.pop.machine import PartitionMachine
 from raftmq.pop.policy import Mode, Policy
-from raftmq.pop.producers import Producers
-from raftmq.pop.results import Appended
-from raftmq.pop.serving import Attached
+from raftmq.results import Appended
 
 RESTARTS = tuple(Event(at, "kill", (at // 1000 % 3 + 1,)) for at in range(1500, 4000, 1000))
 

@@ -5,7 +5,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from raftmq.chaos.sim.replay import play_again
+from raftmq.chaos.sim.faults.replay import play_again
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import REPLY, FrameKind
 

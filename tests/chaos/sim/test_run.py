@@ -2,16 +2,16 @@
 
 import pytest
 
-from raftmq.chaos.checkers import Verdict
 from raftmq.chaos.faults import Event, Fault, Schedule, World, draw, of_world
-from raftmq.chaos.sim.effects import EFFECTS
-from raftmq.chaos.sim.nemesis import HANDLERS
+from raftmq.chaos.sim.faults.effects import EFFECTS
+from raftmq.chaos.sim.faults.nemesis import HANDLERS
 from raftmq.chaos.sim.run import WorkloadName, run
 from raftmq.chaos.world.disk import MemoryFile
+from raftmq.checkers import Verdict
 from raftmq.log.record import Record
-from raftmq.pop.machine import PartitionMachine
-from raftmq.pop.producers import Producers
-from raftmq.pop.results import Result
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.producers import Producers
+from raftmq.results import Result
 from tests.chaos.sim.processes import trace_hash_in_another_process
 
 SIM = of_world(World.SIM)
@@ -113,7 +113,7 @@ def test_handler_that_does_nothing_is_not_counted_as_a_fault(
     kinds: list[Fault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = dict.fromkeys(HANDLERS, lambda stage, event: None)
-    monkeypatch.setattr("raftmq.chaos.sim.nemesis.HANDLERS", nothing)
+    monkeypatch.setattr("raftmq.chaos.sim.faults.nemesis.HANDLERS", nothing)
     outcome = run(short_schedule(kinds)._replace(seconds=8.0), nodes=nodes_for(kinds))
     assert not outcome.struck
     assert not outcome.coverage

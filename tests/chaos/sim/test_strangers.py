@@ -10,7 +10,7 @@ from raftmq.chaos.faults import FAULTS
 from raftmq.chaos.faults.schedule import draw
 from raftmq.chaos.mutants import MUTANTS, play
 from raftmq.chaos.outcome import Violation
-from raftmq.chaos.sim import hostile
+from raftmq.chaos.sim.faults import hostile
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.workloads.strangers import FRAME_BYTES
 

@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftmq.broker.hosting import FOUNDING_INDEX
+from raftmq.broker.replica.opener import FOUNDING_INDEX
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.outcome import Outcome
+from raftmq.chaos.sim.checks.twins import CATALOGS, STATES, Twins
 from raftmq.chaos.sim.run import WorkloadName, run
-from raftmq.chaos.sim.twins import CATALOGS, STATES, Twins
 from raftmq.chaos.world import Process
 from raftmq.log.record import Record
-from raftmq.pop.catalog import Catalog
-from raftmq.pop.machine import PartitionMachine
+from raftmq.machine.catalog.catalog import Catalog
+from raftmq.machine.machine import PartitionMachine
 
 RESTARTS = tuple(Event(at, "kill", (at // 1000 % 3 + 1,)) for at in range(1500, 4000, 1000))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from raftmq.chaos import History, Recorder, write_parquet
-from raftmq.chaos.history import Value
-from tests.chaos.checkers.writing import Clock
+from raftmq.checkers import History, Recorder, write_parquet
+from raftmq.checkers.history import Value
+from tests.checkers.writing import Clock
 
 QUEUES = ("q0", "q1", "q2")
 PRODUCERS, READERS = range(3), range(3, 6)

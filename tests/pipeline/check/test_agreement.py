@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from raftmq.chaos import (
+from raftmq.checkers import (
     History,
     LogRules,
     Report,
     check_key_order,
     check_log,
     check_total_queue,
+    dictionary,
+    key_order,
+    total_queue,
     write_parquet,
 )
-from raftmq.chaos.checkers import dictionary, key_order, log_anomalies, log_order, total_queue
+from raftmq.checkers.log import anomalies, order
 from raftmq.pipeline.check import CHECKERS, Rules, bag, find, judge, log
 from raftmq.pipeline.check import key_order as by_key
 from raftmq.pipeline.check.job import Report as SparkReport
@@ -27,7 +30,7 @@ from tests.pipeline.check.random_history import Careless, write_parts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LIMITED = (total_queue, log_anomalies, log_order, key_order)
+LIMITED = (total_queue, anomalies, order, key_order)
 ONE_OF_PAIR = {"realtime-send": 1, "order-inversion": 1, "order-overtake": 1}
 """Of a pair these name the later message: more than one earlier one may show the same."""
 BOTH = {"nonmonotonic-send", "internal-nonmonotonic-send", "internal-send-skip"}

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raftmq.chaos import write_parquet
-from raftmq.chaos.history import RowType
+from raftmq.checkers import write_parquet
+from raftmq.checkers.history import RowType
 from raftmq.cli.pipeline.running import Starter
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.check import Report, Rules, find, judge, store
@@ -19,7 +19,7 @@ from raftmq.pipeline.check.history import FUNCTIONS, TYPES, read
 from raftmq.pipeline.check.job import TABLE
 from raftmq.pipeline.check.survey import numbers_of
 from raftmq.pipeline.errors import cause_of
-from tests.chaos.checkers.writing import Script
+from tests.checkers.writing import Script
 from tests.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def written(path: Path) -> Path:
 
 def test_types_and_functions_are_those_of_chaos() -> None:
     assert tuple(one.name.lower() for one in RowType) == TYPES
-    from raftmq.chaos.checkers import traffic
+    from raftmq.checkers import traffic
 
     assert (traffic.SEND, traffic.POLL, traffic.ACK, traffic.ASSIGN) == FUNCTIONS
 

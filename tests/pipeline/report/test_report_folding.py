@@ -55,7 +55,7 @@ def level(facts: Facts, minute: int = 0) -> Level:
 
 
 class Model:
-    """Each message by itself, as `raftmq.pop.touches.follow` has it."""
+    """Each message by itself, as `raftmq.pop.message_events.follow` has it."""
 
     def __init__(self) -> None:
         self.end = 0

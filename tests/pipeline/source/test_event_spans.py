@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client.events import Events
-from raftmq.client.runs import columns_of
+from raftmq.client.admin.event_columns import columns_of
+from raftmq.client.admin.events import Events
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.source.events import (
     COLUMNS,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from raftmq.blocking import BlockingClient
-    from raftmq.client.blocking_popping import BlockingPoppedMessage
+    from raftmq.client.blocking.popping import BlockingPoppedMessage
 
 # Two runs of Spark beside three nodes: half a minute, or much more on a busy machine.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import raftmq
-from raftmq.chaos import check_total_queue
+from raftmq.checkers import check_total_queue
 from raftmq.errors import OutcomeUnknown, Rejected, Unavailable
 
 SERVICE = Path(__file__).parent / "bookkeeper.py"

@@ -1,0 +1,184 @@
+"""Changing the cluster's nodes while it serves: what is wanted, and how each group gets there.
+
+What is wanted stands in the catalog: each group's members. The leader of each group brings its Raft
+membership there, in steps that each leave a majority that has everything:
+
+1. add the missing nodes as learners; they get a snapshot and then the log;
+2. when all of them have caught up, one change, joint if it takes more than one member in or
+   out, makes them voters and removes those that are not wanted (Raft §6, thesis §4.3);
+3. a leader that is not wanted itself first hands over.
+
+A node that leaves is marked in the catalog, the groups move, and when no group counts on it any
+more it is forgotten. It may be stopped then. Until then, an `add` with its address keeps it. It
+leaves the system group last: as long as it leads another group it must hear from the catalog who
+shall have it.
+
+A node that lost its data folder and re-enters with a blank one (`admission`), or whose log of one
+group was deleted or lost (`replicas`), is wanted as another member from then on: `member_of`. Its
+old self is in no list any more, so the same steps bring the new one in and the old one out.
+
+The catalog here may be old: the leader makes sure of it before each change (`leader_tasks`).
+
+A voter may live although its id was used up, by a request that came late. As long as it is active
+it stands for its node: its log is whole, and a next self would have to copy it.
+
+Invariants:
+- The catalog refuses no command of a plan: a request happens as a whole or not at all.
+- A voter is removed only in the same step that all wanted nodes are voters.
+- A node is unused only if no half of a joint membership has it: the outgoing one must still agree
+  before the change is over.
+"""
+
+from collections.abc import Mapping, Set
+
+from raftmq.broker.replica.group import Group, node_of
+from raftmq.consensus import Change, ChangeKind, ConfState, ProgressState
+from raftmq.errors import Reason
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, Command, Node, PutGroup, PutNode
+from raftmq.results import Refused
+from raftmq.wire.address import why_no_address
+from raftmq.wire.messages import ChangeMember, ClusterView, GroupView
+
+from .placement import with_node, with_replacement, without_node
+from .views import by_group, is_agreed
+
+CAUGHT_UP_LAG_MAX = 256
+"""Records that a learner may lack when it is made a voter, of those of the last seconds."""
+
+
+def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
+    """The catalog commands that a request amounts to. Repeating a request changes nothing.
+
+    All of a request is judged here, as a command that the catalog refuses does not undo those
+    before it.
+    """
+    nodes, groups = catalog.nodes, catalog.groups.values()
+    refused = _refused(change, catalog)
+    if refused is not None:
+        return refused
+    staying = [node.id for node in nodes.values() if not node.is_leaving]
+    if change.action == "add":
+        node = Node(change.node, change.host, change.port)
+        return [PutNode(node), *map(PutGroup, with_node(groups, change.node, staying))]
+    old = nodes[change.node]
+    leaving = PutNode(Node(old.id, old.host, old.port, is_leaving=True))
+    if change.action == "remove":
+        return [leaving, *map(PutGroup, without_node(groups, change.node, staying))]
+    moved = with_replacement(groups, change.node, change.new, staying)
+    if old.is_leaving and change.new not in nodes:
+        # What it carried is promised to others: the new node joins as any other.
+        moved = with_node(groups, change.new, staying)
+    return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
+
+
+def _refused(change: ChangeMember, catalog: Catalog) -> Refused | None:
+    """Why a request is refused; None: it is granted."""
+    nodes = catalog.nodes
+    if change.action not in ("add", "remove", "replace"):
+        message = f"{change.action!r} is not add, remove or replace"
+        return Refused(Reason.BAD_ARGUMENT, message)
+    problem = "" if change.action == "remove" else why_no_address(change.host, change.port)
+    if problem:
+        return Refused(Reason.BAD_ARGUMENT, f"a node that comes needs a host and a port: {problem}")
+    if change.action != "add" and change.node not in nodes:
+        has_left = change.node in catalog.left
+        what = f"node {change.node} has left" if has_left else f"there is no node {change.node}"
+        members = ", ".join(map(str, sorted(nodes)))
+        return Refused(Reason.UNKNOWN_NODE, f"{what}; the members are nodes {members}")
+    at = (change.host, change.port)
+    comes = {"add": change.node, "replace": change.new}.get(change.action, 0)
+    if change.action == "replace" and (comes < 1 or comes == change.node):
+        return Refused(Reason.BAD_ARGUMENT, "the new node needs a number of its own")
+    known = nodes.get(comes)
+    if known is not None and not _is_repeat(change, known, nodes):
+        message = f"node {comes} is a member, at {known.host}:{known.port}: give another number"
+        return Refused(Reason.BAD_ARGUMENT, message)
+    # A node that is replaced may leave its address to the one that comes.
+    others = [node for node in nodes.values() if node.id not in (comes, change.node)]
+    if taken := [node.id for node in others if (node.host, node.port) == at]:
+        message = f"{at[0]}:{at[1]} is the address of node {taken[0]}: give the new node's own"
+        return Refused(Reason.BAD_ARGUMENT, message)
+    staying = {node.id for node in nodes.values() if not node.is_leaving}
+    if change.action != "add" and not staying - {change.node}:
+        last = f"node {change.node} is the last one that is not leaving"
+        message = f"{last}: it cannot be removed; add one first"
+        return Refused(Reason.BAD_ARGUMENT, message)
+    return None
+
+
+def _is_repeat(change: ChangeMember, known: Node, nodes: Mapping[int, Node]) -> bool:
+    """True if a node that shall come is a member because of an earlier request like this one. An
+    `add` of a node that is leaving lets the node stay."""
+    if (known.host, known.port) != (change.host, change.port):
+        return False
+    return change.action == "add" or (nodes[change.node].is_leaving and not known.is_leaving)
+
+
+def next_step(group: Group, wanted: list[int], held: int, active: Set[int]) -> list[Change] | int:
+    """The next step of a group's leader towards the wanted members.
+
+    Args:
+        group: led here.
+        wanted: member ids.
+        held: the last record that the leader held a moment ago, one to two seconds as a rule.
+        active: members that the leader has heard since.
+    Returns:
+        Changes to propose; a member to hand over to first; or an empty list: nothing to do now.
+    """
+    conf = group.conf_state
+    if conf.voters_outgoing:
+        return []
+    wanted = [_standing(member, conf, active) for member in wanted]
+    present = {*conf.voters, *conf.learners}
+    missing = [member for member in wanted if member not in present]
+    if missing:
+        return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
+    learners = [member for member in wanted if member in conf.learners]
+    if not all(_is_caught_up(group, member, held) for member in learners):
+        return []
+    surplus = [member for member in sorted(present) if member not in wanted]
+    if group.raft.id in surplus:
+        voters = [member for member in wanted if member in conf.voters]
+        if voters:
+            return voters[0]
+    changes = [Change(ChangeKind.ADD_VOTER, member) for member in learners]
+    return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
+
+
+def _standing(member: int, conf: ConfState, active: Set[int]) -> int:
+    """The member that a wanted node is to the group: a voter of before, if that is active and the
+    wanted member has not come yet."""
+    if member in conf.voters or (member in conf.learners and member in active):
+        return member
+    voters = [voter for voter in conf.voters if node_of(voter) == node_of(member)]
+    return max((voter for voter in voters if voter in active), default=member)
+
+
+def _is_caught_up(group: Group, member: int, held: int) -> bool:
+    """True if a member's last round of catching up was a short one (thesis §4.2.1)."""
+    status = group.raft.status()
+    progress = status.progress.get(member)
+    return (
+        progress is not None
+        and progress.state is ProgressState.REPLICATE
+        and progress.match + CAUGHT_UP_LAG_MAX >= status.last_index
+        # Few records may be megabytes, which a slow link needs longer for than an election takes.
+        and progress.match >= held
+    )
+
+
+def is_unused(node: int, views: Mapping[int, ClusterView], *, is_data: bool = False) -> bool:
+    """True if each group says that the node is no member of it (see `is_agreed`).
+
+    Args:
+        node: who shall be unused.
+        views: what each node says, by node.
+        is_data: whether the system group does not matter.
+    """
+
+    def holds(group: GroupView) -> bool:
+        return node not in map(node_of, group.members)
+
+    said = by_group(views)
+    wanted = said.keys() - ({SYSTEM_GROUP} if is_data else set())
+    return all(is_agreed(said[number], holds) for number in wanted)

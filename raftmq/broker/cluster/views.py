@@ -1,0 +1,110 @@
+"""The routing table, as this node knows it and as the others do."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from raftmq.broker.replica.group import node_of
+from raftmq.broker.serve.pages import topics_page
+from raftmq.errors import Unavailable
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.machine import PartitionMachine
+from raftmq.wire.messages import ClusterView, FrameKind, GroupView, Metadata, NodeView
+
+from .peers import PeerLink
+from .placement import copies
+
+if TYPE_CHECKING:
+    from raftmq.broker.node import Node
+
+ANSWER_SECONDS_MAX = 1.0
+"""A node that does not answer within so long is left out."""
+
+
+def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterView:
+    """A page of the routing table as a node knows it: see `Metadata`."""
+    catalog, cluster = node.catalog, node.settings.node.cluster
+    page, following = topics_page(catalog, topics, after)
+    if after:
+        return ClusterView(cluster, catalog.version, [], [], page, following)
+    nodes = [
+        NodeView(each.id, each.host, each.port, each.is_leaving) for each in catalog.nodes.values()
+    ]
+    groups = [_group_view(node, number) for number in sorted(catalog.groups)]
+    return ClusterView(cluster, catalog.version, nodes, groups, page, following)
+
+
+async def ask_all(node: "Node") -> dict[int, ClusterView]:
+    """By node: the routing table as it knows it, of each member that answers in time. Cancelling
+    leaves nothing behind."""
+    views = {node.id: view(node, [])}
+
+    async def ask(link: PeerLink) -> None:
+        with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
+            views[link.peer.id] = await link.ask(FrameKind.METADATA, Metadata([]), ClusterView)
+
+    async with trio.open_nursery() as nursery:
+        for link in node.links.members():
+            nursery.start_soon(ask, link)
+    return views
+
+
+def by_group(views: Mapping[int, ClusterView]) -> defaultdict[int, dict[int, GroupView]]:
+    """The views of each partition group: by group, by node."""
+    found: defaultdict[int, dict[int, GroupView]] = defaultdict(dict)
+    for author, view in views.items():
+        for group in view.groups:
+            found[group.id][author] = group
+    return found
+
+
+def is_agreed(said: Mapping[int, GroupView], holds: Callable[[GroupView], bool]) -> bool:
+    """True if something holds of a group by the word of its leader and of most of its voters, in
+    one term. Less than those might forget what they say, or might have a later leader.
+
+    Args:
+        said: of the group, by node.
+        holds: asked of what one of them says.
+    """
+    # Without members its replica is missing, or has heard nothing yet: it has no vote.
+    known = {author: group for author, group in said.items() if group.members}
+    # Only the leader's own word counts: a removed learner names its last leader for ever.
+    leaders = [group for author, group in known.items() if group.leader == author]
+    leader = max(leaders, key=lambda group: group.term, default=None)
+    if leader is None or not holds(leader):
+        return False
+    agreed = {
+        author
+        for author, group in known.items()
+        # The former self of a node that the leader lists under another member id has no say.
+        if any(node_of(each) == author and each in group.members for each in leader.members)
+        and group.term == leader.term
+        and holds(group)
+    }
+    # A node that begins again learns first, while its former self still counts as a voter.
+    agreed -= set(leader.learners)
+    halves = [set(half) for half in (leader.voters, leader.voters_outgoing) if half]
+    return all(2 * len(agreed & half) > len(half) for half in halves)
+
+
+def _group_view(node: "Node", number: int) -> GroupView:
+    group = node.groups.get(number)
+    placed = node.catalog.groups[number]
+    wanted = 0 if number == SYSTEM_GROUP else copies(placed)
+    if group is None:
+        return GroupView(number, 0, 0, placed.members, [], copies=wanted)
+    conf = group.conf_state
+    return GroupView(
+        number,
+        node_of(group.leader),
+        group.raft.term,
+        [node_of(member) for member in conf.voters],
+        [node_of(member) for member in conf.learners],
+        [node_of(member) for member in conf.voters_outgoing],
+        sorted(group.members | group.parting),
+        group.machine.offsets.forgotten if isinstance(group.machine, PartitionMachine) else 0,
+        wanted,
+    )

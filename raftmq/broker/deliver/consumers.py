@@ -1,0 +1,145 @@
+"""The consumers that pop from data groups which this node leads: how each one is reached.
+
+A consumer is known from its first wish until it leaves, its connection closes, another node leads,
+or it is pruned. A consumer is idle if it wants nothing and has nothing in hand; idle ones are
+pruned, since a service may open one for each of its requests, over a connection that lasts. One
+that comes back is met again, and is sent all that it has in hand.
+
+Invariants:
+- A connection has at most `CONSUMERS_MAX` consumers; one more is not met.
+- A consumer is of one connection, the last on which it came.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from raftmq.broker.serve.connection import Connection
+from raftmq.broker.timers import Timer
+from raftmq.pop.leases import Handed
+from raftmq.wire.popping import Pop
+
+CONSUMERS_MAX = 16_384
+"""Consumers of one connection, about 1 KiB each: 1,000 consumers of a process at 16 partition
+groups that one node leads."""
+PRUNE_MIN = 256
+"""Consumers of a connection, at which and at each doubling of which idle ones are forgotten. At the
+bound each consumer that comes has this many looked at, in turn: a look at all would hold the loop
+for each one that is refused."""
+
+
+class Key(NamedTuple):
+    """A consumer as a data group knows it."""
+
+    partition_group: int
+    number: int
+    consumer: int
+
+
+class Consumer:
+    """How a consumer of an attachment is reached."""
+
+    __slots__ = (
+        "connection",
+        "correlation",
+        "is_hurried",
+        "is_reading",
+        "is_serial",
+        "key",
+        "outbox",
+        "since",
+        "timer",
+    )
+
+    def __init__(self, key: Key, connection: Connection) -> None:
+        self.key = key
+        self.connection = connection
+        # The request that waits for an answer.
+        self.correlation: tuple[int, Pop] | None = None
+        # When its wait is over.
+        self.timer: Timer | None = None
+        # True: answer it even if there is nothing.
+        self.is_hurried = False
+        # True while batches are read from disk for the answer.
+        self.is_reading = False
+        # Whether its group keeps the order of queues; known once `since` is.
+        self.is_serial = False
+        # Leases not sent yet, and the first token that was never among them; None: not known yet.
+        self.outbox: deque[Handed] = deque()
+        self.since: int | None = None
+
+    def end_wait(self) -> int:
+        """Its request is answered now; the request's correlation."""
+        assert self.correlation is not None
+        assert self.timer is not None
+        correlation, _ = self.correlation
+        self.correlation = None
+        self.timer.cancel()
+        return correlation
+
+
+class Consumers:
+    """All of them, by key and by connection. `is_idle` asks the machine of a consumer's group."""
+
+    def __init__(self, is_idle: Callable[[Key], bool]) -> None:
+        self._is_idle = is_idle
+        self._by_key: dict[Key, Consumer] = {}
+        # The one that was looked at last is the last.
+        self._of_connection: dict[Connection, dict[Key, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def get(self, key: Key) -> Consumer | None:
+        """The consumer, if it is known."""
+        return self._by_key.get(key)
+
+    def of_connection(self, connection: Connection) -> list[Key]:
+        """Those that came on a connection."""
+        return list(self._of_connection.get(connection, ()))
+
+    def of_group(self, partition_group: int) -> list[Consumer]:
+        """Those of a partition group."""
+        return [x for x in self._by_key.values() if x.key.partition_group == partition_group]
+
+    def has_place(self, key: Key, connection: Connection) -> bool:
+        """Whether a consumer may be met on a connection; idle ones make place."""
+        mine = self._of_connection.get(connection, {})
+        if key in mine or len(mine) < PRUNE_MIN:
+            return True
+        if len(mine) >= CONSUMERS_MAX:
+            self._prune(mine, list(islice(mine, PRUNE_MIN)))
+        elif not len(mine) & len(mine) - 1:
+            self._prune(mine, list(mine))
+        return len(mine) < CONSUMERS_MAX
+
+    def meet(self, key: Key, connection: Connection) -> Consumer:
+        """A consumer came, perhaps again and on another connection; see `has_place`."""
+        self.forget(key)
+        mine = self._of_connection.setdefault(connection, {})
+        assert len(mine) < CONSUMERS_MAX, "no place for a consumer"
+        mine[key] = None
+        consumer = self._by_key[key] = Consumer(key, connection)
+        return consumer
+
+    def forget(self, key: Key) -> None:
+        """A consumer is reached no more, if it was known."""
+        consumer = self._by_key.pop(key, None)
+        if consumer is None:
+            return
+        if consumer.timer is not None:
+            consumer.timer.cancel()
+        mine = self._of_connection[consumer.connection]
+        del mine[key]
+        if not mine:
+            del self._of_connection[consumer.connection]
+
+    def _prune(self, mine: dict[Key, None], keys: Iterable[Key]) -> None:
+        for key in keys:
+            consumer = self._by_key[key]
+            is_busy = consumer.correlation is not None or consumer.outbox or consumer.is_reading
+            if not is_busy and self._is_idle(key):
+                self.forget(key)
+            else:
+                mine[key] = mine.pop(key)

@@ -1,0 +1,285 @@
+"""From leases to bytes: the batches that hold what a consumer was handed, as one answer.
+
+    outbox   lease 812: offsets 40-49 and 57         lease 815: offset 3
+    plan     batches at 40 (10 messages), 50 (8,000) the batch at 0 (20)
+    answer   those at 40 and 0 as they stand in the log, of the one at 50 the message at 57 alone;
+             and which of their messages are meant
+
+What is not in memory is read from disk; what does not fit stays in the outbox, so one lease may
+come in several answers under the same token.
+
+A large batch of which less than half is meant is *cut*: sending and checking all of it would take
+longer than making the part. So who pops a batch of 8,000 by the hundred is sent it once and not 80
+times, and a retry of one message brings one message.
+
+Left out: the messages between the first and the last that is meant of a batch go along. Compressed
+batches are decompressed anew for each cut; large ones are sent whole instead.
+"""
+
+from collections import deque
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from raftmq.batch import Flag, cut, peek
+from raftmq.broker.replica.group import Group
+from raftmq.broker.serve.fetches import Source, describe
+from raftmq.errors import CorruptRecord
+from raftmq.log.builder import Placement
+from raftmq.log.record import HEADER_BYTES, Record
+from raftmq.log.store import LogStore
+from raftmq.machine.machine import PartitionMachine
+from raftmq.pop.leases import Handed
+from raftmq.pop.spans import Span
+from raftmq.wire.popping import Lease, Popped
+
+PLACEMENTS_MAX = 1024
+"""Batches of one answer."""
+LOOK_UP_MAX = 64
+"""Batches that are looked up at once: most leases are of a few."""
+CUT_BYTES_MIN = 64 * 1024
+"""Smaller batches are sent whole. Measured over a loopback socket, both ends: of bare messages a
+quarter takes less time than the whole from here on; with keys, tags and properties it saves bytes
+only, up to 160 KiB at least."""
+EFFORT_MAX = 128
+"""Cuts of one answer, about 0.1 ms each: they are made on the event loop."""
+_EFFORT_BYTES: Final = 128 * 1024
+"""So many bytes are decompressed in the time of one cut."""
+_READ_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Read from disk for one answer, however little of it is sent."""
+
+
+class _Piece(NamedTuple):
+    """The messages of a lease that one batch holds."""
+
+    placement: Placement
+    """The batch."""
+    messages: Span
+    """Which."""
+
+
+class Part(NamedTuple):
+    """A lease, or its beginning."""
+
+    handed: Handed
+    """The lease."""
+    pieces: list[_Piece]
+    """Its messages by batch; those that retention took are not among them."""
+    is_whole: bool
+    """False: there was no room for all of it."""
+
+
+class Extent(NamedTuple):
+    """What is meant of a batch: from the first message to the last, of all leases together."""
+
+    placement: Placement
+    """The batch."""
+    start: int
+    """The first one's position in the batch."""
+    stop: int
+    """The position after the last one."""
+
+
+class Outgoing(NamedTuple):
+    """A batch to send, or the part of it that is meant."""
+
+    base_offset: int
+    """Offset of its first message."""
+    timestamp: int
+    """The leader's stamp."""
+    payload: bytes
+    """The batch."""
+
+
+def plan(group: Group, outbox: deque[Handed], now: int) -> list[Part]:
+    """The batches of the leases that were not sent yet, in order; those that ran out are dropped
+    from the outbox."""
+    kept = [handed for handed in outbox if handed.deadline > now]
+    outbox.clear()
+    outbox.extend(kept)
+    parts: list[Part] = []
+    room = PLACEMENTS_MAX
+    for handed in kept:
+        if room <= 0:
+            break
+        part = _part(group, handed, room)
+        room -= len(part.pieces)
+        parts.append(part)
+    return parts
+
+
+def wanted(parts: list[Part]) -> dict[int, Extent]:
+    """The records to read, in the order in which they are sent, and what of each is meant."""
+    extents: dict[int, Extent] = {}
+    for part in parts:
+        for placement, messages in part.pieces:
+            start, stop = (at - placement.base_offset for at in (messages.base, messages.stop))
+            before = extents.get(placement.index)
+            if before is not None:
+                start, stop = min(start, before.start), max(stop, before.stop)
+            extents[placement.index] = Extent(placement, start, stop)
+    return extents
+
+
+class _Packing:
+    """Batches as they are read, until the answer is full."""
+
+    def __init__(self, budget: int) -> None:
+        self.batches: dict[int, Outgoing] = {}
+        # Bytes that the answer may still take.
+        self.room = budget
+        self._effort = EFFORT_MAX
+
+    @property
+    def is_full(self) -> bool:
+        return self.room <= 0 or self._effort <= 0
+
+    def add(self, record: Record, extent: Extent) -> None:
+        """One more, which may take more than the room that is left."""
+        base, payload = extent.placement.base_offset, self._cut(record, extent)
+        if payload is None:
+            payload = record.encoded[HEADER_BYTES:]
+        else:
+            base += extent.start
+        self.batches[record.index] = Outgoing(base, record.timestamp, payload)
+        self.room -= len(payload)
+
+    def _cut(self, record: Record, extent: Extent) -> bytes | None:
+        """The part that is meant; None: the batch is better sent whole."""
+        placement, start, stop = extent
+        if len(record.encoded) < CUT_BYTES_MIN or 2 * (stop - start) >= placement.count:
+            return None
+        try:
+            effort = _effort(record.payload)
+            if effort > EFFORT_MAX:
+                return None
+            self._effort -= effort
+            return cut(record.payload, start, stop)
+        except CorruptRecord:
+            # Whoever gets it finds out what is wrong with it, and says so.
+            return None
+
+
+def _effort(payload: memoryview) -> int:
+    head = peek(payload)
+    is_compressed = head.flags & (Flag.ZSTD | Flag.LZ4)
+    return 1 + head.body_bytes // _EFFORT_BYTES if is_compressed else 1
+
+
+def from_memory(group: Group, extents: dict[int, Extent], budget: int) -> dict[int, Outgoing]:
+    """Those that the cache holds, up to the first that it does not; `budget` bytes are sent, and
+    one batch more at the most."""
+    packing = _Packing(budget)
+    for index, extent in extents.items():
+        record = group.cache.get(index)
+        if record is None or packing.is_full:
+            break
+        packing.add(record, extent)
+    return packing.batches
+
+
+def from_disk(store: LogStore, extents: dict[int, Extent], budget: int) -> dict[int, Outgoing]:
+    """On the reading thread: the first ones, as long as their indexes rise."""
+    indexes = list(extents)
+    falls = (n for n, (before, after) in enumerate(pairwise(indexes), 1) if after < before)
+    rising = indexes[: next(falls, len(indexes))]
+    packing = _Packing(budget)
+    unread = _READ_BYTES_MAX
+    while rising and unread > 0 and not packing.is_full:
+        # Again if little was left of what was read.
+        records = store.read_at(rising, min(packing.room, unread))
+        for record in records:
+            packing.add(record, extents[record.index])
+        unread -= sum([len(record.encoded) for record in records])
+        rising = rising[len(records) :]
+    return packing.batches
+
+
+def answer(
+    group: Group,
+    outbox: deque[Handed],
+    parts: list[Part],
+    read: dict[int, Outgoing],
+    now: int,
+    *,
+    is_serial: bool,
+) -> tuple[Popped, list[bytes]]:
+    """The answer with what was read, and its body; the rest of the parts stays in the outbox."""
+    leases: list[Lease] = []
+    given: dict[int, set[int]] = {}
+    for part in parts:
+        assert outbox[0] is part.handed
+        outbox.popleft()
+        pieces = _leading(part.pieces, read)
+        if pieces:
+            sent = _joined([piece.messages for piece in pieces])
+            leases.append(_lease(part.handed, sent, now))
+            of_queue = given.setdefault(part.handed.queue, set())
+            of_queue.update(piece.placement.index for piece in pieces)
+        is_short = len(pieces) < len(part.pieces)
+        if is_short or not part.is_whole:
+            at = part.pieces[len(pieces)].messages.base if is_short else sent.stop
+            _, rest = part.handed.messages.before(at)
+            if rest is not None:
+                outbox.appendleft(part.handed._replace(messages=rest))
+                break
+    assert isinstance(group.machine, PartitionMachine)
+    queues, body = [], []
+    for queue, indexes in given.items():
+        batches = [read[index] for index in sorted(indexes)]
+        payloads = [batch.payload for batch in batches]
+        source = Source(group, group.machine.ends.get(queue, 0))
+        queues.append(
+            describe(
+                queue,
+                source,
+                bases=[batch.base_offset for batch in batches],
+                timestamps=[batch.timestamp for batch in batches],
+                sizes=list(map(len, payloads)),
+            )
+        )
+        body += payloads
+    return Popped(leases, queues, bool(outbox), is_serial), body
+
+
+def _part(group: Group, handed: Handed, room: int) -> Part:
+    messages: Span | None = handed.messages
+    pieces: list[_Piece] = []
+    while messages is not None and len(pieces) < room:
+        limit = min(room - len(pieces), LOOK_UP_MAX)
+        placements = group.index.lookup(handed.queue, messages.base, limit)
+        if not placements:
+            return Part(handed, pieces, is_whole=True)
+        for placement in placements:
+            _, messages = messages.before(placement.base_offset)
+            if messages is None:
+                break
+            inside, messages = messages.before(placement.base_offset + placement.count)
+            if inside is not None:
+                pieces.append(_Piece(placement, inside))
+            if messages is None:
+                break
+    return Part(handed, pieces, is_whole=messages is None)
+
+
+def _leading(pieces: list[_Piece], read: dict[int, Outgoing]) -> list[_Piece]:
+    """The first ones, up to one whose batch was not read."""
+    for count, piece in enumerate(pieces):
+        if piece.placement.index not in read:
+            return pieces[:count]
+    return pieces
+
+
+def _joined(spans: list[Span]) -> Span:
+    """Rising spans as one."""
+    base = spans[0].base
+    bits = 0
+    for each in spans:
+        bits |= each.bits << each.base - base
+    return spans[0]._replace(bits=bits)
+
+
+def _lease(handed: Handed, messages: Span, now: int) -> Lease:
+    base, bits, attempt = messages
+    packed = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    remaining_ms = max(handed.deadline - now, 0)
+    return Lease(handed.token, handed.queue, attempt, base, packed, handed.deadline, remaining_ms)

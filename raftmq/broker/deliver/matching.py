@@ -1,0 +1,433 @@
+"""Which subscriptions want something of which batch: found out once a batch, for all groups.
+
+For each batch that somebody with a filter may read, the *set* of subscriptions that want something
+of it is kept, as a sorted vector of their numbers:
+
+    record 812   [3, 7, 19]      one vector for all records with the same set
+    record 813   []
+    record 814   [7]
+
+A fetch of group 7's consumers looks at the vectors, passes over record 813, and reads the others.
+A vector is made from the batch's columns by the index of all filters of the topic
+(`raftmq.filters.Index`), when the first fetch wants to know; a fetch that waits at the end of a
+queue wants to know of each batch at once. Nothing is kept on disk: after a restart, a change of
+leader, or when the oldest gave way, the vectors are made again, of those batches that are read.
+
+The work is done by one task of the loop in short turns (`loop_budget`), which end in the middle of
+a batch too: neither thousands of filters nor a long batch hold up everything else. The order of the
+batches, and what is found, do not depend on where it pauses.
+
+Invariants:
+- A vector names each subscription of the topic that wants something of the batch and holds for it.
+  It may name others, which hold for later batches only: nobody asks for those.
+- A batch that cannot be read is wanted by everybody: it is for them to find out.
+- At most `SETS_BYTES_MAX` are kept, oldest batches out first, also of those that hold no more.
+- Only the task changes an index, and never while a batch is matched with it.
+
+Left out: steps within one message, one filter, or the reading of one column. A message that
+thousands of filters must be evaluated on one by one, a filter of hundreds of comparisons on texts,
+or 65,536 long texts hold the loop for longer. So does a change of one of 100,000 filters of a
+topic, which are compared with those in the index: for 20 ms.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import trio
+
+from raftmq.batch import Batch
+from raftmq.broker.loop_budget import Turn
+from raftmq.broker.replica.group import Group
+from raftmq.broker.world import Worker
+from raftmq.errors import CorruptRecord
+from raftmq.filters import Index, Matches
+from raftmq.filters import compile as compile_filter
+from raftmq.log.builder import Placement
+from raftmq.log.record import Record
+from raftmq.machine.catalog.catalog import QUEUE_BITS
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.subscriptions import Subscriptions, Wanted, valid_at
+from raftmq.wire.messages import ErrorReply
+
+SETS_BYTES_MAX = 64 * 1024 * 1024
+"""Of all vectors of a node, with what their entries cost."""
+SCAN_MAX = 1024
+"""Batches that one look-up goes through."""
+AHEAD_MAX = 64
+"""Batches that a reader far behind has matched at once."""
+SPARE_FILTERS = 16
+"""Filters of no use that an index may hold beside twice those that are."""
+READ_BYTES = 256 * 1024
+"""Of records that have left the cache, read at once."""
+RECENT_MAX = 32
+RECENT_BYTES_MAX = 8 * 1024 * 1024
+"""So many batches, of so many bytes together, stay decoded, for the masks of all groups."""
+COUNTS_MAX = 100_000
+"""Queues of consumer groups of which it is counted what was passed over."""
+
+_ENTRY_BYTES = 200
+"""What a record's entry costs, measured: dictionary, queue, numbers."""
+_VECTOR_BYTES = 150
+"""What a vector costs beside its numbers, measured likewise."""
+_EVERYBODY = b"*"
+"""Instead of a vector: the batch cannot be read."""
+
+_compiled = lru_cache(maxsize=4096)(compile_filter)
+
+
+class Scan(NamedTuple):
+    """What is known of a queue for one consumer group, from an offset on."""
+
+    found: list[Placement]
+    """Batches that hold something for it."""
+    wanted: list[Wanted]
+    """The filter that holds for each of them."""
+    reached: int
+    """The offset before which everything is known."""
+    unknown: list[Placement]
+    """What has to be matched next; empty: nothing in reach."""
+
+
+class Waiting(Protocol):
+    """Who waits for batches to be matched."""
+
+    async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
+        """Batches of a queue were matched; these consumer groups want something of them."""
+
+    def not_matched(self, queue: int, why: ErrorReply) -> None:
+        """Batches of a queue could not be read."""
+
+
+class _Known:
+    """The vectors of one partition group."""
+
+    __slots__ = ("sets", "subscriptions", "widened")
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self.subscriptions = subscriptions
+        self.widened = subscriptions.widened
+        self.sets: dict[int, bytes] = {}
+
+    def is_of(self, subscriptions: Subscriptions) -> bool:
+        """False once some filter holds for batches that were matched without it."""
+        return self.subscriptions is subscriptions and self.widened == subscriptions.widened
+
+
+class _Topic:
+    """All filters of one topic."""
+
+    __slots__ = ("index", "numbers", "seen")
+
+    def __init__(self) -> None:
+        self.index: Index[int] = Index()
+        self.numbers: set[int] = set()
+        # Partition group → what was taken over of its subscriptions, and when.
+        self.seen: dict[int, tuple[Subscriptions, int]] = {}
+
+
+class Matching:
+    """The matching of one node."""
+
+    def __init__(
+        self,
+        group: Callable[[int], Group | None],
+        waiting: Waiting,
+        *,
+        reader: Worker,
+        on_error: Callable[[BaseException], ErrorReply],
+        bytes_max: int = SETS_BYTES_MAX,
+    ) -> None:
+        """`group` gives this node's replica of a partition group; `on_error` says what to answer
+        when records cannot be read."""
+        self._group = group
+        self._waiting = waiting
+        self._reader = reader
+        self._on_error = on_error
+        self._bytes_max = bytes_max
+        self._known: dict[int, _Known] = {}
+        self._order: deque[tuple[_Known, int]] = deque()
+        # Vector → the one that all entries share, and how many do.
+        self._shared: dict[bytes, tuple[bytes, int]] = {}
+        self._topics: dict[int, _Topic] = {}
+        self._wanted: dict[tuple[int, int], Placement] = {}
+        # The matches of a batch, and its bytes.
+        self._recent: OrderedDict[tuple[int, int], tuple[Matches[int], int]] = OrderedDict()
+        self._recent_bytes = 0
+        self._passed: dict[tuple[int, str], int] = {}
+        self._wake = trio.Event()
+        # How often a batch was matched in vain, one time after the other.
+        self._in_vain = 0
+        self.bytes = 0
+        """What the vectors take, about."""
+        self.batches = 0
+        """Batches matched since the start."""
+
+    # What fetches ask.
+
+    def scan(self, group: Group, kept: Sequence[Wanted], queue: int, offset: int) -> Scan:
+        """What a consumer group with these filters finds in a queue from `offset` on."""
+        sets = self._sets(group)
+        found: list[Placement] = []
+        wanted: list[Wanted] = []
+        reached = offset
+        placements = group.index.lookup(queue, offset, SCAN_MAX)
+        for at, placement in enumerate(placements):
+            members = sets.get(placement.index)
+            if members is None:
+                return Scan(found, wanted, reached, placements[at : at + AHEAD_MAX])
+            wish = valid_at(kept, placement.index)
+            if _holds(members, wish.number):
+                found.append(placement)
+                wanted.append(wish)
+            reached = placement.base_offset + placement.count
+        return Scan(found, wanted, reached, [])
+
+    def want(self, group: Group, placements: Sequence[Placement]) -> None:
+        """Have these batches matched soon; `Waiting.matched` tells."""
+        sets = self._sets(group)
+        for placement in placements:
+            if placement.index not in sets:
+                self._wanted[group.number, placement.index] = placement
+        if self._wanted:
+            self._wake.set()
+
+    def mask(self, group: Group, placement: Placement, wish: Wanted, record: Record) -> np.ndarray:
+        """One bool a message of a batch in which the filter matches something: does it match it?"""
+        if placement.count == 1:
+            return np.ones(1, np.bool_)
+        recent = self._recent.get((group.number, placement.index))
+        if recent is not None:
+            return recent[0].mask(wish.number)
+        try:
+            batch = Batch.decode(record.payload, check=False)
+        except CorruptRecord:
+            return np.ones(placement.count, np.bool_)
+        return _compiled(wish.expression).mask(batch)
+
+    def count_passed(self, queue: int, consumer_group: str, messages: int) -> None:
+        """A consumer group passed over messages that it does not want."""
+        if not messages:
+            return
+        key = queue, consumer_group
+        self._passed[key] = self._passed.pop(key, 0) + messages
+        if len(self._passed) > COUNTS_MAX:
+            del self._passed[next(iter(self._passed))]
+
+    def passed(self, queue: int, consumer_group: str) -> int:
+        """How many messages of a queue a consumer group passed over, since this node started."""
+        return self._passed.get((queue, consumer_group), 0)
+
+    # The task.
+
+    async def run(self) -> None:
+        """Match what is wanted, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._wanted:
+                await self._step()
+                await trio.lowlevel.checkpoint()
+
+    async def _step(self) -> None:
+        number, _ = next(iter(self._wanted))
+        group = self._group(number)
+        if group is None or not group.is_leader:
+            # Who waits is told by the next look at the queue.
+            self._wanted = {key: p for key, p in self._wanted.items() if key[0] != number}
+            return
+        work = self._work(number)
+        records = [group.cache.get(placement.index) for placement in work]
+        if records[0] is None:
+            await self._read(group, work)
+            return
+        await self._match(group, work, [record for record in records if record is not None])
+
+    def _work(self, number: int) -> list[Placement]:
+        """The next batches of one topic of a partition group, by their index."""
+        topic = next(iter(self._wanted.values())).queue >> QUEUE_BITS
+        same = (
+            placement
+            for (group, _), placement in self._wanted.items()
+            if group == number and placement.queue >> QUEUE_BITS == topic
+        )
+        return sorted(islice(same, AHEAD_MAX), key=_index)
+
+    async def _read(self, group: Group, work: list[Placement]) -> None:
+        """Match batches that have left the cache."""
+        indexes = [p.index for p in work if group.cache.get(p.index) is None]
+        done = trio.Event()
+        outcome: list[list[Record] | BaseException | None] = []
+
+        def finished(records: list[Record] | None, error: BaseException | None) -> None:
+            outcome.append(records if error is None else error)
+            done.set()
+
+        self._reader.submit(partial(group.store.read_at, indexes, READ_BYTES), finished)
+        await done.wait()
+        records = outcome[0]
+        if isinstance(records, BaseException):
+            why = self._on_error(records)
+            for placement in work:
+                self._wanted.pop((group.number, placement.index), None)
+            for queue in dict.fromkeys(placement.queue for placement in work):
+                self._waiting.not_matched(queue, why)
+            return
+        assert records
+        await self._match(group, work, records)
+
+    async def _match(self, group: Group, work: list[Placement], records: list[Record]) -> None:
+        """Match these records, all or as many as a turn allows; each stands in `work`."""
+        at = {placement.index: placement for placement in work}
+        topic = await self._prepare(group, work[0].queue >> QUEUE_BITS)
+        known = self._known_of(group)
+        # Filters that keep coming must not keep a long batch from ever being matched.
+        turn = Turn(2**self._in_vain)
+        found: dict[int, set[int]] = {}
+        for record in records:
+            ids = await self._match_one(group, known, topic, record, turn)
+            if ids is None:
+                self._in_vain += 1
+                break
+            self._in_vain = 0
+            self._wanted.pop((group.number, record.index), None)
+            found.setdefault(at[record.index].queue, set()).update(ids)
+            if turn.is_over:
+                break
+        for queue, numbers in found.items():
+            names = {known.subscriptions.name(number) for number in numbers}
+            await self._waiting.matched(queue, {name for name in names if name is not None}, turn)
+
+    async def _match_one(
+        self, group: Group, known: _Known, topic: _Topic, record: Record, turn: Turn
+    ) -> frozenset[int] | None:
+        """Who wants something of a batch; None: it was matched in vain, because meanwhile a filter
+        came that holds for it, or another replica."""
+        matches: Matches[int] | None = None
+        with suppress(CorruptRecord):
+            batch = Batch.decode(record.payload, check=False)
+            for step in topic.index.match_in_steps(batch):
+                matches = step
+                await turn.pause_if_over()
+        if self._group(group.number) is not group or self._known_of(group) is not known:
+            return None
+        self.batches += 1
+        if matches is None:
+            self._keep(known, record.index, _EVERYBODY)
+            return frozenset(topic.numbers)
+        ids = matches.ids
+        vector = np.fromiter(ids, np.uint32, len(ids))
+        vector.sort()
+        self._keep(known, record.index, vector.tobytes())
+        self._remember((group.number, record.index), matches, len(record.encoded))
+        return ids
+
+    async def _prepare(self, group: Group, number: int) -> _Topic:
+        """The index of a topic with all filters that this partition group's log has."""
+        if number not in self._topics:
+            self._topics = {each: t for each, t in self._topics.items() if self._is_used(each, t)}
+            self._topics[number] = _Topic()
+        topic = self._topics[number]
+        turn = Turn()
+        while True:
+            subscriptions = _subscriptions(group)
+            now = (subscriptions, subscriptions.changed)
+            if topic.seen.get(group.number) == now:
+                return topic
+            filters = subscriptions.filters(number)
+            for each in [each for each in filters if each not in topic.numbers]:
+                topic.index.add(each, filters[each])
+                topic.numbers.add(each)
+                await turn.pause_if_over()
+            topic.seen[group.number] = now
+            await self._tidy(topic, number, turn)
+
+    def _is_used(self, number: int, topic: _Topic) -> bool:
+        """Whether there is still a filter of the topic; it may have been deleted."""
+        groups = [self._group(each) for each in topic.seen]
+        return any(group is not None and _subscriptions(group).has(number) for group in groups)
+
+    async def _tidy(self, topic: _Topic, number: int, turn: Turn) -> None:
+        """Once half of an index is of no use, take that out."""
+        groups = [self._group(each) for each in topic.seen]
+        needed: set[int] = set()
+        for group in groups:
+            if group is not None:
+                needed.update(_subscriptions(group).filters(number))
+        if len(topic.numbers) > 2 * len(needed) + SPARE_FILTERS:
+            for each in sorted(topic.numbers - needed):
+                topic.index.remove(each)
+                topic.numbers.discard(each)
+                await turn.pause_if_over()
+
+    # The vectors.
+
+    def _known_of(self, group: Group) -> _Known:
+        subscriptions = _subscriptions(group)
+        known = self._known.get(group.number)
+        if known is None or not known.is_of(subscriptions):
+            # Its vectors are many, perhaps: they go one by one, as the oldest do.
+            known = self._known[group.number] = _Known(subscriptions)
+            for key in [key for key in self._recent if key[0] == group.number]:
+                self._forget(key)
+        return known
+
+    def _sets(self, group: Group) -> dict[int, bytes]:
+        return self._known_of(group).sets
+
+    def _keep(self, known: _Known, index: int, vector: bytes) -> None:
+        self._drop(known, index)
+        shared, uses = self._shared.get(vector, (vector, 0))
+        self._shared[shared] = (shared, uses + 1)
+        if not uses:
+            self.bytes += len(vector) + _VECTOR_BYTES
+        known.sets[index] = shared
+        self._order.append((known, index))
+        self.bytes += _ENTRY_BYTES
+        while self.bytes > self._bytes_max and len(self._order) > 1:
+            self._drop(*self._order.popleft())
+
+    def _remember(self, key: tuple[int, int], matches: Matches[int], size: int) -> None:
+        self._forget(key)
+        self._recent[key] = (matches, size)
+        self._recent_bytes += size
+        while len(self._recent) > RECENT_MAX or self._recent_bytes > RECENT_BYTES_MAX:
+            self._forget(next(iter(self._recent)))
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        self._recent_bytes -= self._recent.pop(key, (None, 0))[1]
+
+    def _drop(self, known: _Known, index: int) -> None:
+        vector = known.sets.pop(index, None)
+        if vector is None:
+            return
+        self.bytes -= _ENTRY_BYTES
+        shared, uses = self._shared[vector]
+        if uses > 1:
+            self._shared[vector] = (shared, uses - 1)
+        else:
+            del self._shared[vector]
+            self.bytes -= len(vector) + _VECTOR_BYTES
+
+
+def _subscriptions(group: Group) -> Subscriptions:
+    assert isinstance(group.machine, PartitionMachine)
+    return group.machine.subscriptions
+
+
+def _index(placement: Placement) -> int:
+    return placement.index
+
+
+def _holds(vector: bytes, number: int) -> bool:
+    """Is this number in the sorted vector?"""
+    if vector == _EVERYBODY:
+        return True
+    with memoryview(vector).cast("I") as numbers:
+        at = bisect_left(numbers, number)
+        return at < len(numbers) and numbers[at] == number

@@ -1,0 +1,520 @@
+"""Consumers that pop: their wishes become commands, and what the machine hands out goes to them.
+
+    POP ──> Ask ──┐                                      ┌──> outbox of the consumer ──> Popped
+    SETTLE ──> Settle ──┼──> one record ──> apply ──> handed ──┘
+    LEAVE ──> Leave ──┘                        └──> results ──> Settled
+
+All that is said to one data group within a step of the loop is one record. A wish that cannot be
+met at once is not kept here but in the machine: whoever leads serves it, in the record that brings
+something. The leader only has to know where the consumer can be reached, and which of its leases it
+was not sent yet (the outbox). A consumer that asks for what is left of its credit needs no command.
+
+The first wish on a connection is *resumed*: the outbox is filled with all that the machine says the
+consumer has in hand, under the tokens that it has. So an answer that was lost costs nothing.
+
+Invariants:
+- A POP is answered once: with messages, empty when its wait is over, or with a refusal.
+- A lease enters the outbox once a connection; a follower has no outboxes.
+- What was handed out is sent, or stays in the outbox, or the consumer is gone.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from raftmq.broker.replica.group import Group
+from raftmq.broker.replica.tickets import Callback, Shared, Ticket
+from raftmq.broker.serve.answers import answering, elsewhere, refusal
+from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.fetches import BYTES_MAX
+from raftmq.broker.settings import Limits
+from raftmq.broker.timers import Timer, Timers
+from raftmq.broker.world import Worker
+from raftmq.errors import Reason
+from raftmq.log.record import Kind
+from raftmq.machine.catalog.catalog import QUEUE_BITS, Catalog
+from raftmq.machine.commands import encode_commands
+from raftmq.machine.machine import PartitionMachine
+from raftmq.pop import calls
+from raftmq.pop.leases import SLOT_BITS
+from raftmq.pop.policy import INVISIBLE_MS_MIN, Order
+from raftmq.results import Refused, Result
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import Done, ErrorReply, FrameKind
+from raftmq.wire.popping import (
+    RESET_QUEUES_MAX,
+    SETTLE_ITEMS_MAX,
+    Claim,
+    Claimed,
+    Leave,
+    Pop,
+    Popped,
+    ResetGroup,
+    Settle,
+    Settled,
+)
+
+from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key
+from .credit import has_credit, is_idle
+from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, wanted
+
+COMMANDS_MAX = 1024
+"""Commands of one record."""
+SLACK_MS = 20
+"""A wish ends in the machine so much before its request is answered here: the clocks are one, but
+what was handed out at the last moment still gets its answer."""
+TICK_SECONDS_MIN = 0.005
+"""Timers that are due together pass together."""
+TICK_RETRY_SECONDS = 0.05
+"""A Tick that was refused is proposed again after this time at the earliest."""
+
+_TOO_SHORT = ErrorReply("bad_argument", f"a lease runs for {INVISIBLE_MS_MIN} ms at least")
+_CROWDED = ErrorReply(
+    Reason.TOO_LARGE.value,
+    f"this connection has {CONSUMERS_MAX} consumers at this node already: close some, let fewer "
+    "consumers take more messages each, or open another connection",
+)
+_OPENING = calls.Ask | calls.Claim | calls.ResetGroup
+
+
+class Service(Protocol):
+    """What is needed of the node."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The system group's machine."""
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+    def read_failed(self, error: BaseException) -> ErrorReply:
+        """Records could not be read: what to say to who asked."""
+
+
+class Popping:
+    """The consumers of all data groups that this node leads."""
+
+    def __init__(self, service: Service, *, timers: Timers, reader: Worker, limits: Limits) -> None:
+        self._service = service
+        self._timers = timers
+        self._reader = reader
+        self._limits = limits
+        self._consumers = Consumers(self._is_idle)
+        # Said in this step: commands and who waits for what comes of each.
+        self._said: dict[Group, list[tuple[calls.Call, Ticket | None]]] = {}
+        self._opening: set[tuple[int, int]] = set()
+        # Partition group → when its machine is looked at again.
+        self._armed: dict[int, tuple[int, Timer]] = {}
+        # Consumers that were resumed in this step: they are answered when its records are indexed.
+        self._met: dict[Consumer, None] = {}
+        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
+            FrameKind.POP: self._pop,
+            FrameKind.SETTLE: self._settle,
+            FrameKind.LEAVE: self._leave,
+            FrameKind.CLAIM: self._claim,
+            FrameKind.RESET: self._reset,
+        }
+        """By frame kind."""
+
+    # Requests
+
+    def _pop(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(Pop, frame.header)
+        group = self._group(connection, frame, request.partition_group, request.number)
+        if group is None:
+            return
+        assert isinstance(group.machine, PartitionMachine)
+        if group.machine.subscriptions.version < request.subscribed:
+            message = f"partition group {group.number} does not know the filter yet"
+            error = ErrorReply("unavailable", message, group=group.number, retry_ms=20)
+            connection.refuse(frame.correlation, error)
+            return
+        if 0 < request.invisible_ms < INVISIBLE_MS_MIN:
+            # Not when applied: logs may hold such wishes already.
+            connection.refuse(frame.correlation, _TOO_SHORT)
+            return
+        key = Key(request.partition_group, request.number, request.consumer)
+        consumer = self._consumers.get(key)
+        if consumer is None or consumer.connection is not connection or request.is_resumed:
+            if not self._consumers.has_place(key, connection):
+                connection.refuse(frame.correlation, _CROWDED)
+                return
+            consumer = self._meet(key, connection)
+        elif consumer.correlation is not None:
+            self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
+        correlation = frame.correlation
+        consumer.correlation = (correlation, request)
+        consumer.is_hurried = False
+        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
+        seconds = (wait_ms + SLACK_MS) / 1000
+        hurry = partial(self._hurry, consumer, correlation)
+        consumer.timer = self._timers.call_after(seconds, hurry)
+        if consumer.since is not None:
+            if consumer.outbox:
+                self._answer(consumer)
+                if consumer.correlation is None or consumer.is_reading:
+                    return
+            if request.is_kept and has_credit(group, request):
+                return
+        ask = calls.Ask(
+            request.number,
+            request.consumer,
+            request.count,
+            wait_ms,
+            request.invisible_ms,
+            request.is_kept,
+        )
+        ticket = Callback(
+            partial(self._asked, group, consumer, correlation, request),
+            partial(self._ask_failed, consumer, correlation),
+        )
+        self._say(group, ask, ticket)
+
+    def _settle(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(Settle, frame.header)
+        group = self._group(connection, frame, request.partition_group, request.number)
+        if group is None:
+            return
+        if len(request.items) > SETTLE_ITEMS_MAX:
+            message = f"{len(request.items)} items in one SETTLE; the limit is {SETTLE_ITEMS_MAX}"
+            connection.refuse(frame.correlation, ErrorReply(Reason.TOO_LARGE.value, message))
+            return
+        steps = [
+            calls.Step(x.action, x.token, x.base, x.bits, x.delay_ms, x.reason)
+            for x in request.items
+        ]
+        command = calls.Settle(
+            request.number, request.consumer, request.sequence, steps, request.by_handle
+        )
+        self._say_and_answer(group, command, connection, frame, Settled.of)
+
+    def _leave(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(Leave, frame.header)
+        group = self._group(connection, frame, request.partition_group, request.number)
+        if group is None:
+            return
+        key = Key(request.partition_group, request.number, request.consumer)
+        consumer = self._consumers.get(key)
+        if request.is_idle:
+            if consumer and consumer.connection is connection and consumer.correlation is None:
+                self._consumers.forget(key)
+            connection.reply(frame.kind, frame.correlation, pack(Done()))
+            return
+        if consumer is not None and consumer.correlation is not None:
+            self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
+        self._consumers.forget(key)
+        command = calls.Leave(request.number, request.consumer)
+        self._say_and_answer(group, command, connection, frame, lambda _: Done())
+
+    def _claim(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(Claim, frame.header)
+        group = self._group(connection, frame, request.partition_group, request.number)
+        if group is not None:
+            command = calls.Claim(request.number, request.key, request.claimant, request.ttl_ms)
+            self._say_and_answer(group, command, connection, frame, lambda value: Claimed(*value))
+
+    def _reset(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(ResetGroup, frame.header)
+        group = self._group(connection, frame, request.partition_group, request.number)
+        if group is None:
+            return
+        queues, offsets = request.queues, request.offsets
+        if not len(queues) == len(offsets) <= RESET_QUEUES_MAX:
+            message = f"as many queues as offsets are needed, up to {RESET_QUEUES_MAX}"
+            refusal = ErrorReply(Reason.BAD_ARGUMENT.value, message)
+            connection.refuse(frame.correlation, refusal)
+            return
+        command = calls.ResetGroup(request.number, queues, offsets, request.request)
+        self._say_and_answer(group, command, connection, frame, lambda _: Done())
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is gone: its consumers wish for nothing until they come back."""
+        for key in self._consumers.of_connection(connection):
+            self._consumers.forget(key)
+            group = self._service.group(key.partition_group)
+            if group is not None and group.is_leader:
+                self._say(group, calls.Leave(key.number, key.consumer), None)
+        self.flush()
+
+    # What groups tell
+
+    def flush(self) -> None:
+        """Propose all that was said in this step."""
+        if not self._said:
+            return
+        said, self._said = self._said, {}
+        self._opening.clear()
+        for group, all_of_it in said.items():
+            for start in range(0, len(all_of_it), COMMANDS_MAX):
+                part = all_of_it[start : start + COMMANDS_MAX]
+                payload = encode_commands([command for command, _ in part])
+                group.propose(Kind.COMMANDS, payload, Shared([ticket for _, ticket in part]))
+
+    def applied(self, group: Group) -> None:
+        """Records were applied: send what was handed out, and look when time is to pass."""
+        machine = group.machine
+        if not isinstance(machine, PartitionMachine):
+            return
+        handed = machine.serving.take_handed()
+        touched, self._met = self._met, {}
+        if not group.is_leader or group.differs:
+            return
+        for number, each in handed:
+            consumer = self._consumers.get(Key(group.number, number, each.consumer))
+            if consumer is not None and consumer.since is not None and each.token >= consumer.since:
+                consumer.outbox.append(each)
+                touched[consumer] = None
+        for consumer in touched:
+            self._answer(consumer)
+        self._arm(group)
+
+    def led(self, group: Group, is_leader: bool) -> None:
+        """The leadership of a group was won or lost."""
+        if not isinstance(group.machine, PartitionMachine):
+            return
+        if is_leader:
+            self._arm(group)
+            return
+        for consumer in self._consumers.of_group(group.number):
+            if consumer.correlation is not None:
+                consumer.connection.refuse(consumer.end_wait(), group.not_leader())
+            self._consumers.forget(consumer.key)
+
+    # Consumers
+
+    def _group(
+        self, connection: Connection, frame: Frame, partition_group: int, number: int
+    ) -> Group | None:
+        """The data group that a request is for; None: it is refused, as it must go elsewhere."""
+        group = self._service.group(partition_group)
+        groups = self._service.catalog.consumer_groups
+        error: ErrorReply | None = None
+        if group is None or not isinstance(group.machine, PartitionMachine):
+            error = elsewhere(partition_group)
+        elif not group.is_leader:
+            error = group.not_leader()
+        elif number > groups.number_last:
+            message = f"attachment {number} is not known here yet"
+            error = ErrorReply("unavailable", message, group=partition_group, retry_ms=20)
+        elif number not in groups.attachments:
+            message = f"there is no attachment {number} of a consumer group: it was deleted"
+            error = ErrorReply(Reason.UNKNOWN_GROUP.value, message)
+        if error is not None:
+            connection.refuse(frame.correlation, error)
+            return None
+        return group
+
+    def _meet(self, key: Key, connection: Connection) -> Consumer:
+        """A consumer came, perhaps again and on another connection."""
+        before = self._consumers.get(key)
+        if before is not None and before.correlation is not None:
+            self._reply(before, Popped([], []))
+        return self._consumers.meet(key, connection)
+
+    def _is_idle(self, key: Key) -> bool:
+        group = self._service.group(key.partition_group)
+        return group is None or is_idle(group, key.number, key.consumer)
+
+    def _asked(
+        self,
+        group: Group,
+        consumer: Consumer,
+        correlation: int,
+        request: Pop,
+        results: list[Result],
+    ) -> None:
+        """The wish is applied; what was handed out by the same record follows in `applied`."""
+        if isinstance(results[0], Refused):
+            self._ask_failed(consumer, correlation, refusal(results[0]))
+            return
+        machine = group.machine
+        assert isinstance(machine, PartitionMachine)
+        if consumer.since is None:
+            consumer.since = machine.applied + 1 << SLOT_BITS
+            attached = machine.serving.attached[request.number].group
+            consumer.is_serial = attached.order is Order.QUEUE
+            consumer.outbox.extend(attached.held_by(consumer.key.consumer, group.now_ms()))
+            if consumer.outbox:
+                self._met[consumer] = None
+        if not request.wait_ms:
+            self._timers.call_after(0, partial(self._hurry, consumer, correlation))
+
+    def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
+        """The wish was not made, or nobody knows: what comes must wait for the next request."""
+        if consumer.correlation is not None and consumer.correlation[0] == correlation:
+            consumer.connection.refuse(consumer.end_wait(), error)
+
+    def _hurry(self, consumer: Consumer, correlation: int) -> None:
+        """The wait is over: answer with what there is."""
+        if consumer.correlation is not None and consumer.correlation[0] == correlation:
+            consumer.is_hurried = True
+            self._answer(consumer)
+
+    # Answers
+
+    def _answer(self, consumer: Consumer) -> None:
+        """Answer the request that waits, if there is one and something to say."""
+        if consumer.correlation is None or consumer.is_reading:
+            return
+        if consumer.connection.is_clogged:
+            # It does not read what it was sent: what it is handed waits in the outbox for its next
+            # request, which is taken when there is room. Whoever resumes must not take the answer
+            # for the end of the list of what it has.
+            if consumer.is_hurried or consumer.outbox:
+                self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
+            return
+        group = self._service.group(consumer.key.partition_group)
+        if group is None:
+            return
+        parts = plan(group, consumer.outbox, group.now_ms())
+        extents = wanted(parts)
+        budget = max(
+            1, min(consumer.correlation[1].bytes_max, self._limits.fetch_bytes_max, BYTES_MAX)
+        )
+        read = from_memory(group, extents, budget)
+        if read or not extents:
+            self._send(consumer, group, parts, read)
+            return
+        consumer.is_reading = True
+        consumer.connection.expect(consumer.correlation[0], budget)
+        self._reader.submit(
+            partial(from_disk, group.store, extents, budget),
+            partial(self._read_done, consumer, group, parts),
+        )
+
+    def _read_done(
+        self,
+        consumer: Consumer,
+        group: Group,
+        parts: list[Part],
+        read: dict[int, Outgoing] | None,
+        error: BaseException | None,
+    ) -> None:
+        consumer.is_reading = False
+        if consumer.correlation is None:
+            return
+        if read is None:
+            assert error is not None
+            # They come again when their leases have run out, or for who resumes.
+            for part in parts:
+                consumer.outbox.remove(part.handed)
+            consumer.connection.refuse(consumer.end_wait(), self._service.read_failed(error))
+            return
+        self._send(consumer, group, parts, read)
+
+    def _send(
+        self, consumer: Consumer, group: Group, parts: list[Part], read: dict[int, Outgoing]
+    ) -> None:
+        """Send what was read; the rest stays in the outbox."""
+        popped, body = answer(
+            group, consumer.outbox, parts, read, group.now_ms(), is_serial=consumer.is_serial
+        )
+        if popped.leases or consumer.is_hurried:
+            self._reply(consumer, popped, body)
+
+    def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[bytes] = ()) -> None:
+        consumer.is_hurried = False
+        consumer.connection.reply(FrameKind.POP, consumer.end_wait(), pack(popped), body)
+
+    # Commands
+
+    def _say(self, group: Group, command: calls.Call, ticket: Ticket | None) -> None:
+        """Propose a command at the end of this step, with all others."""
+        said = self._said.setdefault(group, [])
+        number = command.number if isinstance(command, _OPENING) else 0
+        opening = self._open(group, number) if number else None
+        if opening is not None:
+            said.append((opening, None))
+        said.append((command, ticket))
+
+    def _open(self, group: Group, number: int) -> calls.OpenGroup | None:
+        """What the data group must be told of an attachment before it can be served."""
+        assert isinstance(group.machine, PartitionMachine)
+        catalog = self._service.catalog
+        attachment = catalog.consumer_groups.attachments[number]
+        consumer_group = catalog.consumer_groups.groups[attachment.consumer_group]
+        attached = group.machine.serving.attached.get(number)
+        if attached is not None and attached.version >= consumer_group.version:
+            return None
+        if (group.number, number) in self._opening:
+            return None
+        self._opening.add((group.number, number))
+        queues, starts = [], []
+        topic = catalog.topic_of(attachment.topic_id << QUEUE_BITS)
+        for n, partition_group in enumerate(topic.groups if topic is not None else ()):
+            queue = attachment.topic_id << QUEUE_BITS | n
+            is_latest = attachment.is_latest and n < attachment.queues
+            start = -1 if is_latest else group.index.earliest(queue) or 0
+            if partition_group == group.number and start:
+                queues.append(queue)
+                starts.append(start)
+        return calls.OpenGroup(
+            number,
+            attachment.topic_id,
+            consumer_group.name,
+            consumer_group.version,
+            consumer_group.mode,
+            consumer_group.policy,
+            queues,
+            starts,
+        )
+
+    def _say_and_answer(
+        self,
+        group: Group,
+        command: calls.Call,
+        connection: Connection,
+        frame: Frame,
+        answer: Callable[[Any], msgspec.Struct],
+    ) -> None:
+        """Propose a command; the request is answered with what comes of it."""
+        self._say(group, command, answering(connection, frame, answer))
+
+    # Time
+
+    def _arm(self, group: Group) -> None:
+        """Come back when the machine has something to do for time alone."""
+        assert isinstance(group.machine, PartitionMachine)
+        timer = group.machine.next_timer
+        armed = self._armed.get(group.number)
+        if timer is None or (armed is not None and armed[0] <= timer):
+            return
+        if armed is not None:
+            # It may be days away, and each lease that is shorter would leave one behind.
+            armed[1].cancel()
+        seconds = max((timer - group.now_ms()) / 1000, TICK_SECONDS_MIN)
+        call = self._timers.call_after(seconds, partial(self._let_pass, group))
+        self._armed[group.number] = (timer, call)
+
+    def forget(self, group: Group) -> None:
+        """A replica was retired: another one of its group has its own timer."""
+        armed = self._armed.pop(group.number, None)
+        if armed is not None:
+            armed[1].cancel()
+
+    def _let_pass(self, group: Group) -> None:
+        """Propose that time passes, if no other record let it pass meanwhile."""
+        del self._armed[group.number]
+        if not group.is_leader or group.is_retired:
+            return
+        assert isinstance(group.machine, PartitionMachine)
+        timer = group.machine.next_timer
+        if timer is not None and timer <= group.now_ms():
+            refused = partial(self._tick_refused, group)
+            self._say(group, calls.Tick(), Callback(lambda _: None, refused))
+            self.flush()
+        else:
+            self._arm(group)
+
+    def _tick_refused(self, group: Group, error: ErrorReply) -> None:
+        """Time must go on: where no other record comes, nothing else would propose a Tick again."""
+        seconds = max(error.retry_ms / 1000, TICK_RETRY_SECONDS)
+        self._timers.call_after(seconds, partial(self._arm_again, group))
+
+    def _arm_again(self, group: Group) -> None:
+        # A new leader arms its own timer; one that was elected again may have done so meanwhile.
+        if group.is_leader and not group.is_retired:
+            self._arm(group)

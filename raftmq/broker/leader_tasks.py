@@ -1,0 +1,510 @@
+"""What leaders do now and then, apart from serving: each duty is small and may be done twice.
+
+| duty | who | when |
+|---|---|---|
+| found the cluster | leader of the system group | the catalog is empty |
+| name the nodes' data folders | leader of the system group | a node is up that has no name yet |
+| spread the leadership | leader of any group | the group's first member is well and does not lead |
+| give the leadership away | leader of any group | the disk is full here and not elsewhere |
+| retention | leader of a data group | sealed segments are too old or too many (`retention`) |
+| forget deleted topics | leader of a data group | its machine knows queues of a deleted topic |
+| take over subscriptions | leader of a data group | the catalog has newer ones than its log |
+| forget deleted consumer groups | leader of a data group | its machine serves some |
+| forget what those committed | leader of a data group | the catalog has newer deletions |
+| forget deletions | leader of the system group | all data groups have carried them out |
+| count what retention took | leader of a data group | it was of use to a consumer group |
+| change members | leader of any group | the catalog wants other members than the group has |
+| forget nodes that left | leader of the system group | a leaving node is in no group |
+
+A duty is only a proposal; whether it happens, the log decides. One that gets lost with a change of
+leader is done again by the next one.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from raftmq.broker.cluster.admission import heed_objections
+from raftmq.broker.cluster.reconfiguration import is_unused, next_step
+from raftmq.broker.cluster.views import ask_all
+from raftmq.broker.deliver.group_deletion import find_done, next_part
+from raftmq.broker.deliver.subscription_sync import resubscription
+from raftmq.broker.replica.clocks import Clocks
+from raftmq.broker.replica.group import Group, node_of
+from raftmq.broker.replica.space import first_not_in, heirs
+from raftmq.broker.replica.tickets import Callback
+from raftmq.consensus import ProgressState
+from raftmq.log.record import Kind
+from raftmq.machine.catalog.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, NameNode, RemoveNode
+from raftmq.machine.catalog.catalog import Node as CatalogNode
+from raftmq.machine.catalog.replicas import member_of
+from raftmq.machine.commands import encode_commands
+from raftmq.machine.machine import Command, DropQueues, PartitionMachine, Trim
+from raftmq.pop.calls import CloseGroups, Lose
+from raftmq.wire.messages import ErrorReply
+
+if TYPE_CHECKING:
+    from .node import Node
+
+PAUSE_SECONDS = 1.0
+"""How often the leader tasks are looked at when nothing calls for them."""
+
+SPREAD_SECONDS = 5.0
+"""A new leader keeps the office for so long before it hands it to the preferred one, who may have
+given it up a moment ago because it is stopping."""
+
+HAND_OVER_LAG_MAX = 256
+"""Records that the preferred leader may lack when it is handed the leadership."""
+
+
+CLOSED_MAX = 1000
+"""Attachments in one record that forgets them."""
+
+LOST_MAX = 10_000
+"""Queues in one record that tells what is lost, each counted for every consumer group that follows
+it, and at least once: 20,000 queues of 50 groups in two records held the loops of all replicas for
+2 s each."""
+
+CATALOG_SECONDS_MAX = 1.0
+"""How long the catalog's leader may take to say how new the catalog is."""
+
+ASK_AGAIN_SECONDS = 30.0
+"""Pause before a member that was asked in vain to take over is asked again. A leader that hands
+over takes no records until the member declines, or for an election timeout if its answer is lost.
+"""
+
+
+class _Look(NamedTuple):
+    """What was seen of a group that this node leads, and of the look before."""
+
+    at: float
+    """When, by trio's clock."""
+    last_index: int
+    """The newest record then."""
+    last_index_before: int
+    """The newest record at the look before."""
+    active: frozenset[int]
+    """Members that were active then, or since."""
+    active_before: frozenset[int]
+    """Members that were active at the look before, or between the two."""
+
+
+class LeaderTasks:
+    """The leader tasks of one node, for the groups that it leads."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._wake = trio.Event()
+        self._clocks = Clocks(node)
+        self._under_way: set[tuple[str, int]] = set()
+        self._moved: dict[int, CatalogNode] = {}
+        # Number → entry of the catalog; see `has_moved`.
+        self._clean: dict[int, tuple[int, int]] = {}
+        """Group → (catalog version, queues) at which no queue of a deleted topic was found."""
+        self._told: dict[int, tuple[int, int]] = {}
+        """Group → (term, times that retention moved) at which its log told of all that is lost."""
+        self._letting_go: dict[int, int] = {}
+        """Group → up to where consumer groups are being told that the log is dropped."""
+        self._led_since: dict[tuple[int, int], float] = {}
+        self._looks: dict[tuple[int, int], _Look] = {}
+        """Group and term → the newest look."""
+        # Group and term → member → when it was asked to take over: in vain, as this node leads.
+        self._asked: dict[tuple[int, int], dict[int, float]] = {}
+
+    def think(self) -> None:
+        """Look at the leader tasks now: something changed."""
+        self._wake.set()
+
+    def has_moved(self, node: int) -> bool:
+        """True if a node that leaves belongs to no data group, by the word of their leaders, as the
+        leader of the system group has heard."""
+        # A node that was added again has another entry: it may carry groups when it leaves again.
+        entry = self._moved.get(node)
+        return entry is not None and self._node.catalog.nodes.get(node) is entry
+
+    async def run(self) -> None:
+        """Do the leader tasks until cancelled."""
+        while True:
+            with trio.move_on_after(PAUSE_SECONDS):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            self._node.mark_idle()
+            self._node.check_space()
+            self._node.repairs.scrub()
+            self._node.links.prune()
+            heed_objections(self._node)
+            self._node.retire_replicas()
+            await self._look_at_letters()
+            led = [group for group in self._node.groups.values() if group.is_leader]
+            self._clocks.look(is_asking=bool(led))
+            self._node.retention.forget(group.number for group in led)
+            now = trio.current_time()
+            offices = [(group.number, group.raft.term) for group in led]
+            self._led_since = {office: self._led_since.get(office, now) for office in offices}
+            self._looks = {(g.number, g.raft.term): self._look(g, now) for g in led}
+            self._asked = {office: self._asked.get(office, {}) for office in offices}
+            if all(group.number != SYSTEM_GROUP for group in led):
+                # Until this node leads the system group again, a node may come back and leave.
+                self._moved.clear()
+            for group in led:
+                if not group.stopping:
+                    self._do(group)
+
+    async def _look_at_letters(self) -> None:
+        for group in list(self._node.groups.values()):
+            if group.is_leader and group.number != SYSTEM_GROUP:
+                await self._node.retention.look(group, now=self._clocks.agreed_ms(group))
+
+    def _look(self, group: Group, now: float) -> "_Look":
+        last, progress = group.raft.last_index, group.raft.status().progress
+        # Consensus forgets who is active each time that it counts: hence the ones of before.
+        active = frozenset(m for m, each in progress.items() if each.is_recently_active)
+        look = self._looks.get((group.number, group.raft.term))
+        if look is None:
+            # Nobody is known to be gone yet.
+            return _Look(now, last, last, active, frozenset(progress))
+        if now - look.at < PAUSE_SECONDS:
+            return look._replace(active=look.active | active)
+        return _Look(now, last, look.last_index, active, look.active)
+
+    def _held_before(self, group: Group) -> int:
+        """The last record that the leader held one to two looks ago."""
+        return self._looks[group.number, group.raft.term].last_index_before
+
+    def _do(self, group: Group) -> None:
+        if group.number == SYSTEM_GROUP:
+            self._found()
+            self._name()
+            self._forget_left()
+            self._prune_deletions()
+        else:
+            if group.is_current:
+                # By what earlier leaders committed: with consumer groups and dead letters of today.
+                self._retain(group)
+                self._lose(group)
+            self._forget_deleted(group)
+            self._resubscribe(group)
+            self._close_groups(group)
+            self._forget_offsets(group)
+        if self._change_members(group):
+            return
+        if group.full:
+            # A member that acknowledges what it is sent has space.
+            self._hand_over(group, heirs(group))
+        else:
+            self._spread(group)
+
+    def _propose(
+        self, name: str, group: Group, payload: bytes, *, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Propose a duty's commands, unless the same duty is under way; `then` if they are done."""
+        duty = (name, group.number)
+        if duty in self._under_way:
+            return
+        self._under_way.add(duty)
+
+        def done(_: object) -> None:
+            self._under_way.discard(duty)
+            then()
+
+        ticket = Callback(done, lambda _: self._under_way.discard(duty))
+        group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
+
+    def _found(self) -> None:
+        own = self._node.settings.node
+        if self._node.catalog.is_bootstrapped or not own.peers:
+            return
+        nodes = [CatalogNode(peer.id, peer.host, peer.port) for peer in own.peers]
+        command = Bootstrap(nodes, own.groups, own.replicas)
+        self._propose("found", self._node.groups[SYSTEM_GROUP], encode_commands([command]))
+
+    def _name(self) -> None:
+        """Note which data folder each node has: groups take in no node before that is known."""
+        unnamed = [node.id for node in self._node.catalog.nodes.values() if not node.incarnation]
+        seen = {number: self._incarnation_of(number) for number in unnamed}
+        names = [NameNode(number, name) for number, name in seen.items() if name]
+        if names:
+            self._propose("name", self._node.groups[SYSTEM_GROUP], encode_commands(names))
+
+    def _incarnation_of(self, number: int) -> str:
+        if number == self._node.id:
+            return self._node.incarnation
+        link = self._node.links.get(number)
+        _, name = self._node.peer_identities.folder_of(number)
+        return name or (link.incarnation if link else "")
+
+    def _change_members(self, group: Group, *, is_sure: bool = False) -> bool:
+        """Take a step towards the members that the catalog wants; True if there is one.
+
+        Args:
+            group: led here.
+            is_sure: whether the catalog is known to be as new as a moment ago.
+        """
+        wanted = self._node.catalog.groups.get(group.number)
+        duty = ("members", group.number)
+        if wanted is None or duty in self._under_way:
+            return False
+        members = [member_of(self._node.catalog, wanted.id, node) for node in wanted.members]
+        if group.number == SYSTEM_GROUP:
+            members = members + self._staying(group)
+        if not self._are_named(members, group):
+            return False
+        look = self._looks[group.number, group.raft.term]
+        active = look.active | look.active_before
+        step = next_step(group, members, look.last_index_before, active)
+        if isinstance(step, int):
+            # The first wanted member may be one that must not lead: the others are asked as well.
+            voters = group.conf_state.voters
+            self._hand_over(group, [step, *(m for m in members if m in voters and m != step)])
+            return True
+        if not step:
+            return False
+        self._under_way.add(duty)
+        done = partial(self._under_way.discard, duty)
+        if is_sure or group.number == SYSTEM_GROUP:
+            group.change_members(step, Callback(lambda _: done(), lambda _: done()))
+        else:
+            self._node.start_soon(self._change_surely, group)
+        return True
+
+    async def _change_surely(self, group: Group) -> None:
+        """Take the step that is due by the catalog of now. One that is behind could make a node a
+        voter again that was removed, and may be off, or take a living voter for its former self."""
+        is_new = await self._renew_catalog()
+        self._under_way.discard(("members", group.number))
+        if is_new and (group.number, group.raft.term) in self._looks and group.is_leader:
+            self._change_members(group, is_sure=True)
+
+    async def _renew_catalog(self) -> bool:
+        """Wait until the catalog here is as new as the call; False: its leader did not answer."""
+        answers: list[bool] = []
+        answered = trio.Event()
+
+        def ready(error: ErrorReply | None) -> None:
+            answers.append(error is None)
+            answered.set()
+
+        self._node.groups[SYSTEM_GROUP].read_behind_leader(ready)
+        with trio.move_on_after(CATALOG_SECONDS_MAX) as scope:
+            await answered.wait()
+        # An answer that lay here while the process stood still is old.
+        return answers == [True] and not scope.cancelled_caught
+
+    def _are_named(self, members: list[int], group: Group) -> bool:
+        """Whether it is known which data folder each node has that is to come."""
+        nodes, conf = self._node.catalog.nodes, group.conf_state
+        present = {*conf.voters, *conf.learners}
+        return all(member in present or nodes[node_of(member)].incarnation for member in members)
+
+    def _staying(self, group: Group) -> list[int]:
+        """Members that are to leave the system group, but not before all others."""
+        nodes = self._node.catalog.nodes
+        return [
+            member
+            for member in sorted(group.conf_state.voters)
+            if (number := node_of(member)) in nodes
+            and nodes[number].is_leaving
+            and not self.has_moved(number)
+        ]
+
+    def _forget_left(self) -> None:
+        """Remove leaving nodes from the catalog, once every group has moved away from them."""
+        catalog = self._node.catalog
+        leaving = [node for node in catalog.nodes.values() if node.is_leaving]
+        if leaving and ("left", SYSTEM_GROUP) not in self._under_way:
+            self._under_way.add(("left", SYSTEM_GROUP))
+            self._node.start_soon(self._ask_and_forget, leaving)
+
+    async def _ask_and_forget(self, leaving: list[CatalogNode]) -> None:
+        try:
+            views = await ask_all(self._node)
+        finally:
+            self._under_way.discard(("left", SYSTEM_GROUP))
+        self._moved = {n.id: n for n in leaving if is_unused(n.id, views, is_data=True)}
+        # The answers say nothing of a node that was added again since they were asked for.
+        still = [n.id for n in leaving if self._node.catalog.nodes.get(n.id) is n]
+        gone = [RemoveNode(number) for number in still if is_unused(number, views)]
+        if gone:
+            payload = encode_commands(gone)
+            self._propose("left", self._node.groups[SYSTEM_GROUP], payload)
+
+    def _prune_deletions(self) -> None:
+        """Forget deletions of consumer groups that every data group has carried out."""
+        duty = ("prune", SYSTEM_GROUP)
+        if len(self._node.catalog.deletions) and duty not in self._under_way:
+            self._under_way.add(duty)
+            self._node.start_soon(self._ask_and_prune)
+
+    async def _ask_and_prune(self) -> None:
+        try:
+            command = await find_done(self._node)
+        finally:
+            self._under_way.discard(("prune", SYSTEM_GROUP))
+        if command is not None:
+            payload = encode_commands([command])
+            self._propose("prune", self._node.groups[SYSTEM_GROUP], payload)
+
+    def _spread(self, group: Group) -> None:
+        """Hand over to the group's first member if it does not lead and could."""
+        wanted = self._node.catalog.groups.get(group.number)
+        if wanted is None or not wanted.members:
+            return
+        preferred = member_of(self._node.catalog, wanted.id, wanted.members[0])
+        if group.number == SYSTEM_GROUP or preferred == group.raft.id:
+            return
+        led_since = self._led_since[group.number, group.raft.term]
+        if trio.current_time() - led_since < SPREAD_SECONDS:
+            return
+        status = group.raft.status()
+        progress = status.progress.get(preferred)
+        if (
+            progress is not None
+            and not progress.is_learner
+            and progress.is_recently_active
+            and progress.state is ProgressState.REPLICATE
+            and progress.match + HAND_OVER_LAG_MAX >= status.last_index
+            # A member without space stands still, however little it lacks.
+            and progress.match >= self._held_before(group)
+        ):
+            self._hand_over(group, [preferred])
+
+    def _hand_over(self, group: Group, heirs: Iterable[int]) -> None:
+        """Hand over to the first member that was not asked in vain a moment ago, if any."""
+        asked, now = self._asked[group.number, group.raft.term], trio.current_time()
+        heir = first_not_in(heirs, asked, since=now - ASK_AGAIN_SECONDS)
+        if heir and not group.raft.status().transferee:
+            asked[heir] = now
+            group.transfer(heir)
+
+    def _retain(self, group: Group) -> None:
+        keep_from = self._node.retention.keep_from(group, now=self._clocks.agreed_ms(group))
+        keep_from = self._node.delay_scheduler.trimmable(group, keep_from)
+        # A segment is dropped as a whole, on each replica at other bounds: what is let go ends with
+        # one of ours, and consumer groups are told of it before any replica drops something. Else a
+        # leader would hand out what it cannot read, and the next one, which can, would do so late.
+        bases = [segment.base for segment in group.store.segments()]
+        keep_from = max((base for base in bases if base <= keep_from), default=0)
+        begun = self._letting_go.get(group.number, 0)
+        if group.machine.log_start < begun < keep_from and begun in bases:
+            # Segments may be closed faster than groups are told of them all: with another bound at
+            # each look, nothing would be dropped as long as that goes on.
+            keep_from = begun
+        if keep_from > group.machine.log_start:
+            self._letting_go[group.number] = keep_from
+            if self._tell_lost(group, since=keep_from):
+                self._propose("retain", group, encode_commands([Trim(keep_from)]))
+
+    def _forget_deleted(self, group: Group) -> None:
+        catalog = self._node.catalog
+        assert isinstance(group.machine, PartitionMachine)
+        # A queue is found by its topic's deletion or by a batch that came after it. Looking at
+        # 20,000 queues holds the loop for tens of milliseconds.
+        waiting = group.machine.delays.queues
+        state = (catalog.version, len(group.machine.ends) + len(waiting))
+        if self._clean.get(group.number) == state:
+            return
+        deleted = [
+            queue
+            for queue in dict.fromkeys([*group.machine.ends, *waiting])
+            if queue >> QUEUE_BITS <= catalog.topic_last and catalog.topic_of(queue) is None
+        ]
+        if deleted:
+            commands: list[Command] = [DropQueues(deleted)]
+            self._propose("forget", group, encode_commands(commands))
+        else:
+            self._clean[group.number] = state
+
+    def _resubscribe(self, group: Group) -> None:
+        """Take over into a data group's log what consumer groups want by now."""
+        assert isinstance(group.machine, PartitionMachine)
+        if not group.is_current:
+            return
+        command = resubscription(self._node.catalog, group.number, group.machine.subscriptions)
+        if command is not None:
+            # Another part may follow, or another change have come meanwhile.
+            payload = encode_commands([command])
+            self._propose("resubscribe", group, payload, then=self.think)
+
+    def _close_groups(self, group: Group) -> None:
+        """Forget consumer groups that were deleted, with all that was in hand."""
+        assert isinstance(group.machine, PartitionMachine)
+        known = self._node.catalog.consumer_groups
+        gone = [
+            number
+            for number in group.machine.serving.attached
+            if number <= known.number_last and number not in known.attachments
+        ]
+        if gone:
+            command = CloseGroups(gone[:CLOSED_MAX])
+            self._propose("close", group, encode_commands([command]), then=self.think)
+
+    def _forget_offsets(self, group: Group) -> None:
+        """Forget what consumer groups that were deleted had committed."""
+        assert isinstance(group.machine, PartitionMachine)
+        if not group.is_current:
+            return
+        command = next_part(self._node.catalog, group.machine.offsets)
+        if command is not None:
+            self._propose("forget_offsets", group, encode_commands([command]), then=self.think)
+
+    def _lose(self, group: Group) -> None:
+        """Tell the consumer groups that pop what this log lacks of their queues: a snapshot may
+        have come in place of it, though not while this node leads."""
+        state = (group.raft.term, group.index.drops)
+        if self._told.get(group.number) != state and self._tell_lost(group):
+            self._told[group.number] = state
+
+    def _tell_lost(self, group: Group, *, since: int = 0) -> bool:
+        """Propose `Lose` for each queue with messages before the record at `since`. True if the log
+        has that already."""
+        assert isinstance(group.machine, PartitionMachine)
+        if ("lose", group.number) in self._under_way:
+            # A look at 20,000 queues holds the loop for tens of milliseconds.
+            return False
+        serving = group.machine.serving
+        # Also of queues that no group follows: one that is opened before the record is dropped
+        # begins by what was told.
+        kept = [
+            (queue, earliest)
+            for queue in sorted(group.machine.ends)
+            if (earliest := _earliest(group, queue, since)) > serving.earliest.get(queue, 0)
+        ]
+        if kept:
+            attached = serving.attached.values()
+            followed = Counter(queue for each in attached for queue in each.group.backlogs)
+            self._tell(group, list(_parts(kept, followed)))
+        return not kept
+
+    def _tell(self, group: Group, parts: list[Lose]) -> None:
+        """Propose these, one after the other: all of them at once would be applied at once."""
+
+        def told() -> None:
+            if rest := parts[1:]:
+                self._tell(group, rest)
+            else:
+                self.think()
+
+        self._propose("lose", group, encode_commands([parts[0]]), then=told)
+
+
+def _parts(kept: list[tuple[int, int]], followed: Mapping[int, int]) -> Iterator[Lose]:
+    """Commands that tell of lost messages; each counts at most `LOST_MAX` queues, or names one."""
+    at = 0
+    while at < len(kept):
+        start, room = at, LOST_MAX
+        while at < len(kept) and (at == start or room >= max(1, followed[kept[at][0]])):
+            room -= max(1, followed[kept[at][0]])
+            at += 1
+        part = kept[start:at]
+        yield Lose([queue for queue, _ in part], [earliest for _, earliest in part])
+
+
+def _earliest(group: Group, queue: int, since: int) -> int:
+    """The first offset of a queue that is kept if retention drops what stands before a record; the
+    queue's end if nothing is."""
+    assert isinstance(group.machine, PartitionMachine)
+    earliest = group.index.earliest(queue, since=since)
+    return group.machine.ends.get(queue, 0) if earliest is None else earliest

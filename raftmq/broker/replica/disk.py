@@ -1,0 +1,240 @@
+"""Group commit: what all groups of a node want written goes to disk in passes.
+
+While a pass runs on the disk thread, everything that comes up waits and makes the next one. A pass
+writes each group's records with one call, then syncs each of those files once; then all answers go
+out together. So the busier the node, the more messages share an fsync. A small pass on a quick disk
+runs on the event loop itself (`Worker.try_now`), once what followers need has been sent.
+
+Faults:
+- A failed fsync is final: the kernel may have dropped the pages and would report success next time
+  (ATC '20, "Can applications recover from fsync failures?"). The node stops.
+- A full disk is not: the group's writes stay queued and are tried again every second. Until then
+  the node takes neither messages nor commands; reads by offset go on, and what was acked is safe,
+  as it was written before. Who waits for one of the records under way is told. It should not come
+  to that: see `space`.
+
+Invariants:
+- Storage messages of a group become durable in the order they were written.
+- `persisted` is called for a message only after the fdatasync that covers it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from raftmq.broker.timers import Timers
+from raftmq.broker.world import Worker
+from raftmq.consensus import Message
+from raftmq.log.faults import DiskFull
+from raftmq.log.segment import HardState
+from raftmq.log.store import LogStore
+
+from .group import Group
+from .space import Space
+
+SMALL_BYTES = 16 * 1024
+"""A pass of so many bytes may run on the event loop: while the disk is quick, it takes less time
+than to wake another thread and to be woken by it."""
+
+FULL_RETRY_SECONDS = 1.0
+"""How often a write that met a full disk is tried again."""
+
+
+@dataclass(slots=True)
+class Write:
+    """What one group wants written in a pass."""
+
+    group: Group
+    """Whose."""
+    messages: list[Message] = field(default_factory=list[Message])
+    """The storage messages, in order."""
+    written: int = 0
+    """Messages written so far."""
+    is_installed: bool = False
+    """True if of the next message the snapshot is installed, and its records are not written."""
+    is_awaited: bool = False
+    """True if an answer waits for it."""
+    full: DiskFull | None = None
+    """Set by the pass if the disk was full: the messages from `written` on are not written."""
+
+    @property
+    def is_due(self) -> bool:
+        """True if it does not go along with the next one. A message without answers is a commit
+        index that moved: if a crash takes it, the leader tells it again. That of a change of
+        members may be needed to have a leader."""
+        return self.is_awaited or self.group.owes_mark
+
+
+class DiskLoop:
+    """The passes of one node."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        timers: Timers,
+        *,
+        begin: Callable[[], None],
+        settle: Callable[[], None],
+        on_fault: Callable[[BaseException], None],
+        space: Space,
+    ) -> None:
+        self._worker = worker
+        self._timers = timers
+        self._begin = begin
+        self._settle = settle
+        self._on_fault = on_fault
+        self._space = space
+        self._pending: dict[int, Write] = {}
+        self._postponed: dict[int, Write] = {}
+        # The groups whose last write met a full disk.
+        self._failing: set[int] = set()
+        self._is_busy = False
+        self.passes = 0
+        """Passes done, for people who want to know how many records share an fsync."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nobody waits for a write."""
+        return not self._is_busy and not any(write.is_due for write in self._pending.values())
+
+    def write(self, group: Group, message: Message) -> None:
+        """Queue a storage message; `flush` starts the pass."""
+        write = self._postponed.get(group.number) or self._pending.get(group.number)
+        if write is None:
+            write = self._pending[group.number] = Write(group)
+        write.messages.append(message)
+        write.is_awaited = write.is_awaited or bool(message.responses)
+
+    def forget(self, group: Group) -> None:
+        """The group is not carried here any more: what it wanted written is dropped."""
+        self._pending.pop(group.number, None)
+        self._postponed.pop(group.number, None)
+        self._failing.discard(group.number)
+
+    def flush(self) -> None:
+        """Start a pass with all that somebody waits for, unless one runs; a small one is done on
+        return."""
+        if self._is_busy:
+            return
+        writes = [write for write in self._pending.values() if write.is_due]
+        if not writes:
+            return
+        self._is_busy = True
+        for write in writes:
+            del self._pending[write.group.number]
+        job = partial(_run_pass, writes, self._space)
+        outcome = self._worker.try_now(job) if _is_small(writes) else None
+        if outcome is None:
+            self._worker.submit(job, self._done)
+        else:
+            self._done(*outcome)
+
+    def _done(self, done: tuple[list[Write], int] | None, error: BaseException | None) -> None:
+        self._is_busy = False
+        self.passes += 1
+        if error is not None:
+            self._on_fault(error)
+            return
+        assert done is not None
+        writes, free = done
+        self._begin()
+        for write in writes:
+            if write.full is None or write.group.is_retired:
+                self._failing.discard(write.group.number)
+            else:
+                self._postpone(write)
+        self._space.note(free, is_failing=bool(self._failing))
+        for write in writes:
+            if write.group.is_retired:
+                continue
+            if write.full is None:
+                write.group.persisted(write.messages)
+            else:
+                write.group.give_up(self._space.refusal)
+        self._settle()
+
+    def note_space(self, free: int) -> None:
+        """So many bytes are free, as was found between two passes."""
+        self._space.note(free, is_failing=bool(self._failing))
+
+    def _postpone(self, write: Write) -> None:
+        # Out of reach of `flush` until the retry, so that a full disk makes no busy loop.
+        later = self._pending.pop(write.group.number, None)
+        if later is not None:
+            write.messages.extend(later.messages)
+        self._postponed[write.group.number] = write
+        self._failing.add(write.group.number)
+        self._timers.call_after(FULL_RETRY_SECONDS, partial(self._retry, write))
+
+    def _retry(self, write: Write) -> None:
+        # Of a replica that was retired meanwhile; another one may have been opened since.
+        if self._postponed.get(write.group.number) is not write:
+            return
+        del self._postponed[write.group.number]
+        write.full = None
+        self._pending[write.group.number] = write
+        self.flush()
+
+
+def _is_small(writes: list[Write]) -> bool:
+    size = 0
+    for write in writes:
+        for message in write.messages:
+            if message.snapshot is not None:
+                return False
+            size += sum(len(record.encoded) for record in message.entries)
+            if size > SMALL_BYTES:
+                return False
+    return True
+
+
+def _run_pass(writes: list[Write], space: Space) -> tuple[list[Write], int]:
+    """Write everything, then sync everything; also the free bytes."""
+    for write in writes:
+        try:
+            _write(write)
+        except DiskFull as full:
+            write.full = full
+    for write in writes:
+        if write.full is None:
+            write.group.store.sync()
+    return writes, space.measure()
+
+
+def _write(write: Write) -> None:
+    """Write a group's storage messages: their records together, a snapshot by itself.
+
+    A message may carry a snapshot and records after it, when the leader's first append came in the
+    same breath.
+    """
+    store = write.group.store
+    while write.written < len(write.messages):
+        run = write.messages[write.written :]
+        snapshots = (n for n, m in enumerate(run) if m.snapshot is not None)
+        at = next((n for n in snapshots if n or not write.is_installed), len(run))
+        records = [record for message in run[:at] for record in message.entries]
+        if at:
+            store.append(records, _hard_state(run[:at], store))
+            write.written += at
+            write.is_installed = False
+        if at < len(run):
+            store.sync()
+            _install(store, run[at])
+            write.is_installed = True
+
+
+def _install(store: LogStore, message: Message) -> None:
+    """Put a snapshot in the place of the log."""
+    assert message.snapshot is not None
+    index = message.snapshot.meta.index
+    term, vote, commit = _hard_state([message], store)
+    # What is committed of the message's own records is not here yet.
+    store.install_snapshot(index, HardState(term, vote, min(commit, index)))
+
+
+def _hard_state(messages: list[Message], store: LogStore) -> HardState:
+    """The last hard state among the messages; the stored one if there is none."""
+    for message in reversed(messages):
+        if message.term:
+            return HardState(message.term, message.vote, message.commit)
+    return store.hard_state

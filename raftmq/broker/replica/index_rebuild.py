@@ -1,0 +1,134 @@
+"""Damaged indexes, built again while the node runs: a machine is shown the segment's records again.
+
+    snapshot 900 ──restore──> machine ──apply 901..1800──> what it says of 901..1800 ──> sections
+                                                     the index file's header has their CRCs: equal
+
+What an index says of messages follows from the machine, and the machine from a snapshot and the
+log. The node's own machine is far ahead, so another one is restored from the newest snapshot before
+the segment, and applies the records up to its end. It is given up then.
+
+Invariants:
+- An index file is replaced only by one of the same bytes (`SegmentIndex.encoded_again`).
+- One index at a time is built on a node, and all that were met are. An index that cannot be built
+  is tried again when it is met again.
+
+Left out: sections of positions, times and terms, which are built again at the next start; a segment
+that starts with the log, if its snapshot is rotten.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from raftmq.broker.world import Worker, run_on
+from raftmq.errors import CorruptRecord
+from raftmq.log.builder import SegmentBuilder
+from raftmq.log.faults import DiskFull, Dropped, LogFault, RotFound
+from raftmq.log.index_file import IndexDamaged, SegmentIndex
+from raftmq.log.segment import INDEX_SUFFIX, file_name
+from raftmq.machine.machine import PartitionMachine
+
+from .after_apply import note
+from .group import Group, Machine
+from .opener import restore_machine
+
+if TYPE_CHECKING:
+    from raftmq.broker.node import Node
+
+PIECE_BYTES = 1024 * 1024
+"""Bytes of records that are applied in one go."""
+
+
+class IndexRebuild:
+    """The damaged indexes of one node."""
+
+    def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
+        self._node = node
+        self._reader = reader
+        self._disk = disk
+        self._found: dict[tuple[Group, int], tuple[str, str]] = {}
+        """Replica and segment → what was found, and how it stands."""
+        self._wanted: dict[tuple[Group, int], None] = {}
+        """Those that are to be built, the first one now."""
+
+    def status(self, number: int) -> list[dict[str, Any]]:
+        """Damaged indexes of a group, as the node's status shows them."""
+        return [
+            {"file": file_name(name, INDEX_SUFFIX), "found": why, "state": state}
+            for (group, name), (why, state) in self._found.items()
+            if group.number == number and self._segment(group, name) is not None
+        ]
+
+    def found(self, group: Group, damaged: IndexDamaged) -> bool:
+        """An index was found damaged; False: that is known."""
+        # Of those that went with their segment or their replica nothing is kept.
+        self._found = {key: each for key, each in self._found.items() if self._segment(*key)}
+        key = (group, damaged.name)
+        is_new = key not in self._found
+        self._found.setdefault(key, (str(damaged), "is being built again"))
+        is_building = bool(self._wanted)
+        self._wanted[key] = None
+        if not is_building:
+            self._node.start_soon(self._build)
+        return is_new
+
+    def _segment(self, group: Group, name: int) -> SegmentIndex | None:
+        """A sealed segment, if this node still has it."""
+        if group.is_retired:
+            return None
+        return next((one for one in group.store.sealed if one.name == name), None)
+
+    async def _build(self) -> None:
+        """Build what is wanted, one after the other."""
+        while self._wanted:
+            key = next(iter(self._wanted))
+            await self._try(*key)
+            del self._wanted[key]
+
+    async def _try(self, group: Group, name: int) -> None:
+        try:
+            segment = self._segment(group, name)
+            if segment is not None:
+                await self._build_again(group, segment)
+            self._found.pop((group, name), None)
+        except RotFound as fault:
+            self._node.repairs.found(fault)
+            self._failed(group, name, fault)
+        except (CorruptRecord, IndexDamaged, Dropped, DiskFull, OSError) as error:
+            self._failed(group, name, error)
+        except LogFault as error:
+            if not group.is_retired:
+                self._node.fail(error)
+
+    def _failed(self, group: Group, name: int, error: Exception) -> None:
+        known = self._found.get((group, name))
+        if known is not None:
+            self._found[group, name] = (known[0], f"cannot be built now: {error}")
+
+    async def _build_again(self, group: Group, segment: SegmentIndex) -> None:
+        machine = await self._machine_before(group, segment)
+        builder = SegmentBuilder(segment.name)
+        while machine.applied < segment.last:
+            low = machine.applied + 1
+            stop = segment.base if low < segment.base else segment.last + 1
+            records = await run_on(self._reader, partial(group.store.read, low, stop, PIECE_BYTES))
+            results = [machine.apply(record) for record in records]
+            note(builder if low >= segment.base else SegmentBuilder(0), machine, records, results)
+            if isinstance(machine, PartitionMachine):
+                machine.serving.take_handed()  # that was sent when it was applied first
+        columns = builder.columns(base=segment.base, record_count=segment.count)
+        again = await run_on(self._disk, partial(group.store.reindex, segment, columns))
+        if again is not None:
+            group.index.replaced(again)
+
+    async def _machine_before(self, group: Group, segment: SegmentIndex) -> Machine:
+        """A machine that has applied the records before a segment, or fewer."""
+        failed: CorruptRecord | None = None
+        for meta in reversed(group.store.snapshots):
+            if meta.index >= segment.base:
+                continue
+            try:
+                snapshot = group.store.open_snapshot(meta.index)
+                return restore_machine(group.number, await run_on(self._reader, snapshot.state))
+            except CorruptRecord as error:
+                failed = error
+        raise failed or CorruptRecord("no snapshot before the segment is kept", position=0)

@@ -1,0 +1,324 @@
+"""Opening a replica: from a folder to a `Group`, or from nothing to a founding one.
+
+    <data>/groups/00003/      the log, snapshots and indexes of partition group 3
+
+A founding replica begins with a snapshot at index 1 that holds the founding membership and an empty
+machine, the same bytes on each founder. So the log never begins at 1, and a member that is added
+later cannot be fed from there: it always gets a snapshot first, and the membership with it.
+
+After a restart the machine is restored from the newest snapshot before the unsealed segments, and
+consensus hands out again what was committed after it, read from disk: the same way through the same
+code as when it was new.
+
+Invariants:
+- Rot does not keep a replica from being opened: what can be mended will be, and a log that had to
+  be cut makes its member abstain (`repair`).
+- A lone node cuts nothing: it holds the only copy, and says so.
+- A replica whose folder holds nothing and which is not a founder has no members, so it never
+  campaigns; it waits for a leader that was told to add it.
+"""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import cbor2
+
+from raftmq.consensus import Config, ConfState, HardState, Raft, Snapshot
+from raftmq.consensus import SnapshotMeta as ConsensusMeta
+from raftmq.errors import CorruptRecord
+from raftmq.log.cache import LogCache
+from raftmq.log.cutting import cut
+from raftmq.log.faults import LogFault, RotFound
+from raftmq.log.files import LOCK_NAME, prepare, publish
+from raftmq.log.index import LogIndex, replay_from
+from raftmq.log.segment import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, Identity, file_name
+from raftmq.log.snapshot import SnapshotMeta, SnapshotReceiver, encode_snapshot
+from raftmq.log.store import LogSettings, LogStore, Recovered
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
+from raftmq.machine.machine import PartitionMachine
+
+from .group import Group, Machine, Parts
+from .storage import GroupStorage
+
+if TYPE_CHECKING:
+    from raftmq.broker.node import Node
+
+GONE = "GONE"
+"""A file in a group's folder: the replica has left, and what else is there means nothing."""
+
+FOUNDING_INDEX = 1
+"""Where a founding replica's log stands: see the module heading."""
+
+
+class GroupOpener:
+    """Opens the replicas of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        node.world.files.make_folder(_groups_folder(node))
+
+    def numbers_on_disk(self) -> list[int]:
+        """The partition groups that have a folder, with a log in it or without."""
+        names = self._node.world.files.list(_groups_folder(self._node))
+        return sorted(map(int, filter(str.isdigit, names)))
+
+    def has_log(self, number: int) -> bool:
+        """Does a group's folder hold a log? Ends what a crash may have left of deleting one."""
+        files, folder = self._node.world.files, group_folder(self._node, number)
+        files.make_folder(folder)
+        if GONE in files.list(folder):
+            self._delete(folder)
+        return any(name.endswith(SEGMENT_SUFFIX) for name in files.list(folder))
+
+    def discard(self, number: int, store: LogStore) -> None:
+        """Delete a replica's log, on the disk thread. Raises `OSError`; the next start goes on."""
+        files, folder = self._node.world.files, group_folder(self._node, number)
+        with suppress(LogFault):
+            store.close()
+        file = files.create(f"{folder}/{GONE}")
+        file.datasync()
+        file.close()
+        files.sync_folder(folder)
+        self._delete(folder)
+
+    def _delete(self, folder: str) -> None:
+        files = self._node.world.files
+        for name in files.list(folder):
+            if name not in (GONE, LOCK_NAME):
+                files.unlink(f"{folder}/{name}")
+        files.sync_folder(folder)
+        if GONE in files.list(folder):
+            files.unlink(f"{folder}/{GONE}")
+            files.sync_folder(folder)
+
+    def clear(self, number: int) -> None:
+        """Remove what is left of a log without segments: it would look like rot."""
+        self._delete(group_folder(self._node, number))
+
+    def open(self, number: int, member: int, founders: list[int]) -> Group:
+        """Open a replica as a member; `founders` are its first members if it founds the group.
+
+        Nothing is founded where there is a log already.
+
+        Blocks on the disk, for about as long as reading one segment takes. Raises the faults of
+        `LogStore.open`.
+        """
+        node = self._node
+        is_new = False
+        try:
+            store, recovered = self._open_store(number)
+            is_new = bool(founders) and recovered.last_index == 0
+            if is_new:
+                _found(node, store, log_identity(node, number), founders)
+                store.close()
+                store, recovered = self._open_store(number)
+            machine, conf_state = _restored(number, store)
+        except RotFound as fault:
+            store, recovered = self._open_again(number, member, fault)
+            machine, conf_state = _restored(number, store)
+        for rotten in recovered.rotten:
+            node.repairs.found(rotten)
+        group = self._assemble(number, member, store, recovered, machine, conf_state)
+        if recovered.snapshot_fault is not None:
+            node.repairs.found_snapshot(group, recovered.start.index, recovered.snapshot_fault)
+        if group.is_alone or (is_new and founders[0] == node.id):
+            # Nobody else can lead, or one is as good as another: no need to wait for a timeout.
+            group.raft.campaign()
+        return group
+
+    def _open_store(self, number: int) -> tuple[LogStore, Recovered]:
+        node = self._node
+        return LogStore.open(
+            node.world.files,
+            group_folder(node, number),
+            LogSettings(segment_bytes=node.settings.log.segment_bytes),
+            log_identity(node, number),
+            mends=True,
+            cuts=not _is_only_copy(node),
+        )
+
+    def _open_again(self, number: int, member: int, fault: RotFound) -> tuple[LogStore, Recovered]:
+        """Open a log that rot kept from being opened, or its machine from being restored."""
+        node, folder = self._node, group_folder(self._node, number)
+        founding = file_name(FOUNDING_INDEX, SNAPSHOT_SUFFIX)
+        if not _is_only_copy(node):
+            if not fault.file.endswith(SNAPSHOT_SUFFIX):
+                raise fault
+            # No snapshot restores the machine: the log is filled by the leader.
+            cut(node.world.files, folder, fault)
+        elif fault.file == f"{folder}/{founding}" and member == node.id:
+            # The founding state is known: an empty machine, and this member.
+            parts = _founding_snapshot(log_identity(node, number), [node.id])
+            prepare(node.world.files, folder, founding, parts).close()
+            publish(node.world.files, folder, founding)
+        else:
+            raise RotFound(
+                f"{fault.message}. This node holds the only copy, so nothing was changed. Put the "
+                "folder back from a backup; `raftmq inspect` shows what can be read of it",
+                file=fault.file,
+                position=fault.position,
+            ) from fault
+        return self._open_store(number)
+
+    def _assemble(
+        self,
+        number: int,
+        member: int,
+        store: LogStore,
+        recovered: Recovered,
+        machine: Machine,
+        conf_state: ConfState,
+    ) -> Group:
+        node, pace = self._node, self._node.settings.raft
+        cache = LogCache(
+            start=recovered.start,
+            last=recovered.end,
+            terms=recovered.terms,
+            bytes_max=node.settings.log.cache_bytes,
+        )
+        term, vote, commit = recovered.hard_state
+        hard_state = HardState(term, vote, max(commit, machine.applied))
+        storage = GroupStorage(cache, hard_state, conf_state, lambda: oldest_snapshot(store))
+        raft = Raft(
+            Config(
+                id=member,
+                election_ticks=pace.election_ticks,
+                heartbeat_ticks=pace.heartbeat_ticks,
+                applied=machine.applied,
+                inflight_messages_max=pace.inflight_messages_max,
+                inflight_bytes_max=pace.inflight_bytes_max,
+                message_bytes_max=pace.message_bytes_max,
+                uncommitted_bytes_max=pace.uncommitted_bytes_max,
+                committed_bytes_max=pace.committed_bytes_max,
+                async_storage_writes=True,
+                abstains=bool(recovered.abstains),
+                # Every node routes by the catalog, so that is told at once.
+                announce_commit=number == SYSTEM_GROUP,
+                draw=node.world.random.randrange,
+            ),
+            storage,
+        )
+        index = LogIndex(store.sealed, store.layout, applied=machine.applied)
+        parts = Parts(
+            raft=raft,
+            storage=storage,
+            cache=cache,
+            store=store,
+            index=index,
+            machine=machine,
+            conf_state=conf_state,
+            abstains=recovered.abstains,
+        )
+        return Group(number, parts, node)
+
+
+def oldest_snapshot(store: LogStore) -> Snapshot:
+    """What a member far behind gets: after it comes all that is kept."""
+    return Snapshot(consensus_meta(store.snapshots[0]))
+
+
+def restore_machine(number: int, state: bytes) -> Machine:
+    """The machine of a group, from a snapshot of its state."""
+    if number == SYSTEM_GROUP:
+        return Catalog.restore(state)
+    return PartitionMachine.restore(state)
+
+
+def encode_conf_state(conf: ConfState) -> bytes:
+    """A membership as snapshots keep it: the fields of `ConfState`, as CBOR."""
+    return cbor2.dumps([list(part) if isinstance(part, tuple) else part for part in conf])
+
+
+def decode_conf_state(data: bytes) -> ConfState:
+    """The reverse of `encode_conf_state`."""
+    if not data:
+        return ConfState()
+    voters, learners, outgoing, learners_next, auto_leave = cbor2.loads(data)
+    return ConfState(
+        tuple(voters), tuple(learners), tuple(outgoing), tuple(learners_next), auto_leave
+    )
+
+
+def log_meta(meta: ConsensusMeta, state_version: int = 0) -> SnapshotMeta:
+    """Where a snapshot stands, as the log writes it down."""
+    conf_state = encode_conf_state(meta.conf_state)
+    return SnapshotMeta(
+        meta.index, meta.term, meta.crc, meta.timestamp, conf_state, state_version=state_version
+    )
+
+
+def consensus_meta(meta: SnapshotMeta) -> ConsensusMeta:
+    """Where a snapshot stands, as consensus speaks of it."""
+    conf_state = decode_conf_state(meta.conf_state)
+    return ConsensusMeta(meta.index, meta.term, conf_state, meta.crc, meta.timestamp)
+
+
+def group_folder(node: "Node", number: int) -> str:
+    """Where a group's log is kept."""
+    return f"{_groups_folder(node)}/{number:05d}"
+
+
+def _groups_folder(node: "Node") -> str:
+    return f"{node.settings.node.data}/groups"
+
+
+def log_identity(node: "Node", number: int) -> Identity:
+    """Whose log a group's folder holds."""
+    return Identity(node.settings.node.cluster, node.id, number)
+
+
+def _is_only_copy(node: "Node") -> bool:
+    """Whether no other node was ever beside this one."""
+    own = node.settings.node
+    is_single = all(peer.id == own.id for peer in own.peers) and not own.join
+    return is_single and not node.peer_identities.is_anyone_known
+
+
+def _founding_snapshot(identity: Identity, founders: list[int]) -> list[bytes]:
+    conf_state = ConfState(voters=tuple(sorted(founders)))
+    machine: Machine = Catalog() if identity.group == SYSTEM_GROUP else PartitionMachine()
+    machine.applied = FOUNDING_INDEX
+    meta = log_meta(ConsensusMeta(FOUNDING_INDEX, 1, conf_state, 0, 0), machine.state_version)
+    return encode_snapshot(identity, meta, machine.snapshot())
+
+
+def _found(node: "Node", store: LogStore, identity: Identity, founders: list[int]) -> None:
+    """Begin a log with the founding snapshot."""
+    data = b"".join(_founding_snapshot(identity, founders))
+    receiver = SnapshotReceiver(
+        node.world.files,
+        group_folder(node, identity.group),
+        identity,
+        index=FOUNDING_INDEX,
+        bytes_total=len(data),
+    )
+    receiver.write(receiver.received, data[receiver.received :])
+    receiver.finish()
+    store.install_snapshot(FOUNDING_INDEX, store.hard_state)
+
+
+def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
+    """The machine and the members by a snapshot. Raises `RotFound`, with the store closed."""
+    if not store.snapshots:
+        machine: Machine = Catalog() if number == SYSTEM_GROUP else PartitionMachine()
+        return machine, ConfState()
+    # What stands in segments without an index file must be applied again, to be placed again.
+    low = replay_from(store.layout)
+    damaged: dict[int, RotFound] = {}
+    for meta in reversed(store.snapshots):
+        if meta.index >= low:
+            continue
+        try:
+            state = store.open_snapshot(meta.index).state()
+        except CorruptRecord as error:
+            # An older one does as well: more is applied again.
+            path = store.path_of_snapshot(meta.index)
+            damaged[meta.index] = RotFound(str(error), file=path, position=error.position)
+            continue
+        # Not before one is found: the only copy of a log is left as it is.
+        for index in damaged:
+            store.lose_snapshot(index)
+        return restore_machine(number, state), decode_conf_state(meta.conf_state)
+    assert damaged, f"no snapshot before record {low}"
+    store.close()
+    raise damaged[min(damaged)]

@@ -1,0 +1,217 @@
+"""Up to where retention drops a group's log: dead letters hold it up for a while.
+
+    segments      [ 1..900 ][ 901..1800 ][ 1801..2700 ][ 2701..   ]
+    settings       too old    too old                                 wanted: 1801
+    dead letter                 ^ 1200                                dropped up to 901
+    dead_ms later, or more than dead_bytes                            dropped up to 1801
+
+The messages of a dead letter stand where they were stored, and nowhere else. So that somebody can
+still look at them and hand them out again, the segment that holds the first one stays, and what
+comes after it: for `log.dead_ms` more, and up to `log.dead_bytes` more. Then they are gone: the
+letter stays, and redriving it counts its messages as lost. How many are gone, operators are told.
+
+Invariants:
+- Dead letters keep no more than the two settings say, and nothing while the leader's disk is full.
+- Only the leader's wish is held up. The machine knows nothing of it: any replica that leads decides
+  by the log that it has.
+
+Left out: writing the messages again at the log's end, as is done with delayed ones, so that nothing
+else is kept for their sake. They would come under other offsets, or from outside their queue.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from raftmq.broker.loop_budget import Turn
+from raftmq.broker.settings import Log
+from raftmq.log.index import LogIndex
+from raftmq.log.store import SegmentSize
+from raftmq.machine.machine import PartitionMachine
+from raftmq.pop.dead_letters import DeadLetter
+
+from .group import Group
+
+LOOK_MS = 10_000
+"""How often all dead letters of a partition group are gone through: 100,000 of them take about
+30 ms, in turns."""
+
+LETTERS_IN_PIECE = 1000
+"""Dead letters that are looked at between two looks at the clock."""
+
+
+class DeadNeeds(NamedTuple):
+    """What dead letters need of a log."""
+
+    floor: int | None
+    """The first record that holds a message of one; None: none of what is kept does."""
+    gone: int
+    """How many of their messages are not kept any more."""
+
+
+class _Look(NamedTuple):
+    """What they were found to need."""
+
+    wanted: int
+    """Up to where retention wanted to drop."""
+    drops: int
+    """How often it had."""
+    at: int
+    """When, milliseconds."""
+    needs: DeadNeeds
+    """What."""
+    seen: dict[int, int]
+    """Consumer group → how many of its messages had been buried."""
+
+
+class Held(NamedTuple):
+    """What is kept for the sake of dead letters."""
+
+    first: int
+    """Index of the first record."""
+    stop: int
+    """Index after the last record that retention would drop without them."""
+    bytes: int
+    """How much that is on each replica's disk."""
+
+
+class Retention:
+    """The retention of the data groups that this node leads."""
+
+    def __init__(self, settings: Log) -> None:
+        self._settings = settings
+        self._looks: dict[int, _Look] = {}
+        self.held: dict[int, Held] = {}
+        """Partition group → what is kept beyond retention."""
+        self.gone: dict[int, int] = {}
+        """Partition group → how many messages of its dead letters are not kept any more, as far as
+        was looked (`LOOK_MS`); none are of those that are not named."""
+
+    def keep_from(self, group: Group, *, now: int) -> int:
+        """The first index of a group's log to keep; 0: all of it."""
+        segments = group.store.segments()
+        look = self._looks.get(group.number)
+        if look is None:
+            return 0
+        # Beyond, letters were not looked for.
+        wanted = kept = min(look.wanted, retention_start(segments, self._settings, now=now))
+        floor = _with_newer(group, look)
+        if floor is not None and wanted > group.machine.log_start and not group.full:
+            furthest = dead_start(segments, self._settings, wanted=wanted, now=now)
+            needed = next((each.base for each in segments if each.last >= floor), wanted)
+            kept = max(furthest, min(wanted, needed))
+        self.held.pop(group.number, None)
+        beyond = [each.bytes for each in segments if kept <= each.last < wanted]
+        if beyond:
+            self.held[group.number] = Held(kept, wanted, sum(beyond))
+        return kept
+
+    def forget(self, led: Iterable[int]) -> None:
+        """Only these partition groups are led from here."""
+        for number in self._looks.keys() - set(led):
+            del self._looks[number]
+            self.held.pop(number, None)
+            self.gone.pop(number, None)
+
+    async def look(self, group: Group, *, now: int) -> None:
+        """Go through a data group's dead letters, if that is due; others have their turn meanwhile.
+
+        Cancelling leaves what was found the last time.
+        """
+        wanted = retention_start(group.store.segments(), self._settings, now=now)
+        look, drops = self._looks.get(group.number), group.index.drops
+        if look and (look.wanted, look.drops) == (wanted, drops) and look.at >= now - LOOK_MS:
+            return
+        survey, seen, turn = Survey(group.index), dict[int, int](), Turn()
+        assert isinstance(group.machine, PartitionMachine)
+        for number, attached in list(group.machine.serving.attached.items()):
+            seen[number] = attached.group.buried
+            letters = list(attached.group.dead.values())
+            for at in range(0, len(letters), LETTERS_IN_PIECE):
+                survey.add(letters[at : at + LETTERS_IN_PIECE])
+                await turn.pause_if_over()
+        needs = survey.needs()
+        self._looks[group.number] = _Look(wanted, drops, now, needs, seen)
+        self.gone.pop(group.number, None)
+        if needs.gone:
+            self.gone[group.number] = needs.gone
+
+
+def _with_newer(group: Group, look: _Look) -> int | None:
+    """The first record that a dead letter needs, those that came after the look included."""
+    assert isinstance(group.machine, PartitionMachine)
+    survey = Survey(group.index)
+    for number, attached in group.machine.serving.attached.items():
+        seen = look.seen.get(number, 0)
+        newer = range(seen + 1, attached.group.buried + 1)
+        dead = attached.group.dead
+        survey.add(dead[letter] for letter in newer if letter in dead)
+    floors = [look.needs.floor, survey.needs().floor]
+    return min((floor for floor in floors if floor is not None), default=None)
+
+
+class Survey:
+    """The part of a data group's log that dead letters need, gathered piece by piece."""
+
+    def __init__(self, index: LogIndex) -> None:
+        self._index = index
+        self._earliest: dict[int, int | None] = {}
+        # Queue → the lowest offset that is needed of it.
+        self._lowest: dict[int, int] = {}
+        self._gone = 0
+
+    def add(self, letters: Iterable[DeadLetter]) -> None:
+        """Look at these, too."""
+        earliest, lowest = self._earliest, self._lowest
+        for letter in letters:
+            queue, messages = letter.queue, letter.messages
+            if queue not in earliest:
+                earliest[queue] = self._index.earliest(queue)
+            first = earliest[queue]
+            if first is None or messages.stop <= first:
+                self._gone += messages.size
+                continue
+            base = messages.base
+            if base < first:
+                lacking, _ = messages.before(first)
+                self._gone += 0 if lacking is None else lacking.size
+                base = first
+            if base < lowest.get(queue, base + 1):
+                lowest[queue] = base
+
+    def needs(self) -> DeadNeeds:
+        """The part that all of them need, and the messages of it that are gone."""
+        found = [self._index.lookup(queue, base, 1) for queue, base in self._lowest.items()]
+        floor = min((placements[0].index for placements in found if placements), default=None)
+        return DeadNeeds(floor, self._gone)
+
+
+def retention_start(segments: list[SegmentSize], settings: Log, *, now: int) -> int:
+    """The first index that the settings keep, given all segments of a log, oldest first.
+
+    The newest segment always stays. 0 if everything is kept.
+    """
+    kept_bytes = sum(segment.bytes for segment in segments)
+    start = 0
+    for segment in segments[:-1]:
+        is_old = settings.retention_ms and segment.last_timestamp < now - settings.retention_ms
+        is_over = settings.retention_bytes and kept_bytes > settings.retention_bytes
+        if not (is_old or is_over):
+            break
+        kept_bytes -= segment.bytes
+        start = segment.last + 1
+    return start
+
+
+def dead_start(segments: list[SegmentSize], settings: Log, *, wanted: int, now: int) -> int:
+    """The first index that dead letters may keep, if retention wants to drop what stands before
+    `wanted`."""
+    start, room = wanted, settings.dead_bytes
+    for segment in reversed([each for each in segments if each.last < wanted]):
+        room -= segment.bytes
+        age_ms = now - segment.last_timestamp
+        if room < 0 or (
+            settings.retention_ms and age_ms > settings.retention_ms + settings.dead_ms
+        ):
+            break
+        start = segment.base
+    return start

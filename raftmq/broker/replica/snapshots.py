@@ -1,0 +1,182 @@
+"""Snapshots of a group's machine: taken, sent to a member far behind, received, restored.
+
+A snapshot is taken between two segments of the log, when the machine gets there. It lets the
+segments before it go, when retention says so, and bounds what a restart must apply again. The
+*oldest* one kept is what a member far behind gets: after it comes the whole kept log, by ordinary
+appends, so the new member ends with the same messages as the others.
+
+Sending goes in chunks that are acknowledged one by one; a receiver that was interrupted says how
+much it has, and the sender goes on from there. Only then does the SNAPSHOT message of consensus
+follow, over the same link.
+
+Invariants:
+- A machine is replaced only by a snapshot whose checksums were verified on this node's own disk.
+- At most one snapshot at a time is on its way to a member of a group.
+- Nothing is sent of a snapshot that does not check out as a whole.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from raftmq.broker.cluster.peers import PeerLink
+from raftmq.broker.serve.connection import Connection
+from raftmq.broker.world import Worker, run_on
+from raftmq.consensus import Message, Snapshot
+from raftmq.errors import CorruptRecord, Unavailable
+from raftmq.log.faults import DiskFull
+from raftmq.log.record import Record
+from raftmq.log.snapshot import SnapshotReceiver
+from raftmq.machine.catalog.replicas import member_of
+from raftmq.wire import raft as raft_wire
+from raftmq.wire.codec import pack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FrameKind, SnapshotChunk, SnapshotProgress
+
+from .comparison import Comparing
+from .group import Group, node_of
+from .opener import group_folder, log_identity, log_meta, restore_machine
+
+if TYPE_CHECKING:
+    from raftmq.broker.node import Node
+
+CHUNK_BYTES = 1024 * 1024
+"""Bytes of a snapshot in one frame."""
+
+SEND_SECONDS_MAX = 600.0
+"""A snapshot that does not get through in this time is given up; consensus asks again."""
+
+
+class Snapshots:
+    """The snapshots of one node's groups."""
+
+    def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
+        self._node = node
+        self._reader = reader
+        self._disk = disk
+        self._receivers: dict[int, SnapshotReceiver] = {}
+        self.comparing = Comparing(node, self, reader=reader, disk=disk)
+        """Whether replicas differ at the borders."""
+        self._sending: set[tuple[int, int]] = set()
+
+    def take(self, group: Group, record: Record) -> None:
+        """Snapshot the machine as it is just after `record`, the last one applied."""
+        if group.differs:
+            return
+        meta = log_meta(group.snapshot_meta(record), group.machine.state_version)
+        state = group.machine.snapshot()
+        saved = partial(self._saved, group, record.index)
+        self._disk.submit(partial(group.store.save_snapshot, meta, state), saved)
+
+    def _saved(
+        self, group: Group, index: int, crc: int | None, error: BaseException | None
+    ) -> None:
+        if crc is not None and not group.is_retired:
+            self.comparing.saved(group, index, crc)
+        # A full disk only means that this border has no snapshot: there will be others.
+        if error is not None and not isinstance(error, DiskFull):
+            self._node.fail(error)
+
+    async def send(self, group: Group, message: Message) -> None:
+        """Bring a snapshot to a member, then the message; tell consensus how it went."""
+        member = message.to
+        if (group.number, member) in self._sending:
+            return
+        self._sending.add((group.number, member))
+        is_sent = False
+        try:
+            with trio.move_on_after(SEND_SECONDS_MAX):
+                is_sent = await self._send(group, message)
+        finally:
+            self._sending.discard((group.number, member))
+            group.raft.report_snapshot(member, ok=is_sent)
+            self._node.mark(group)
+
+    async def _send(self, group: Group, message: Message) -> bool:
+        assert message.snapshot is not None
+        if group.differs:
+            # Its snapshots may differ, too.
+            return False
+        number = node_of(message.to)
+        link = self._node.links.get(number)
+        # A node that lost its disk is reached where its old self was, but is another member.
+        if link is None or message.to != member_of(self._node.catalog, group.number, number):
+            return False
+        index, start = message.snapshot.meta.index, group.store.first_index - 1
+        if index > start and self._node.repairs.gives_way(group, start):
+            # The one that the whole log comes after is rotten here: another member may have it.
+            return False
+        try:
+            file = group.store.open_snapshot(index)
+            await run_on(self._reader, file.verify)
+            chunk = SnapshotChunk(group.number, index, 0, file.bytes)
+            received = await _offer(link, chunk, b"")
+            while received < file.bytes:
+                data = file.chunk(received, CHUNK_BYTES)
+                chunk = SnapshotChunk(group.number, index, received, file.bytes)
+                received = await _offer(link, chunk, data)
+        except CorruptRecord as error:
+            self._node.repairs.found_snapshot(group, index, error)
+            return False
+        except (Unavailable, OSError):
+            # The link broke, or retention took the file: consensus asks again.
+            return False
+        return link.send(raft_wire.encode(group.number, message))
+
+    def receive(self, connection: Connection, frame: Frame, chunk: SnapshotChunk) -> None:
+        """Take in a chunk, and say how much is here."""
+        group = self._node.group(chunk.group)
+        if group is None:
+            reply = ErrorReply("unavailable", f"no replica of group {chunk.group} here yet")
+            connection.refuse(frame.correlation, reply)
+            return
+        if self._node.space.is_low:
+            reply = ErrorReply("unavailable", self._node.space.refusal)
+            connection.refuse(frame.correlation, reply)
+            return
+
+        def done(received: int | None, error: BaseException | None) -> None:
+            if error is not None:
+                reply = ErrorReply("unavailable", f"the snapshot cannot be written: {error}")
+                connection.refuse(frame.correlation, reply)
+                return
+            header = pack(SnapshotProgress(received or 0))
+            connection.reply(frame.kind, frame.correlation, header)
+
+        self._disk.submit(partial(self.take_chunk, group, chunk, frame.body), done)
+
+    def take_chunk(self, group: Group, chunk: SnapshotChunk, data: bytes) -> int:
+        """On the disk thread: take a chunk, and the whole file when it is complete."""
+        receiver = self._receivers.get(group.number)
+        if receiver is None or receiver.index != chunk.index:
+            receiver = self._receivers[group.number] = SnapshotReceiver(
+                self._node.world.files,
+                group_folder(self._node, group.number),
+                log_identity(self._node, group.number),
+                index=chunk.index,
+                bytes_total=chunk.size,
+            )
+        received = receiver.write(chunk.offset, data)
+        if receiver.is_complete:
+            del self._receivers[group.number]
+            receiver.finish()
+        return received
+
+    def forget(self, number: int) -> None:
+        """On the disk thread: drop what was received of a snapshot."""
+        self._receivers.pop(number, None)
+
+    def restore(self, group: Group, snapshot: Snapshot) -> None:
+        """A snapshot that was received took the place of the log: the machine follows."""
+        self.comparing.forget(group)
+        file = group.store.open_snapshot(snapshot.meta.index)
+        group.replace_machine(restore_machine(group.number, file.state()), snapshot.meta)
+
+
+async def _offer(link: PeerLink, chunk: SnapshotChunk, data: bytes) -> int:
+    """Send a chunk; how many bytes the other side has then."""
+    progress = await link.ask(FrameKind.SNAPSHOT, chunk, SnapshotProgress, [data])
+    if not 0 <= progress.received <= chunk.size:
+        raise Unavailable(f"{progress.received} bytes of {chunk.size} cannot have been received")
+    return progress.received

@@ -1,0 +1,5 @@
+"""Connections and requests: what clients and operators ask of a node, and the answers.
+
+Start reading at `connection` (frames in, frames out), then `requests` (one handler for each kind)
+and `fetches` (reading queues by offset).
+"""

@@ -1,0 +1,466 @@
+"""One connection that somebody opened to this node: a client, or a peer.
+
+The first frame must be `Hello`. Then every frame is handed to the node, which answers now or later,
+in any order; `correlation` ties the answer to its request. One task reads, one writes.
+
+Back-pressure: the task takes no further frame while the connection, or the node as a whole, has
+as many unanswered requests or unsent bytes as its limits allow. TCP then stops the sender. Nothing
+that was read is dropped. Where the node as a whole is at its limit, a connection that holds less
+than its share of it goes on: readers that never empty their sockets must not stop the others.
+
+A frame that is not whole yet counts as held, byte by byte. As many connections in the middle of
+large frames could wait for each other for ever, one of them, the *finisher*, may read on to the end
+of its frame where the node is at its limit; a frame that makes no progress is closed.
+
+Places are few (`Load.places`), and a connection has one from its first moment. One that has not
+said Hello yet gives way to a newcomer when all are taken: silent connections keep no client out.
+
+Invariants:
+- A bad frame closes this connection, after an `ERROR` frame that says why, and nothing else.
+- A correlation id in use is not accepted a second time.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Protocol
+
+import trio
+
+from raftmq.broker.settings import Limits
+from raftmq.errors import ProtocolError, Reason
+from raftmq.wire.address import why_no_address
+from raftmq.wire.codec import Misfit, pack, unpack
+from raftmq.wire.frame import Frame, FrameParser, encode_frame
+from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
+
+from .outbox import Outbox, Step
+
+RECEIVE_BYTES = 256 * 1024
+"""Asked of the socket at once: many small frames, or a good piece of a large one."""
+
+HEADER_BYTES_MAX = 1024 * 1024
+"""A CBOR header may decode to many times its length; requests need a few hundred bytes, a fetch of
+20,000 queues 300 KiB."""
+
+_UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET))
+
+HELLO_BYTES_MAX = 64 * 1024
+"""The longest frame before the other end said Hello, and the most that is read at once."""
+
+NODE_PLACES = 64
+"""Places for connections that clients leave to nodes: a cluster that clients fill must still
+elect."""
+
+FRAME_SECONDS_MAX = 30.0
+"""A frame of which less than `FRAME_BYTES_MIN` came in this time of reading is given up."""
+
+FRAME_BYTES_MIN = 64 * 1024
+"""What a link of 2 KiB a second brings in `FRAME_SECONDS_MAX`."""
+
+STEP_SECONDS_MAX = 0.005
+"""Frames of one connection are acted on for about this long, then all others have their turn."""
+
+HELLO_SECONDS_MAX = 10.0
+"""A connection that says nothing for so long is closed: it is no client of ours."""
+
+SILENT_SECONDS_MAX = 30.0
+"""A connection whose other end acknowledges nothing for this long is given up; one that is idle is
+probed. A reader that takes nothing for so long counts as lost too: it connects again."""
+
+
+class Load:
+    """What all connections of a node hold together.
+
+    Args:
+        bytes_max: of `request_bytes`; above it only those read on that hold less than their share.
+        places: of `connections`.
+    """
+
+    def __init__(self, *, bytes_max: int, places: int) -> None:
+        self.bytes_max = bytes_max
+        self.places = places
+        self.connections = 0
+        """Open connections."""
+        self.request_bytes = 0
+        """Bytes of requests that are not whole or not answered yet, of answers being read from
+        disk, and of answers that are not sent yet."""
+        self.silent: dict[Connection, None] = {}
+        """Connections that have not said Hello yet, oldest first."""
+        self.finisher: Connection | None = None
+        """Who reads to the end of its frame beyond the limit."""
+        self.waiting: dict[Connection, None] = {}
+        """Connections that do not read, as the node is at its limit."""
+        self.step = Step()
+        """Gathers what is sent within one step of the node's loop."""
+
+    @property
+    def greeted(self) -> int:
+        """Connections that have said Hello."""
+        return self.connections - len(self.silent)
+
+    def is_over(self, held: int) -> bool:
+        """True for a connection with more than its share where the node is at its limit.
+
+        The share goes by the places and not by the connections there are: newcomers would each
+        have a share beyond the limit, and all of them together many times the limit.
+        """
+        return self.request_bytes >= self.bytes_max and held > self.bytes_max // self.places
+
+    def add(self, size: int) -> None:
+        """So many bytes more are held, or fewer."""
+        self.request_bytes += size
+        if size < 0 and self.request_bytes < self.bytes_max:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have those that wait look whether they may read."""
+        for connection in self.waiting:
+            connection.wake()
+
+    def take_place(self, connection: "Connection") -> bool:
+        """Give a connection one of the places, if need be that of the one silent for longest."""
+        if self.connections >= self.places:
+            oldest = next(iter(self.silent), None)
+            if oldest is None:
+                return False
+            self.leave(oldest)
+            oldest.end()
+        self.connections += 1
+        self.silent[connection] = None
+        connection.has_place = True
+        return True
+
+    def leave(self, connection: "Connection") -> None:
+        """A connection is gone, or about to go."""
+        if connection.has_place:
+            connection.has_place = False
+            self.connections -= 1
+        self.silent.pop(connection, None)
+        self.finished(connection)
+
+    def finished(self, connection: "Connection") -> None:
+        """If this one was the finisher, another one may be."""
+        if self.finisher is connection:
+            self.finisher = None
+            self.wake()
+
+
+def places_for_connections(connections_max: int, descriptors_max: int) -> int:
+    """How many connections a node accepts, silent ones and those of nodes among them.
+
+    Half of the descriptors stay for files: each sealed segment keeps its index file mapped.
+    """
+    return max(NODE_PLACES, min(connections_max + NODE_PLACES, descriptors_max // 2))
+
+
+class Refusal(Exception):
+    """The other end is not welcome; `reply` tells it why, and the connection is closed."""
+
+    def __init__(self, reply: ErrorReply) -> None:
+        super().__init__(reply.message)
+        self.reply = reply
+
+
+class Handler(Protocol):
+    """The node, as a connection sees it."""
+
+    def greet(self, hello: Hello) -> Welcome:
+        """Accept who connected, or raise `Refusal`."""
+
+    def handle(self, connection: "Connection", frame: Frame) -> None:
+        """Act on a frame; answer now or later through the connection. Never waits, never raises
+        but `Misfit`, by which the request is refused, and `ProtocolError`, which closes the
+        connection."""
+
+    def settle(self) -> None:
+        """All frames that have come so far were handed over: act on them."""
+
+    def closed(self, connection: "Connection") -> None:
+        """The connection is gone: drop what waits for it."""
+
+
+class Connection:
+    """The state of one accepted connection."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, handler: Handler, limits: Limits, load: Load
+    ) -> None:
+        self._stream = stream
+        self._handler = handler
+        self._limits = limits
+        self._load = load
+        self._room = trio.Event()
+        self._outbox = Outbox(stream, load.step, on_sent=self._sent)
+        self._parser = FrameParser(HELLO_BYTES_MAX)
+        self._scope = trio.CancelScope()
+        self._pauses = 0
+        self._unfinished = 0
+        """Bytes of the frame that is not whole yet, when all whole ones were last taken."""
+        self._frame_due = 0.0
+        self._frame_bytes = 0
+        """What had come of the frame under way when `_frame_due` was set."""
+        self._open: dict[int, int] = {}
+        self._open_bytes = 0
+        self._held_bytes = 0
+        """Of unfinished frames, requests and unsent answers, as counted in the load."""
+        self.has_place = False
+        """True while it has one of the node's places."""
+        self.hello: Hello | None = None
+        """Who is at the other end; None until it said so."""
+        self.is_closed = False
+        """True once the connection ended; answers are dropped then."""
+
+    @property
+    def from_node(self) -> int:
+        """The node at the other end; 0 for a client."""
+        return self.hello.node if self.hello is not None else 0
+
+    def reply(self, kind: int, correlation: int, header: bytes, body: Sequence[bytes] = ()) -> None:
+        """Answer a request; without effect if it was answered or the connection is gone."""
+        if not self._close_request(correlation):
+            return
+        self._outbox.put(encode_frame(kind | REPLY, correlation, header, body))
+        self._count()
+
+    def refuse(self, correlation: int, error: ErrorReply) -> None:
+        """Answer a request with an error."""
+        if not self._close_request(correlation):
+            return
+        self._outbox.put(encode_frame(FrameKind.ERROR, correlation, pack(error)))
+        self._count()
+
+    @property
+    def is_clogged(self) -> bool:
+        """True while it holds as many bytes as it may: no answer of any size should be added."""
+        is_own = self._owed >= self._limits.connection_bytes_max
+        return is_own or self._load.is_over(self._held_bytes)
+
+    def pause(self) -> None:
+        """Take no more frames before as many calls of `go_on`: one under way must come first."""
+        self._pauses += 1
+
+    def go_on(self) -> None:
+        """A reason less to pause."""
+        self._pauses -= 1
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be room to read."""
+        self._room.set()
+
+    def end(self) -> None:
+        """Close it, whatever it does."""
+        self._scope.cancel()
+
+    def expect(self, correlation: int, size: int) -> None:
+        """Up to so many bytes are being read for the answer: they count from now on."""
+        if correlation in self._open:
+            self._open[correlation] += size
+            self._open_bytes += size
+            self._count()
+
+    async def serve(self) -> None:
+        """Serve until the other end closes, breaks the rules, or this task is cancelled."""
+        try:
+            with self._scope:
+                if self._load.take_place(self):
+                    await self._converse()
+                else:
+                    text = f"all {self._load.places} places for connections are taken"
+                    parts = encode_frame(
+                        FrameKind.ERROR, 0, pack(ErrorReply("busy", text, retry_ms=1000))
+                    )
+                    with trio.move_on_after(1.0), suppress(trio.BrokenResourceError):
+                        await self._stream.send_all(b"".join(parts))
+        finally:
+            self.is_closed = True
+            self._load.leave(self)
+            self._load.add(-self._held_bytes)
+            self._handler.closed(self)
+            # This object is in a cycle: the bytes would stay until the collector's longest round,
+            # and the limits count them no more.
+            self._parser.drop()
+            self._outbox.drop()
+            await trio.aclose_forcefully(self._stream)
+
+    async def _converse(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, nursery.cancel_scope)
+            try:
+                await self._read()
+            except ProtocolError as error:
+                await self._say_goodbye(ErrorReply("protocol", str(error)))
+            except Refusal as refusal:
+                await self._say_goodbye(refusal.reply)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # the other end went away: nothing to say to it
+            nursery.cancel_scope.cancel()
+
+    async def _write(self, scope: trio.CancelScope) -> None:
+        try:
+            await self._outbox.run()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # The reading task may be waiting for room that will never come.
+            scope.cancel()
+
+    async def _read(self) -> None:
+        begun = trio.current_time()
+        with trio.CancelScope() as scope:
+            while True:
+                frames = self._parser.frames()
+                while not self._take_frames(frames):
+                    await self._wait_for_room(scope)
+                    await trio.lowlevel.checkpoint()
+                self._unfinished = self._parser.buffered_bytes
+                self._count()
+                await self._wait_for_room(scope)
+                if self.hello is None:
+                    scope.deadline = begun + HELLO_SECONDS_MAX
+                else:
+                    scope.deadline = self._frame_due if self._unfinished else inf
+                data = await self._stream.receive_some(
+                    RECEIVE_BYTES if self.hello is not None else HELLO_BYTES_MAX
+                )
+                # What has come counts, however late it is acted on.
+                scope.deadline = inf
+                if not data:
+                    return
+                self._feed(bytes(data))
+        if self.hello is None:
+            raise ProtocolError(f"no Hello within {HELLO_SECONDS_MAX:.0f} s")
+        raise ProtocolError(
+            f"a frame of which less than {FRAME_BYTES_MIN} bytes came in {FRAME_SECONDS_MAX:.0f} s"
+        )
+
+    def _feed(self, data: bytes) -> None:
+        self._parser.feed(data)
+        came = self._parser.buffered_bytes - self._frame_bytes
+        if not self._unfinished or came >= FRAME_BYTES_MIN:
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        """From now on, the frame under way has its time again."""
+        self._frame_bytes = self._parser.buffered_bytes
+        self._frame_due = trio.current_time() + FRAME_SECONDS_MAX
+
+    async def _wait_for_room(self, scope: trio.CancelScope) -> None:
+        """Wait until there is room for more."""
+        if not self._is_full() or self._may_finish():
+            return
+        scope.deadline = inf
+        self._load.waiting[self] = None
+        try:
+            while self._is_full() and not self._may_finish():
+                self._room = trio.Event()
+                await self._room.wait()
+        finally:
+            del self._load.waiting[self]
+        # While it was not read, the frame could make no progress.
+        self._note_progress()
+
+    def _may_finish(self) -> bool:
+        """May a frame under way be read to its end, though the node is at its limit?"""
+        if not self._unfinished or self._is_full_itself():
+            return False
+        if self._load.finisher is None:
+            self._load.finisher = self
+        return self._load.finisher is self
+
+    def _take_frames(self, frames: Iterator[Frame]) -> bool:
+        """Act on the frames that have come; False if there was no room or time for all of them."""
+        self._load.step.begin()
+        until = trio.current_time() + STEP_SECONDS_MAX
+        try:
+            # One read may bring thousands of small requests for large answers. A frame whose bytes
+            # are held already is taken in any case: that is what makes room.
+            while not (self._is_full_itself() if self._unfinished else self._is_full()):
+                frame = next(frames, None)
+                if frame is None:
+                    return True
+                self._unfinished = 0
+                # The next frame may have begun in the same read: it has its own time.
+                self._note_progress()
+                self._load.finished(self)
+                if self.hello is None:
+                    self._greet(frame)
+                else:
+                    self._handle(frame)
+                if trio.current_time() >= until:
+                    break
+            return False
+        finally:
+            self._handler.settle()
+
+    def _greet(self, frame: Frame) -> None:
+        if frame.kind != FrameKind.HELLO:
+            raise ProtocolError(f"the first frame must be HELLO, not kind {frame.kind}")
+        hello = unpack(Hello, frame.header)
+        if hello.protocol != PROTOCOL:
+            raise ProtocolError(f"this node speaks protocol {PROTOCOL}, not {hello.protocol}")
+        problem = why_no_address(hello.host, hello.port) if hello.host or hello.port else ""
+        if problem:
+            raise ProtocolError(f"a node's Hello says where it is reached: {problem}")
+        welcome = self._handler.greet(hello)
+        self.hello = hello
+        self._load.silent.pop(self, None)
+        self._parser.allow(self._limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
+        header = pack(welcome)
+        self._outbox.put(encode_frame(FrameKind.HELLO | REPLY, frame.correlation, header))
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind not in _UNANSWERED:
+            self._open_request(frame)
+        try:
+            self._handler.handle(self, frame)
+        except Misfit as error:
+            if frame.kind in _UNANSWERED:
+                raise
+            # The frames after it can be read: other requests on this connection go on.
+            self.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, str(error)))
+
+    def _open_request(self, frame: Frame) -> None:
+        if frame.correlation in self._open:
+            raise ProtocolError(f"correlation {frame.correlation} is still in use")
+        size = len(frame.header) + len(frame.body)
+        self._open[frame.correlation] = size
+        self._open_bytes += size
+        self._count()
+
+    def _close_request(self, correlation: int) -> bool:
+        """Forget a request; False if it is not open (any more)."""
+        size = self._open.pop(correlation, None)
+        if size is None or self.is_closed:
+            return False
+        self._open_bytes -= size
+        self._room.set()
+        return True
+
+    def _is_full(self) -> bool:
+        return self._is_full_itself() or self._load.is_over(self._held_bytes)
+
+    def _is_full_itself(self) -> bool:
+        """No more may be taken whatever the others hold; it comes to an end by itself."""
+        return bool(
+            self._pauses
+            or len(self._open) >= self._limits.connection_requests_max
+            or self._owed >= self._limits.connection_bytes_max
+        )
+
+    @property
+    def _owed(self) -> int:
+        return self._open_bytes + self._outbox.size
+
+    def _sent(self) -> None:
+        self._count()
+        self._room.set()
+
+    def _count(self) -> None:
+        held = self._owed + self._unfinished
+        change, self._held_bytes = held - self._held_bytes, held
+        self._load.add(change)
+
+    async def _say_goodbye(self, error: ErrorReply) -> None:
+        self._outbox.put(encode_frame(FrameKind.ERROR, 0, pack(error)))
+        with trio.move_on_after(1.0):
+            await self._outbox.wait_drained()

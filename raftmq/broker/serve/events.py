@@ -1,0 +1,141 @@
+"""What became of all messages, in bulk: the rows of a range of the log as columns.
+
+    EVENTS ─> a linearizable read ─> the segments from a record on ─> read on the reading thread
+
+A page is what one question gets. Nothing is kept between pages: `next` and `skip` say where the
+one after it begins, and any replica goes on from there.
+
+Invariants:
+- Only what applied records did is told; it never changes, whoever leads.
+- A page holds at most `BYTES_MAX` of rows and as much of bits, and looks into `SEGMENTS_MAX`
+  segments; only the bits of one row may be longer.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from raftmq.batch.layout import PRODUCER_AT, PRODUCER_BYTES
+from raftmq.broker.replica.group import Group
+from raftmq.broker.world import Worker
+from raftmq.log.events import Page, Part, page_of
+from raftmq.log.reading import Stamps
+from raftmq.log.store import LogStore
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.traces import FindEvents, FoundEvents
+
+from .answers import read_first
+from .connection import Connection
+
+if TYPE_CHECKING:
+    from .traces import Service
+
+SEGMENTS_MAX = 64
+"""Segments that one page looks into."""
+BYTES_MAX = 4 * 1024 * 1024
+"""Of the rows of a page, and of their bits."""
+ROW_BYTES = 79
+"""A row on the wire."""
+
+
+class _Read(NamedTuple):
+    """What the reading thread found."""
+
+    page: Page
+    stamps: Stamps
+
+
+class EventRequests:
+    """The handler of these questions."""
+
+    def __init__(self, service: "Service", reader: Worker) -> None:
+        self._service = service
+        self._reader = reader
+        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
+            FrameKind.EVENTS: self._find,
+        }
+        """By frame kind."""
+
+    def _find(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(FindEvents, frame.header)
+        group = self._service.group(request.partition_group)
+        look = partial(self._look, connection, frame, request)
+        read_first(connection, frame, group, request.partition_group, look)
+
+    def _look(
+        self, connection: Connection, frame: Frame, request: FindEvents, group: Group
+    ) -> None:
+        first, end = group.index.first, group.machine.applied + 1
+        if request.bytes_max <= 0:
+            answer = FoundEvents(0, 0, request.start, request.skip, first, end)
+            connection.reply(frame.kind, frame.correlation, pack(answer))
+            return
+        refusal = _refusal(request, first, end)
+        if refusal is not None:
+            connection.refuse(frame.correlation, refusal)
+            return
+        bytes_max = min(request.bytes_max, BYTES_MAX)
+        rows_max = max(1, bytes_max // ROW_BYTES)
+        wanted = request.skip + rows_max + 1
+        parts, following = group.index.parts(request.start, rows=wanted, limit=SEGMENTS_MAX)
+        stop = min(each for each in (request.stop, following, end) if each > 0)
+        connection.expect(frame.correlation, bytes_max)
+
+        def done(read: _Read | None, error: BaseException | None) -> None:
+            if read is not None:
+                _answer(connection, frame, read, first, end)
+                return
+            assert error is not None
+            connection.refuse(frame.correlation, self._service.index_failed(group, error))
+
+        job = partial(_read, group.store, parts, request, stop, rows_max, bytes_max)
+        self._reader.submit(job, done)
+
+
+def _refusal(request: FindEvents, first: int, end: int) -> ErrorReply | None:
+    if first <= request.start <= end and request.skip >= 0:
+        return None
+    message = (
+        f"the log of partition group {request.partition_group} holds records {first} to "
+        f"{end - 1}, and {request.start} was asked for"
+    )
+    return ErrorReply("offset_out_of_range", message, earliest=first, end=end)
+
+
+def _read(
+    store: LogStore,
+    parts: list[Part],
+    request: FindEvents,
+    stop: int,
+    rows_max: int,
+    bits_max: int,
+) -> _Read:
+    """On the reading thread."""
+    page = page_of(
+        parts,
+        request.start,
+        max(stop, request.start),
+        skip=request.skip,
+        rows_max=rows_max,
+        bits_max=bits_max,
+    )
+    rows = page.rows
+    # Indexes do not have who sent a batch: the log does.
+    placed = np.flatnonzero(rows["kind"] == 0)
+    producers = store.heads(rows["index"][placed], PRODUCER_AT, PRODUCER_BYTES)
+    rows["consumer"][placed] = producers.view("<u8")[:, 0]
+    return _Read(page, store.stamps(rows["index"]))
+
+
+def _answer(connection: Connection, frame: Frame, read: _Read, first: int, end: int) -> None:
+    page, stamps = read
+    rows = page.rows
+    names = ("queue", "base", "consumer", "token", "detail", "width", "number", "bits_at")
+    columns = [rows["index"], *stamps, *(rows[name] for name in (*names, "attempt", "kind"))]
+    body = [*(column.tobytes() for column in columns), page.bits]
+    answer = FoundEvents(len(rows), len(page.bits), page.next, page.skip, first, end)
+    connection.reply(frame.kind, frame.correlation, pack(answer), body)

@@ -1,0 +1,593 @@
+"""Reading queues: answers at once, from memory or from disk, or when the next batch commits.
+
+A fetch belongs to a session (`fetch_sessions`), which knows queues and offsets. Batches that are
+there are answered at once: recent ones from the cache, older ones by large reads on the reading
+thread. A queue without further batches *rests*: the session is registered under it. The apply of a
+batch marks the queue in the registered sessions, once per pump, and a look reads marked queues
+alone. Nothing polls.
+
+A session may name a consumer group that has subscribed to the topic. Then the
+node passes over batches without a match, unread (`matching`), sends the others with a mask, and
+`next` is the offset that the answer has reached. Such a session is registered under its queue *and
+group*, and a batch with a match marks its queue; when the wait of a fetch ends, the answer moves
+the offsets over the batches that were passed over.
+
+Invariants:
+- Each queue of a session is either marked or registered.
+- Only committed and applied batches are ever given, whole, byte for byte as they were produced.
+- Each fetch is answered once: with batches, with an error of a queue, or empty when its wait ends.
+- No message before `next` that was not sent matches the filter that holds for it.
+- An answer is bounded: `bytes_max` over all its queues, one batch at the least, a header that stays
+  below 3 MiB, and masks that take some milliseconds to make.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from struct import pack as pack_struct
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from raftmq.batch import BATCH_BYTES_MAX
+from raftmq.broker.deliver.matching import Matching
+from raftmq.broker.loop_budget import MaskBudget, Turn
+from raftmq.broker.replica.group import Group
+from raftmq.broker.settings import Limits
+from raftmq.broker.timers import Timers
+from raftmq.broker.world import Worker
+from raftmq.log.builder import Placement
+from raftmq.log.record import HEADER_BYTES, Record
+from raftmq.machine.catalog.catalog import QUEUE_BITS
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.subscriptions import Subscriptions, Wanted
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.fetches import NO_SESSION, Fetch, Fetched, FetchedQueue
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    ErrorReply,
+    FrameKind,
+)
+
+from .connection import Connection
+from .fetch_sessions import FetchSession, FetchSessions
+
+PLACEMENTS_MAX = 1024
+"""Batches of one queue in one answer."""
+BATCHES_MAX = 64 * 1024
+"""Batches of all queues in one answer: each takes 20 bytes of its header."""
+QUEUES_MAX = 4096
+"""Queues in one answer, about 200 bytes of the header each if they come with an error; a client
+asks again, and other queues come first then."""
+BYTES_MAX = BATCH_BYTES_MAX
+"""Of an answer, whatever is asked and set: with one batch more it still fits into a frame."""
+
+
+K = TypeVar("K", int, str)
+
+
+class Source(NamedTuple):
+    """Where one queue is read."""
+
+    group: Group
+    """The partition group's replica."""
+    end: int
+    """The offset after the queue's last message."""
+
+    def earliest(self, queue: int) -> int:
+        """The queue's first kept offset; its end if nothing is kept."""
+        earliest = self.group.index.earliest(queue)
+        return self.end if earliest is None else earliest
+
+
+class Catalogue(Protocol):
+    """What fetches need of the node."""
+
+    def source(self, queue: int) -> Source | ErrorReply:
+        """Where a queue is read on this node, or why it is not."""
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+
+class _Found(NamedTuple):
+    """The batches to give for one queue."""
+
+    queue: int
+    source: Source
+    placements: list[Placement]
+    filtered: "_Filtered | None" = None
+
+
+class _Filtered(NamedTuple):
+    """What a filter has to do with the batches of one queue."""
+
+    offset: int
+    """What was asked for."""
+    wanted: list[Wanted]
+    """The filter that holds for each batch."""
+    reached: int
+    """Where to go on after the last batch."""
+
+
+_Read = list[tuple[_Found, list[Record]]]
+"""Queues and the records that were read of each."""
+
+
+class Fetches:
+    """All fetches of a node that are under way."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        *,
+        timers: Timers,
+        reader: Worker,
+        limits: Limits,
+        on_error: Callable[[BaseException], ErrorReply],
+    ) -> None:
+        self._catalogue = catalogue
+        self.matching = Matching(catalogue.group, self, reader=reader, on_error=on_error)
+        """Which filters want something of which batch."""
+        self.when_matched: Callable[[int, ErrorReply | None], None] = lambda *_: None
+        """Told of a queue after batches of it were matched, or why they could not be read."""
+        self._timers = timers
+        self._reader = reader
+        self._limits = limits
+        self._on_error = on_error
+        queues_max = limits.fetch_session_queues_max
+        self.sessions = FetchSessions(queues_max=queues_max, end=self._end)
+        """The queues and offsets of each consumer."""
+        # Where sessions rest, in the order in which they came: a set's changes from run to run.
+        self._parked: dict[int, dict[FetchSession, None]] = {}
+        # Those with a filter: queue → consumer group → sessions.
+        self._filtered: dict[int, dict[str, dict[FetchSession, None]]] = {}
+        # Queue → the offset from which on batches are to be matched for them.
+        self._ahead: dict[int, int] = {}
+        # Queue → those that cannot go on before batches of it are matched.
+        self._needing: dict[int, dict[FetchSession, None]] = {}
+        # Partition group → the last change of its subscriptions that was noted.
+        self._noted: dict[int, int] = {}
+
+    def start(self, connection: Connection, frame: Frame) -> None:
+        """Answer a FETCH frame, now or later."""
+        request = unpack(Fetch, frame.header)
+        if request.session and request.epoch == NO_SESSION:
+            self._end_session(connection, request.session)
+            connection.reply(FrameKind.FETCH, frame.correlation, pack(Fetched([])))
+            return
+        session = self.sessions.find(connection, request, frame.correlation)
+        if isinstance(session, ErrorReply):
+            self._end_session(connection, request.session)
+            connection.refuse(frame.correlation, session)
+            return
+        for queue in request.forgotten:
+            self._remove(session, queue)
+        # Another queue comes first each time, so that without a session too none starves.
+        shift = frame.correlation % max(1, len(request.queues))
+        for item in request.queues[shift:] + request.queues[:shift]:
+            self._unregister(session, item.queue)
+            session.put(item.queue, item.offset)
+        self.sessions.count(session)
+        if self._look(session):
+            return
+        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
+        if wait_ms <= 0:
+            self._time_out(session)
+            return
+        session.timer = self._timers.call_after(wait_ms / 1000, partial(self._time_out, session))
+
+    def forget(self, connection: Connection, frame: Frame) -> None:
+        """Answer a fetch that waits at once: the client wants something else."""
+        session = self.sessions.asked(connection, frame.correlation)
+        if session is not None and session.is_waiting:
+            self._reply(session, [], [])
+
+    def wake(self, queues: set[int]) -> None:
+        """New batches were applied to these queues."""
+        if not self._parked and not self._filtered:
+            return
+        woken: dict[FetchSession, None] = {}
+        for queue in queues:
+            for session in list(self._parked.get(queue, ())):
+                self._mark(session, queue)
+                woken[session] = None
+            if queue in self._filtered:
+                woken.update(self._look_ahead(queue))
+        for session in woken:
+            self._retry(session)
+
+    async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
+        """Batches of a queue were matched; these consumer groups want something of them."""
+        waiting = self._filtered.get(queue, {})
+        ready = dict.fromkeys(self._needing.get(queue, ()))
+        for name, sessions in waiting.items():
+            ready.update(sessions if name in names else {})
+        for session in ready:
+            if queue in session.offsets:
+                self._mark(session, queue)
+                self._retry(session)
+            await turn.pause_if_over()
+        self.when_matched(queue, None)
+
+    def not_matched(self, queue: int, why: ErrorReply) -> None:
+        """Batches of a queue could not be read: who needs them is told."""
+        for session in list(self._needing.get(queue, ())):
+            self._mark(session, queue)
+            if session.is_waiting:
+                self._remove(session, queue)
+                self._reply(session, [_failed(queue, why)], [])
+        self.when_matched(queue, why)
+
+    def passed(self, queue: int, consumer_group: str) -> int:
+        """Messages of a queue that a consumer group passed over here: see `CommittedOffset`."""
+        return self.matching.passed(queue, consumer_group)
+
+    async def match(self) -> None:
+        """Match batches for those who wait with a filter, until cancelled."""
+        await self.matching.run()
+
+    def note_subscriptions(self, group: Group) -> None:
+        """Records were applied: if they changed filters, those who wait with them look again."""
+        if not isinstance(group.machine, PartitionMachine):
+            return
+        changed = group.machine.subscriptions.changed
+        if self._noted.get(group.number, 0) != changed:
+            self._noted[group.number] = changed
+            self._look_again(group.machine.subscriptions)
+
+    def _look_again(self, subscriptions: Subscriptions) -> None:
+        """Look again for those whose filter, as they were parked, is another one now."""
+        resting: dict[FetchSession, None] = {}
+        for groups in self._filtered.values():
+            resting.update((session, None) for of in groups.values() for session in of)
+        for plain in self._parked.values():
+            resting.update((session, None) for session in plain if session.consumer_group)
+        for session in resting:
+            changed = [
+                queue
+                for queue, number in session.numbers.items()
+                if number != subscriptions.number_of(queue >> QUEUE_BITS, session.consumer_group)
+            ]
+            for queue in changed:
+                self._mark(session, queue)
+                session.reached.pop(queue, None)
+            if changed and session.is_waiting:
+                self._look(session)
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is gone: forget its fetches."""
+        for session in self.sessions.of(connection):
+            if session.correlation is not None:
+                self.sessions.answered(session, session.correlation)
+                session.close_request()
+            self._end(session)
+
+    def refuse(self, is_lost: Callable[[int], bool]) -> None:
+        """Wake the fetches of the queues that this node leads no more, so that they are told."""
+        self.wake({queue for queue in [*self._parked, *self._filtered] if is_lost(queue)})
+
+    def _end_session(self, connection: Connection, number: int) -> None:
+        session = self.sessions.named(connection, number)
+        if session is not None:
+            self.sessions.release(session)
+            if session.correlation is None:
+                self._end(session)
+
+    def _end(self, session: FetchSession) -> None:
+        """Read nothing more for a session."""
+        self.sessions.release(session)
+        for queue in session.offsets:
+            self._unregister(session, queue)
+        session.offsets.clear()
+
+    def _retry(self, session: FetchSession) -> None:
+        if not session.is_waiting:
+            return
+        if session.connection.is_clogged:
+            # It does not read: it is told that there is nothing, and its next fetch waits until
+            # there is room.
+            self._reply(session, [], [])
+        else:
+            self._look(session)
+
+    def _look_ahead(self, queue: int) -> dict[FetchSession, None]:
+        """Have new batches of a queue matched, for those that wait for a match; or, if the queue
+        cannot be read here, return those that are to be told."""
+        source = self._catalogue.source(queue)
+        if isinstance(source, ErrorReply):
+            told = {session: None for of in self._filtered[queue].values() for session in of}
+            for session in told:
+                self._mark(session, queue)
+            return told
+        index, offset = source.group.index, self._ahead[queue]
+        while placements := index.lookup(queue, offset, PLACEMENTS_MAX):
+            self.matching.want(source.group, placements)
+            offset = placements[-1].base_offset + placements[-1].count
+        self._ahead[queue] = offset
+        return {}
+
+    def _time_out(self, session: FetchSession) -> None:
+        if not session.is_waiting:
+            return
+        # What was matched meanwhile without a match for this group shows now.
+        for queue in list(session.reached):
+            self._mark(session, queue)
+        if not self._look(session):
+            self._reply(session, self._passed_over(session), [])
+
+    def _passed_over(self, session: FetchSession) -> list[FetchedQueue]:
+        """How far a fetch has come without finding anything for its group."""
+        moved: list[FetchedQueue] = []
+        for queue, reached in session.reached.items():
+            offset = session.offsets[queue]
+            source = self._catalogue.source(queue) if reached > offset else None
+            if isinstance(source, Source) and len(moved) < QUEUES_MAX:
+                found = _Found(queue, source, [], _Filtered(offset, [], reached))
+                moved.append(self._describe(session, found, []))
+                session.offsets[queue] = reached
+        return moved
+
+    def _mark(self, session: FetchSession, queue: int) -> None:
+        """Look at this queue of a session at the next opportunity."""
+        self._unregister(session, queue)
+        session.marked[queue] = None
+
+    def _rest(self, session: FetchSession, queue: int) -> None:
+        """A session has all that there is of a queue: wait for news of it."""
+        del session.marked[queue]
+        if queue not in session.reached:
+            self._parked.setdefault(queue, {})[session] = None
+            return
+        groups = self._filtered.setdefault(queue, {})
+        groups.setdefault(session.consumer_group, {})[session] = None
+        if queue not in self._ahead:
+            source = self._catalogue.source(queue)
+            is_here = isinstance(source, Source)
+            self._ahead[queue] = source.end if is_here else session.offsets[queue]
+
+    def _remove(self, session: FetchSession, queue: int) -> None:
+        self._unregister(session, queue)
+        session.remove(queue)
+
+    def _unregister(self, session: FetchSession, queue: int) -> None:
+        _leave(self._parked, queue, session)
+        _leave(self._needing, queue, session)
+        groups = self._filtered.get(queue)
+        if groups is not None:
+            _leave(groups, session.consumer_group, session)
+            if not groups:
+                del self._filtered[queue]
+                del self._ahead[queue]
+
+    def _look(self, session: FetchSession) -> bool:
+        """Answer if there is anything to say; False if the fetch has to wait."""
+        errors: list[FetchedQueue] = []
+        found: list[_Found] = []
+        for queue in list(session.marked):
+            if len(errors) + len(found) >= QUEUES_MAX:
+                break
+            source = self._catalogue.source(queue)
+            if isinstance(source, ErrorReply):
+                error: ErrorReply | None = source
+            else:
+                error = _out_of_range(session.offsets[queue], source.earliest(queue), source.end)
+            if error is not None:
+                errors.append(_failed(queue, error))
+                self._remove(session, queue)
+                continue
+            assert isinstance(source, Source)
+            item = self._find(session, queue, source)
+            if item is None:
+                self._rest(session, queue)
+            else:
+                found.append(item)
+        if not found and not errors:
+            return False
+        self._read(session, found, errors)
+        return True
+
+    def _find(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
+        """Batches of a queue for a session."""
+        if session.consumer_group and self._note_filter(session, queue, source):
+            return self._find_filtered(session, queue, source)
+        session.reached.pop(queue, None)
+        offset = session.offsets[queue]
+        if offset == source.end:
+            return None
+        return _Found(queue, source, source.group.index.lookup(queue, offset, PLACEMENTS_MAX))
+
+    def _note_filter(self, session: FetchSession, queue: int, source: Source) -> bool:
+        """Has the group a filter here, or will it have one? If not it gets everything."""
+        assert isinstance(source.group.machine, PartitionMachine)
+        subscriptions = source.group.machine.subscriptions
+        number = subscriptions.number_of(queue >> QUEUE_BITS, session.consumer_group)
+        is_early = subscriptions.version < session.subscribed
+        session.numbers[queue] = -1 if is_early else number
+        return is_early or number != 0
+
+    def _find_filtered(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
+        """Batches of a queue for a consumer group with a filter."""
+        offset = session.offsets[queue]
+        reached = session.reached.setdefault(queue, offset)
+        if session.numbers[queue] == -1:
+            # `note_subscriptions` comes back to it.
+            return None
+        assert isinstance(source.group.machine, PartitionMachine)
+        subscriptions = source.group.machine.subscriptions
+        kept = subscriptions.of(queue >> QUEUE_BITS, session.consumer_group)
+        scan = self.matching.scan(source.group, kept, queue, reached)
+        if scan.found:
+            filtered = _Filtered(offset, scan.wanted, scan.reached)
+            return _Found(queue, source, scan.found, filtered)
+        session.reached[queue] = scan.reached
+        if scan.unknown:
+            self._needing.setdefault(queue, {})[session] = None
+            self.matching.want(source.group, scan.unknown)
+        elif scan.reached > offset:
+            # It goes on from there, and its lag is true.
+            return _Found(queue, source, [], _Filtered(offset, [], scan.reached))
+        return None
+
+    def _read(self, session: FetchSession, found: list[_Found], errors: list[FetchedQueue]) -> None:
+        budget = max(1, min(session.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
+        read, cold = _from_memory(found, budget)
+        # The queue whose turn it is may be on disk: others that always have something must wait.
+        if errors or not cold or (read and cold[0] is not found[0]):
+            self._answer(session, errors, read)
+            return
+        assert session.correlation is not None
+        session.is_reading = True
+        session.connection.expect(session.correlation, budget)
+        self._reader.submit(
+            partial(_from_disk, cold, budget), partial(self._read_done, session, cold)
+        )
+
+    def _read_done(
+        self,
+        session: FetchSession,
+        cold: list[_Found],
+        read: _Read | None,
+        error: BaseException | None,
+    ) -> None:
+        reply = self._on_error(error) if error is not None else None
+        if session.correlation is None:
+            return  # the connection is gone
+        if reply is None:
+            assert read is not None
+            self._answer(session, [], read)
+            return
+        for found in cold:
+            self._remove(session, found.queue)
+        self._reply(session, [_failed(found.queue, reply) for found in cold], [])
+
+    def _answer(self, session: FetchSession, errors: list[FetchedQueue], read: _Read) -> None:
+        queues = [self._describe(session, item, records) for item, records in read]
+        body = [record.encoded[HEADER_BYTES:] for _, records in read for record in records]
+        for (item, records), described in zip(read, queues, strict=True):
+            if described.next >= 0:
+                session.put(item.queue, described.next)
+            elif records:
+                last = item.placements[len(records) - 1]
+                session.put(item.queue, last.base_offset + last.count)
+        self._reply(session, errors + queues, body)
+
+    def _reply(self, session: FetchSession, queues: list[FetchedQueue], body: list[bytes]) -> None:
+        assert session.correlation is not None
+        self.sessions.answered(session, session.correlation)
+        self.sessions.count(session)
+        session.answer(queues, body)
+        if not session.number:
+            self._end(session)
+
+    def _describe(self, session: FetchSession, item: _Found, records: list[Record]) -> FetchedQueue:
+        described = describe(
+            item.queue,
+            item.source,
+            bases=[placement.base_offset for placement in item.placements[: len(records)]],
+            timestamps=[record.timestamp for record in records],
+            sizes=[len(record.encoded) - HEADER_BYTES for record in records],
+        )
+        if item.filtered is None:
+            return described
+        offset, wanted, following = item.filtered
+        if len(records) < len(item.placements):
+            following = item.placements[len(records)].base_offset
+        masks, matching = b"", 0
+        for placement, wish, record in zip(item.placements, wanted, records, strict=False):
+            mask = self.matching.mask(item.source.group, placement, wish, record)
+            if placement.base_offset < offset:
+                mask = mask.copy()
+                mask[: offset - placement.base_offset] = False
+            matching += int(np.count_nonzero(mask))
+            masks += np.packbits(mask, bitorder="little").tobytes()
+        passed = following - offset - matching
+        self.matching.count_passed(item.queue, session.consumer_group, passed)
+        return msgspec.structs.replace(described, next=following, masks=masks)
+
+
+def _failed(queue: int, error: ErrorReply) -> FetchedQueue:
+    return FetchedQueue(queue, -1, -1, b"", b"", b"", error)
+
+
+def _leave(resting: dict[K, dict[FetchSession, None]], key: K, session: FetchSession) -> None:
+    """Take a session out of those that rest under a key."""
+    sessions = resting.get(key)
+    if sessions is not None:
+        sessions.pop(session, None)
+        if not sessions:
+            del resting[key]
+
+
+def _out_of_range(offset: int, earliest: int, end: int) -> ErrorReply | None:
+    """The refusal of an offset that a queue does not have."""
+    if earliest <= offset <= end:
+        return None
+    held = f"holds {earliest}..{end - 1}" if earliest < end else f"is empty, and goes on at {end}"
+    message = f"there is no offset {offset}: the queue {held}"
+    return ErrorReply("offset_out_of_range", message, earliest=earliest, end=end)
+
+
+def _from_memory(found: list[_Found], budget: int) -> tuple[_Read, list[_Found]]:
+    """What the caches hold of `found`, within `budget` bytes; and the queues they do not start."""
+    read: _Read = []
+    cold: list[_Found] = []
+    batches = 0
+    masks = MaskBudget()
+    for item in found:
+        if budget <= 0 or batches >= BATCHES_MAX or masks.is_spent:
+            break
+        records: list[Record] = []
+        for placement in _afforded(item, masks):
+            record = item.source.group.cache.get(placement.index)
+            if record is None or budget <= 0:
+                break
+            records.append(record)
+            budget -= len(record.encoded)
+        batches += len(records)
+        if records or not item.placements:
+            read.append((item, records))
+        else:
+            cold.append(item)
+    return read, cold
+
+
+def _from_disk(cold: list[_Found], budget: int) -> _Read:
+    """On the reading thread: the batches of queues whose next one has left the cache."""
+    read: _Read = []
+    batches = 0
+    masks = MaskBudget()
+    for item in cold:
+        if budget <= 0 or batches >= BATCHES_MAX or masks.is_spent:
+            break
+        wanted = [placement.index for placement in _afforded(item, masks)]
+        records = item.source.group.store.read_at(wanted, budget)
+        budget -= sum([len(record.encoded) for record in records])
+        batches += len(records)
+        read.append((item, records))
+    return read
+
+
+def _afforded(item: _Found, masks: MaskBudget) -> list[Placement]:
+    """The batches of a queue that one answer may have."""
+    return item.placements if item.filtered is None else masks.afford(item.placements)
+
+
+def describe(
+    queue: int,
+    source: Source,
+    *,
+    bases: Sequence[int],
+    timestamps: Sequence[int],
+    sizes: Sequence[int],
+) -> FetchedQueue:
+    """What was read of a queue: of each batch its base offset, its stamp and its size."""
+    count = len(bases)
+    return FetchedQueue(
+        queue,
+        source.earliest(queue),
+        source.end,
+        pack_struct(f"<{count}Q", *bases),
+        pack_struct(f"<{count}q", *timestamps),
+        pack_struct(f"<{count}I", *sizes),
+    )

@@ -1,0 +1,281 @@
+"""Members of consumer groups: their heartbeats, and what they are told.
+
+    HEARTBEAT ──> heard, and answered when what the member has has changed, or its wait is over
+    each second ──> one RenewMembers: who was heard and has less than four fifths of its lease,
+                    and whose lease ran out
+    applied ──> members whose queues changed are answered at once
+
+So a thousand members cost one entry a second, and a change reaches who is concerned in one round.
+
+A lease lapses if it ran out in the log and nothing was heard for as long by this node's steady
+clock, which counts from when it became the leader: what ran out while nobody led, or because a wall
+clock jumped, is not held against anybody.
+
+Invariants:
+- A heartbeat is answered once; a newer one of the same member ends the wait of the one before.
+- Only the leader answers, and only once it has applied all that earlier leaders committed.
+
+Left out: a linearizable answer. A leader that was deposed a moment ago may tell an old state; who
+acts on it is fenced by the queue's own log, and its version tells that it is old.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import trio
+
+from raftmq.broker.replica.group import Group
+from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.settings import Limits
+from raftmq.broker.timers import Timer, Timers
+from raftmq.errors import Reason
+from raftmq.log.record import Kind
+from raftmq.machine.catalog.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog
+from raftmq.machine.catalog.membership import Member, RenewMembers
+from raftmq.machine.commands import encode_commands
+from raftmq.wire.assignment import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FrameKind
+
+from .answers import elsewhere
+from .connection import Connection
+from .pages import PAGE_BYTES
+
+BEAT_SECONDS = 1.0
+"""How often renewals are proposed."""
+_NUMBER_BYTES = 9
+"""The longest integer in CBOR."""
+
+
+class Service(Protocol):
+    """What is needed of the node."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The system group's machine."""
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+
+class _Waiting(NamedTuple):
+    """A heartbeat that waits for news."""
+
+    connection: Connection
+    correlation: int
+    version: int
+    timer: Timer
+
+
+class GroupCoordinator:
+    """The heartbeats of all members, if this node leads the system group."""
+
+    def __init__(self, service: Service, *, timers: Timers, limits: Limits) -> None:
+        self._service = service
+        self._timers = timers
+        self._limits = limits
+        self._waiting: dict[int, _Waiting] = {}
+        # Member → when it was heard last; and those that were heard since the last beat.
+        self._heard_at: dict[int, float] = {}
+        self._heard: dict[int, None] = {}
+        # Grows with each office; when this one began; whether a renewal is under way.
+        self._office = 0
+        self._since = 0.0
+        self._is_under_way = False
+        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
+            FrameKind.HEARTBEAT: self._heartbeat,
+            FrameKind.MEMBERS: self._members,
+        }
+        """By frame kind."""
+
+    # What groups tell
+
+    def led(self, is_leader: bool) -> None:
+        """The system group's leadership was won or lost here."""
+        self._office += 1
+        self._heard.clear()
+        self._heard_at.clear()
+        self._is_under_way = False
+        if is_leader:
+            self._since = trio.current_time()
+            self._timers.call_after(BEAT_SECONDS, partial(self._beat, self._office))
+            return
+        for number in list(self._waiting):
+            each = self._end_wait(number)
+            each.connection.refuse(each.correlation, self._not_here())
+
+    def applied(self) -> None:
+        """The catalog may have changed: tell members what they have now."""
+        members = self._service.catalog.memberships
+        for number, each in list(self._waiting.items()):
+            member = members.member(number)
+            if member is None or member.version > each.version:
+                self._answer_waiting(number)
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is gone."""
+        for number, each in list(self._waiting.items()):
+            if each.connection is connection:
+                self._end_wait(number)
+
+    # Requests
+
+    def _heartbeat(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(Heartbeat, frame.header)
+        group = self._service.group(SYSTEM_GROUP)
+        if group is None or not group.is_leader:
+            connection.refuse(frame.correlation, self._not_here())
+            return
+        if not group.is_current:
+            reply = ErrorReply("unavailable", "the new leader is still taking over", retry_ms=20)
+            connection.refuse(frame.correlation, reply)
+            return
+        number = request.member
+        if number in self._waiting:
+            self._answer_waiting(number)
+        member = self._service.catalog.memberships.member(number)
+        if member is not None:
+            self._heard[number] = None
+            self._heard_at[number] = trio.current_time()
+        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
+        if member is None or member.version > request.version or wait_ms <= 0:
+            self._answer(number, connection, frame.correlation)
+            return
+        timer = self._timers.call_after(wait_ms / 1000, partial(self._answer_waiting, number))
+        self._waiting[number] = _Waiting(connection, frame.correlation, request.version, timer)
+
+    def _answer_waiting(self, number: int) -> None:
+        asked = self._end_wait(number)
+        self._answer(number, asked.connection, asked.correlation)
+
+    def _end_wait(self, number: int) -> _Waiting:
+        asked = self._waiting.pop(number)
+        asked.timer.cancel()
+        return asked
+
+    def _answer(self, number: int, connection: Connection, correlation: int) -> None:
+        members = self._service.catalog.memberships
+        member, holding = members.member(number), members.holding(number)
+        if member is None or holding is None:
+            message = (
+                f"member {number} is none, or none any more: its lease ran out, or another process "
+                "took its place; join again"
+            )
+            reply = ErrorReply(Reason.FENCED.value, message)
+            connection.refuse(correlation, reply)
+            return
+        group = self._service.group(SYSTEM_GROUP)
+        remaining = 0 if group is None else _remaining_ms(member, group.now_ms())
+        header = pack(Assigned(*holding, remaining, members.old_queue_count(number)))
+        connection.reply(FrameKind.HEARTBEAT, correlation, header)
+
+    def _not_here(self) -> ErrorReply:
+        group = self._service.group(SYSTEM_GROUP)
+        return elsewhere(SYSTEM_GROUP) if group is None else group.not_leader()
+
+    # The beat
+
+    def _beat(self, office: int) -> None:
+        """Propose what was heard, and who was not."""
+        group = self._service.group(SYSTEM_GROUP)
+        if office != self._office or group is None:
+            return
+        self._timers.call_after(BEAT_SECONDS, partial(self._beat, office))
+        if self._is_under_way or not group.is_current or group.stopping:
+            return
+        # Leases run by the log's time: it may be ahead of this node's clock for days.
+        command = self._renewal(group.now_ms())
+        self._heard.clear()
+        if not command.heard and not command.lapsed:
+            return
+        self._is_under_way = True
+
+        def done(_: object) -> None:
+            if office == self._office:
+                self._is_under_way = False
+
+        group.propose(
+            Kind.COMMANDS, encode_commands([command]), Callback(done, done), is_upkeep=True
+        )
+
+    def _renewal(self, now: int) -> RenewMembers:
+        members = self._service.catalog.memberships
+        heard: list[int] = []
+        for number in self._heard:
+            member = members.member(number)
+            # A lease that is renewed too early costs an entry and changes nothing.
+            if member is not None and 5 * (member.deadline - now) < 4 * member.session_ms:
+                heard.append(number)
+        self._heard_at = {n: at for n, at in self._heard_at.items() if n in members.of_member}
+        lapsed = [
+            member.number
+            for assignment in members.assignments.values()
+            for member in assignment.members.values()
+            if member.deadline <= now and self._silent_ms(member.number) >= member.session_ms
+        ]
+        return RenewMembers(heard, lapsed)
+
+    def _silent_ms(self, number: int) -> float:
+        """For how long a member was not heard, as far as this node can tell."""
+        return (trio.current_time() - self._heard_at.get(number, self._since)) * 1000
+
+    # Lists
+
+    def _members(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(FindMembers, frame.header)
+        group = self._service.group(SYSTEM_GROUP)
+        if group is None:
+            connection.refuse(frame.correlation, self._not_here())
+            return
+
+        def ready(error: ErrorReply | None) -> None:
+            if error is not None:
+                connection.refuse(frame.correlation, error)
+                return
+            page = members_page(self._service.catalog, request, now=group.now_ms())
+            connection.reply(frame.kind, frame.correlation, pack(page))
+
+        group.read(ready)
+
+
+def members_page(catalog: Catalog, request: FindMembers, *, now: int) -> FoundMembers:
+    """Members by consumer group, topic and number, after the one that the request names."""
+    views: list[MemberView] = []
+    size = 0
+    for view in _views(catalog, request, now):
+        if size >= PAGE_BYTES:
+            return FoundMembers(views, is_cut=True)
+        views.append(view)
+        names = (view.consumer_group, view.topic, view.instance, view.host)
+        size += sum(len(name.encode("utf-8", "surrogatepass")) for name in names)
+        size += _NUMBER_BYTES * 4 + 5 * (len(view.queues) + len(view.giving_up))
+    return FoundMembers(views)
+
+
+def _views(catalog: Catalog, request: FindMembers, now: int) -> Iterator[MemberView]:
+    after = (request.after_group, request.after_topic, request.after_member)
+    for (name, topic_id), assignment in sorted(catalog.memberships.assignments.items()):
+        topic = catalog.topic_of(topic_id << QUEUE_BITS)
+        if request.consumer_group not in (None, name) or topic is None:
+            continue
+        for number, member in sorted(assignment.members.items()):
+            if (name, topic_id, number) > after:
+                holding = assignment.holding(number)
+                yield MemberView(
+                    name,
+                    topic.name,
+                    topic_id,
+                    number,
+                    member.instance,
+                    member.host,
+                    holding.queues,
+                    holding.giving_up,
+                    _remaining_ms(member, now),
+                )
+
+
+def _remaining_ms(member: Member, now: int) -> int:
+    """How long a lease runs; a wall clock that went back makes it no longer than a session."""
+    return min(member.session_ms, max(0, member.deadline - now))

@@ -1,0 +1,119 @@
+"""Search by key: the newest batches of a topic that may hold messages of a key.
+
+    KEY ─> a linearizable read ─> the segments, newest first ─> read on the reading thread
+
+All topics of a partition group share its index of keys, and keys may share a hash, so a search
+reads more records than it returns. The reading thread goes from the newest segment to the oldest,
+a few records at a time, and stops when the answer is full.
+
+Invariants:
+- The event loop does work in proportion to the answer, whatever the length of the log.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+
+from raftmq.batch import key_hash, peek
+from raftmq.broker.replica.group import Group
+from raftmq.broker.world import Worker
+from raftmq.log.index import find_key
+from raftmq.log.index_file import SegmentIndex
+from raftmq.log.record import HEADER_BYTES, Record
+from raftmq.log.store import LogStore
+from raftmq.machine.catalog.catalog import QUEUE_BITS
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import FindKey, FoundBatch, FoundKey, FrameKind
+
+from .answers import read_first
+from .connection import Connection
+from .traces import Service
+
+KEY_BATCHES_MAX = 1000
+"""Batches in the answer to one search for a key, at most."""
+
+KEY_RECORDS_MAX = 100_000
+"""Records that one search reads, at most: all topics of a group share its key index."""
+
+KEY_CHUNK = 64
+"""Records that a search reads in one go. All reads of the node's disk share the reading thread, and
+a search through 100,000 records of 4 KiB takes 1.1 s, out of the page cache."""
+
+
+class KeySearch:
+    """The handler of these searches."""
+
+    def __init__(self, service: Service, reader: Worker, *, bytes_max: int) -> None:
+        self._service = service
+        self._reader = reader
+        self._bytes_max = bytes_max
+        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {FrameKind.KEY: self._find}
+        """By frame kind."""
+
+    def _find(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(FindKey, frame.header)
+        group = self._service.group(request.partition_group)
+        look = partial(self._look, connection, frame, request)
+        read_first(connection, frame, group, request.partition_group, look)
+
+    def _look(self, connection: Connection, frame: Frame, request: FindKey, group: Group) -> None:
+        sources = group.index.key_sources(key_hash(request.key))
+        search = _Search(group.store, sources, request, self._bytes_max)
+
+        def looked(is_over: bool | None, error: BaseException | None) -> None:
+            if is_over is None:
+                assert error is not None
+                connection.refuse(frame.correlation, self._service.index_failed(group, error))
+            elif not is_over:
+                self._reader.submit(search.look_on, looked)
+            else:
+                batches, body = _described(group, search.found)
+                connection.reply(frame.kind, frame.correlation, pack(FoundKey(batches)), body)
+
+        self._reader.submit(search.look_on, looked)
+
+
+class _Search:
+    """One search, as far as it has come."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        sources: Sequence[SegmentIndex | list[int]],
+        request: FindKey,
+        budget: int,
+    ) -> None:
+        self.found: list[Record] = []
+        """Records of the topic that may hold the key, newest first."""
+        self._store = store
+        self._request = request
+        self._limit = max(1, min(request.limit, KEY_BATCHES_MAX))
+        self._indexes = islice(find_key(sources, key_hash(request.key)), KEY_RECORDS_MAX)
+        self._budget = budget
+
+    def look_on(self) -> bool:
+        """On the reading thread: look into `KEY_CHUNK` records more; True: the search is over."""
+        chunk = list(islice(self._indexes, KEY_CHUNK))
+        for index in chunk:
+            (record,) = self._store.read_at([index], self._budget)
+            if record.timestamp < self._request.since:
+                return True
+            if peek(record.payload).queue >> QUEUE_BITS == self._request.topic:
+                self.found.append(record)
+                self._budget -= len(record.encoded)
+            if len(self.found) == self._limit or self._budget <= 0:
+                return True
+        return len(chunk) < KEY_CHUNK
+
+
+def _described(group: Group, records: list[Record]) -> tuple[list[FoundBatch], list[bytes]]:
+    batches, body = [], []
+    for record in records:
+        payload = record.encoded[HEADER_BYTES:]
+        queue = peek(payload).queue
+        placement = group.index.placement_of(queue, record.index)
+        if placement is not None:
+            batches.append(FoundBatch(queue, placement.base_offset, record.timestamp, len(payload)))
+            body.append(payload)
+    return batches, body

@@ -1,0 +1,166 @@
+"""What became of a message: which records touched it, from the rows that its segments keep.
+
+    WHY ─> a linearizable read ─> the segments since its batch ─> searched on the reading thread
+
+Nothing is kept for it but what `raftmq.log.traces` derives; a question costs a search through the
+rows of its queue in each segment.
+
+Invariants:
+- A page has all touches of its last record, and goes on strictly after it.
+- A question looks into `SEGMENTS_MAX` segments at the most, and is answered with `TOUCHES_MAX`
+  touches and those of one record more.
+
+Left out: who led a term before this node was started: the log does not say it.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from raftmq.broker.replica.group import Group
+from raftmq.broker.world import Worker
+from raftmq.log.faults import Dropped
+from raftmq.log.index import Touched, look
+from raftmq.log.index_file import IndexDamaged
+from raftmq.log.store import LogStore
+from raftmq.log.traces import TouchRow
+from raftmq.machine.machine import PartitionMachine
+from raftmq.pop.message_events import TouchKind
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.traces import FindTouches, FoundTouches, TouchView
+
+from .answers import read_first
+from .connection import Connection
+from .events import EventRequests
+
+SEGMENTS_MAX = 64
+"""Segments that one question looks into."""
+TOUCHES_MAX = 2000
+"""Touches of one answer: about 60 bytes each."""
+
+
+class Service(Protocol):
+    """What is needed of the node."""
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+    def index_failed(self, group: Group, error: BaseException) -> ErrorReply:
+        """As `Node.index_failed`."""
+
+
+class _Page(NamedTuple):
+    """What the reading thread found."""
+
+    rows: list[TouchRow]
+    stamps: list[tuple[int, int]]
+    """Term and time of each row's record."""
+    reached: int
+    is_whole: bool
+    damaged: list[IndexDamaged]
+    """Indexes that were passed over."""
+
+
+class TraceRequests:
+    """The handler of these questions."""
+
+    def __init__(self, service: Service, reader: Worker) -> None:
+        self._service = service
+        self._reader = reader
+        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
+            FrameKind.WHY: self._find,
+            **EventRequests(service, reader).handlers,
+        }
+        """By frame kind."""
+
+    def _find(self, connection: Connection, frame: Frame) -> None:
+        request = unpack(FindTouches, frame.header)
+        group = self._service.group(request.partition_group)
+        look = partial(self._look, connection, frame, request)
+        read_first(connection, frame, group, request.partition_group, look)
+
+    def _look(
+        self, connection: Connection, frame: Frame, request: FindTouches, group: Group
+    ) -> None:
+        machine, (queue, offset, after) = group.machine, msgspec.structs.astuple(request)[1:]
+        assert isinstance(machine, PartitionMachine)
+        end = machine.ends.get(queue, 0)
+        if not 0 <= offset < end or after < 0:
+            message = f"the queue holds no message at offset {offset} yet: it ends at {end}"
+            error = ErrorReply("offset_out_of_range", message, earliest=0, end=end)
+            connection.refuse(frame.correlation, error)
+            return
+        touched = group.index.touched(queue, offset, after=after, limit=SEGMENTS_MAX)
+
+        def done(page: _Page | None, error: BaseException | None) -> None:
+            if page is None:
+                assert error is not None
+                connection.refuse(frame.correlation, self._service.index_failed(group, error))
+                return
+            for damaged in page.damaged:
+                self._service.index_failed(group, damaged)
+            assert isinstance(group.machine, PartitionMachine)
+            views = [
+                _view(row, term=term, at=at, leaders=group.leaders, machine=group.machine)
+                for row, (term, at) in zip(page.rows, page.stamps, strict=True)
+            ]
+            found = FoundTouches(views, page.reached, page.is_whole)
+            connection.reply(frame.kind, frame.correlation, pack(found))
+
+        self._reader.submit(partial(_read, group.store, touched, request), done)
+
+
+def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:
+    """On the reading thread: a page of touches, beginning with where the message was stored."""
+    queue, offset, after = request.queue, request.offset, request.after
+    rows: list[TouchRow] = []
+    damages: list[IndexDamaged] = []
+    reached, placement = touched.reached, touched.placement
+    is_whole = placement is not None
+    if placement is not None and placement.index > after:
+        rows.append(TouchRow(placement.index, 0, TouchKind.STORED, 0, 0, 0, 0))
+    for source in touched.sources:
+        try:
+            rows += look(touched._replace(sources=[source]), queue, offset, after=after)
+        except IndexDamaged as damaged:
+            damages.append(damaged)
+            is_whole = False
+        if len(rows) > TOUCHES_MAX:
+            # Those that are left out are of later records than the last that is told.
+            last = rows[TOUCHES_MAX - 1].index
+            if rows[-1].index > last or source is not touched.sources[-1]:
+                reached = last
+            rows = [row for row in rows if row.index <= last]
+            break
+    try:
+        return _Page(rows, [store.stamp(row.index) for row in rows], reached, is_whole, damages)
+    except Dropped as dropped:
+        kept = [row for row in rows if row.index >= dropped.first_index]
+        return _Page(kept, [store.stamp(row.index) for row in kept], reached, False, damages)
+
+
+def _view(
+    row: TouchRow, *, term: int, at: int, leaders: Mapping[int, int], machine: PartitionMachine
+) -> TouchView:
+    reason = ""
+    attached = machine.serving.attached.get(row.number)
+    if row.kind == TouchKind.DEAD and attached is not None:
+        letter = attached.group.dead.get(row.detail)
+        reason = "" if letter is None else letter.reason
+    return TouchView(
+        row.kind,
+        at,
+        row.index,
+        term,
+        leaders.get(term, 0),
+        row.number,
+        row.attempt,
+        row.consumer,
+        row.token,
+        row.detail,
+        reason,
+    )

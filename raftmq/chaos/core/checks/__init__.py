@@ -1,0 +1,4 @@
+"""What must hold in the core simulator.
+
+Start reading at `safety` (looked at after every event).
+"""

@@ -1,0 +1,496 @@
+"""What Raft and the log promise, checked at every event of the simulation, at a constant cost each.
+
+The names are those of `raftmq.checkers.servers.invariants`. A node's log is not compared with
+others: records chain by checksum, so that one equal record stands for equal logs up to it.
+
+| looked at | promises |
+|---|---|
+| after each event, the node it happened to | R1, R2, R6, R7, R16, R24, and as leader R9, R10 |
+| a record enters a log | R3, R15, R17 |
+| a node wins an election | R1, R4, R18 |
+| a leader's commit index rises | R12, R13, R23 |
+| a follower's commit index rises; a record is applied | R5, R8, R16, R21 |
+| a vote, a request for one or an acknowledgement leaves | R11, R14, L5 |
+| a snapshot is taken or installed | R19, R21 |
+| a read is granted | R20 |
+| a node starts from its disk | R6, R11, R24, L1, L2, L4 |
+| records are read back from disk | L3, L4 |
+
+Only what the simulation has seen itself counts, never what a node says of itself: durable is what
+the made-up disk would keep.
+
+Invariants:
+- A broken promise ends the run: `Broken` carries its name.
+
+Sources: Raft figure 3, §5.2 to §5.4, thesis §4 and §6.4; TLA+ of etcd's raft.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Never
+
+from raftmq.consensus import (
+    ConfState,
+    HardState,
+    Message,
+    MessageKind,
+    ReadState,
+    Role,
+    SnapshotMeta,
+)
+from raftmq.log.record import Kind, Record
+
+from .broken import Broken
+from .recovery import Recovering
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.cluster import Cluster
+    from raftmq.chaos.core.machine import Machine
+    from raftmq.chaos.core.replica import Replica
+
+_LEADER = Role.LEADER
+
+_CAMPAIGNING = (Role.CANDIDATE, Role.PRE_CANDIDATE)
+
+_STATEMENTS = frozenset(
+    {
+        MessageKind.APPEND,
+        MessageKind.APPEND_RESPONSE,
+        MessageKind.HEARTBEAT,
+        MessageKind.HEARTBEAT_RESPONSE,
+        MessageKind.SNAPSHOT,
+        MessageKind.VOTE_RESPONSE,
+    }
+)
+"""Kinds whose term is to be taken over if it is higher (Raft §5.1)."""
+
+
+class Seen:
+    """What was seen last of one process."""
+
+    __slots__ = ("commit", "crc", "last", "matches", "members", "role", "term")
+
+    def __init__(self) -> None:
+        self.term = self.commit = self.last = self.crc = 0
+        self.role = Role.FOLLOWER
+        self.matches: dict[int, int] = {}
+        """Leader: by peer, its match index."""
+        self.members: object = None
+        """Leader: the table that these belong to."""
+
+
+class Safety(Recovering):
+    """Remembers what happened to the cluster and raises `Broken` when it may not."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self.leaders: dict[int, int] = {}
+        """By term: who led."""
+        self.commits: list[tuple[int, int]] = []
+        """In time: (term, index) of leaders' commits, the last of each term's run."""
+        self._votes: dict[tuple[int, int], int] = {}
+        self._seen: dict[int, Seen] = {}
+        self._confs: dict[int, ConfState] = {}
+
+    def founded(self, record: Record, digest: int, conf: ConfState) -> None:
+        """All founders begin with the same snapshot at this index."""
+        self._confs[record.index] = conf
+        self.committed[record.index] = record
+        self.digests[record.index] = digest
+        self.top = record.index
+
+    # After each event
+
+    def look(self, replica: "Replica") -> None:
+        """All that may have changed in a process that just did something."""
+        core, number = replica.core, replica.node.id
+        log = core.log
+        seen = self._seen[number]
+        role = core.role
+        if (
+            core.term != seen.term
+            or log.committed != seen.commit
+            or log.last_index != seen.last
+            or log.last_crc != seen.crc
+            or role is not seen.role
+        ):
+            self._changed(replica, seen)
+        if role is _LEADER:
+            matches = seen.matches
+            for peer, progress in core.peers:
+                match = progress.match
+                if progress.next <= match:
+                    _broken("R10", f"node {number} has next {progress.next}, match {match}", peer)
+                if matches.get(peer, 0) != match:
+                    self.compared.update(("R9", "R10"))
+                    self._match_moved(replica, seen, peer, match)
+
+    def started(self, replica: "Replica") -> None:
+        """A process has begun."""
+        core, durable = replica.core, replica.node.durable.hard_state
+        self.compared.update(("R6", "R11"))
+        if core.term < durable.term:
+            _broken("R6", f"node {core.id} had synced term {durable.term}, starts in {core.term}")
+        if core.term == durable.term and durable.vote not in (0, core.vote):
+            _broken("R11", f"node {core.id} had voted for {durable.vote}, starts without")
+        self._check_conf(replica, replica.machine.applied, replica.conf_state)
+        self._check_changes(replica)
+        seen = self._seen[replica.node.id] = Seen()
+        seen.term, seen.commit = core.term, core.log.committed
+        seen.last, seen.crc = core.log.last_index, core.log.last_crc
+
+    def _changed(self, replica: "Replica", seen: Seen) -> None:
+        core, number = replica.core, replica.node.id
+        log = core.log
+        self.compared.update(("R6", "R7", "R16"))
+        if core.term < seen.term:
+            _broken("R6", f"node {number}: term {seen.term}, then {core.term}")
+        if log.committed < seen.commit:
+            _broken("R7", f"node {number}: commit {seen.commit}, then {log.committed}")
+        if not log.applied <= log.committed <= log.last_index:
+            _broken("R16", f"node {number}: {log}")
+        is_leader = core.role is _LEADER
+        has_won = is_leader and (seen.role is not _LEADER or seen.term != core.term)
+        if is_leader:
+            if has_won:
+                self._won(replica, seen)
+            elif self._is_rewritten(replica, seen):
+                _broken("R2", f"leader {number} of term {core.term} changed its log", seen.last)
+        if log.committed > seen.commit:
+            # The vote with which it won may have told what is committed.
+            if is_leader and not has_won:
+                self._led_commit(replica, seen.commit)
+            else:
+                self._followed_commit(replica)
+        self._check_changes(replica)
+        if core.role is not seen.role:
+            if core.role in _CAMPAIGNING:
+                self._campaigns(replica)
+            if core.role is Role.PRE_CANDIDATE and core.term != seen.term:
+                _broken("V4", f"node {number} raises its term to {core.term} only to ask")
+            self.cluster.role_changed(replica, seen.role)
+        seen.term, seen.commit, seen.role = core.term, log.committed, core.role
+        seen.last, seen.crc = log.last_index, log.last_crc
+
+    def _check_changes(self, replica: "Replica") -> None:
+        changes, committed = replica.view.memberships, replica.core.log.committed
+        self.compared["R24"] += len(changes) > 1
+        if len(changes) > 1 and changes[-2] > committed:
+            what = f"holds change {changes[-1]} and takes {changes[-2]} for uncommitted"
+            _broken("R24", f"node {replica.node.id} {what}: commit is {committed}")
+
+    def _is_rewritten(self, replica: "Replica", seen: Seen) -> bool:
+        self.compared["R2"] += 1
+        is_shorter = replica.core.log.last_index < seen.last
+        return is_shorter or self._crc_at(replica, seen.last) != seen.crc
+
+    def _crc_at(self, replica: "Replica", index: int) -> int | None:
+        record = self._record_at(replica, index)
+        if record is not None:
+            return record.crc
+        base = self.committed.get(index)
+        return None if base is None else base.crc
+
+    def _record_at(self, replica: "Replica", index: int) -> Record | None:
+        # What it has just taken in is not handed out for writing yet, and may supersede.
+        unstable = replica.core.log.unstable
+        place = index - unstable.offset
+        if 0 <= place < len(unstable.records):
+            return unstable.records[place]
+        if unstable.snapshot is not None:
+            return None
+        return replica.view.at(index)
+
+    def _campaigns(self, replica: "Replica") -> None:
+        applied, committed = replica.machine.applied, replica.core.log.committed
+        self.compared["R17"] += 1
+        pending = [at for at in replica.view.memberships if applied < at <= committed]
+        if pending:
+            _broken("R17", f"node {replica.node.id} campaigns, change {pending} is not applied")
+
+    def _won(self, replica: "Replica", seen: Seen) -> None:
+        core, number = replica.core, replica.node.id
+        term = core.term
+        self.compared.update(("R1", "R14", "R18"))
+        other = self.leaders.setdefault(term, number)
+        if other != number:
+            _broken("R1", f"nodes {other} and {number} both lead in term {term}")
+        durable = replica.node.durable.hard_state
+        if durable.term < term:
+            # It could crash, and be elected in this term once more with another log.
+            _broken("R14", f"node {number} leads in term {term}, synced is {durable}")
+        conf = replica.conf_state
+        if number not in conf.voters and number not in conf.voters_outgoing:
+            _broken("R18", f"node {number} leads without a vote of its own: {conf}")
+        for half in (conf.voters, conf.voters_outgoing):
+            votes = [n for n in half if n == number or self._votes.get((n, term)) == number]
+            if half and 2 * len(votes) <= len(half):
+                _broken("R1", f"node {number} leads in term {term} by the votes of {votes}: {half}")
+        earlier = max((index for of, index in self.commits if of < term), default=0)
+        if earlier:
+            known = self.committed[earlier]
+            self.compared["R4"] += 1
+            # Behind a snapshot is what the snapshot covers, checked when it was taken.
+            if replica.view.base < earlier:
+                own = self._record_at(replica, earlier)
+                if own is None or own.crc != known.crc:
+                    _broken("R4", f"leader {number} of term {term} lacks committed {earlier}")
+        seen.matches = {}
+
+    def _match_moved(self, replica: "Replica", seen: Seen, peer: int, match: int) -> None:
+        core = replica.core
+        before = seen.matches.get(peer, 0)
+        # A member that was removed and came back begins at 0 again.
+        if match < before and seen.members is core.members:
+            _broken("R9", f"leader {core.id} takes match {match} of {peer} after {before}")
+        if seen.members is not core.members:
+            seen.members = core.members
+            seen.matches = {p: m for p, m in seen.matches.items() if p in core.members}
+        seen.matches[peer] = match
+        node = self.cluster.nodes[peer]
+        self.compared["R14"] += 1
+        if match <= before or node.is_damaged or node.durable.hard_state.term != core.term:
+            return
+        own = self._record_at(replica, match)
+        if match > node.durable.last or (own is not None and not node.durable.holds(own)):
+            _broken("R14", f"leader {core.id} counts {match} of {peer}, which it has not synced")
+
+    # Commits
+
+    def _led_commit(self, replica: "Replica", before: int) -> None:
+        core = replica.core
+        index, view = core.log.committed, replica.view
+        if self.commits and self.commits[-1][0] == core.term:
+            self.commits[-1] = core.term, index
+        else:
+            self.commits.append((core.term, index))
+        record = self._record_at(replica, index)
+        if record is None:
+            _broken("R16", f"leader {core.id} commits {index}, which it does not have")
+        self.compared["R12"] += 1
+        if record.term != core.term:
+            _broken("R12", f"leader {core.id} of term {core.term} commits {index} by counting")
+        for place in range(max(before, view.base) + 1, index + 1):
+            own = self._record_at(replica, place)
+            assert own is not None
+            self.compared["R5"] += place in self.committed
+            known = self.committed.setdefault(place, own)
+            if known.crc != own.crc:
+                _broken("R5", f"leader {core.id} commits another record {place}")
+        self.top = max(self.top, index)
+        self._check_durable(replica, record)
+
+    def _check_durable(self, replica: "Replica", record: Record) -> None:
+        conf, nodes = replica.conf_state, self.cluster.nodes
+        self.compared["R13"] += 1
+        for half in (conf.voters, conf.voters_outgoing):
+            # What a damaged one lost it had vouched for: it abstains, and nobody is elected by it.
+            held = [n for n in half if nodes[n].is_damaged or nodes[n].durable.holds(record)]
+            if half and 2 * len(held) <= len(half):
+                _broken("R13", f"{record.index} is committed and durable on {held} of {half}")
+        if conf.voters_outgoing:
+            return
+        logs = {n: nodes[n].durable for n in conf.voters if not nodes[n].is_damaged}
+        ends = sorted(log.up_to_date(log.base_term) for log in logs.values())
+        if 2 * len(ends) <= len(conf.voters):
+            return
+        self.compared["R23"] += 1
+        # Who is at least here could win a majority's votes.
+        enough = ends[len(conf.voters) // 2]
+        for voter, log in logs.items():
+            if log.up_to_date(log.base_term) >= enough and not log.holds(record):
+                _broken("R23", f"node {voter} could be elected without committed {record.index}")
+
+    def _followed_commit(self, replica: "Replica") -> None:
+        index, number = replica.core.log.committed, replica.node.id
+        self.compared["R5"] += 1
+        own = self._record_at(replica, index)
+        known = self.committed.get(index)
+        if known is None or (own is not None and own.crc != known.crc):
+            what = f"{_name(own)}, committed is {_name(known)}"
+            _broken("R5", f"node {number} takes for committed {index}, {what}")
+
+    # Records
+
+    def entered(self, replica: "Replica", records: Sequence[Record]) -> None:
+        """Records were handed out for writing: they are in the log from now on."""
+        view, number = replica.view, replica.node.id
+        first = records[0].index
+        old = view.at(first)
+        self.compared["R3"] += len(records)
+        if old is not None:
+            self.compared["R15"] += 1
+            known = self.committed.get(first)
+            if known is not None and known.crc == old.crc:
+                _broken("R15", f"node {number} drops its committed record {first}")
+        before = view.at(first - 1)
+        chain = before.crc if before is not None else None
+        for record in records:
+            known = self.records.setdefault((record.index, record.term), record)
+            if known is not record and known.encoded != record.encoded:
+                _broken("R3", f"two records {record.index} of term {record.term}")
+            if chain is not None and record.chain != chain:
+                _broken("R3", f"node {number}: record {record.index} does not follow its log")
+            chain = record.crc
+            if record.kind == Kind.MEMBERSHIP and replica.core.role is _LEADER:
+                self._change_appended(replica, record)
+        view.put(records)
+
+    def _change_appended(self, replica: "Replica", record: Record) -> None:
+        pending = [index for index in replica.view.memberships if index < record.index]
+        applied = replica.machine.applied
+        self.compared["R17"] += 1
+        if record.term == replica.core.term and pending and pending[-1] > applied:
+            _broken("R17", f"change {record.index} while {pending[-1]} is not applied ({applied})")
+
+    def applying(self, replica: "Replica", record: Record) -> None:
+        """A record is about to be applied."""
+        machine, number = replica.machine, replica.node.id
+        self.compared.update(("R5", "R8", "R16"))
+        if record.index != machine.applied + 1:
+            _broken("R8", f"node {number} applies {record.index} after {machine.applied}")
+        known = self.committed.get(record.index)
+        if known is None or record.index > replica.core.log.committed:
+            _broken("R16", f"node {number} applies {record.index}, which is not committed")
+        if known.crc != record.crc:
+            _broken("R5", f"node {number} applies another record {record.index}")
+        if record.timestamp < machine.time_ms:
+            _broken("R5", f"node {number}: time falls at record {record.index}")
+
+    def applied(self, replica: "Replica", record: Record) -> None:
+        """A record was applied."""
+        digest = replica.machine.digest
+        self.compared["R21"] += record.index in self.digests
+        if self.digests.setdefault(record.index, digest) != digest:
+            _broken("R21", f"node {replica.node.id} has another state after {record.index}")
+
+    def membership_applied(self, replica: "Replica", record: Record, conf: ConfState) -> None:
+        """A membership change took effect, or was refused."""
+        known = self._confs.get(record.index)
+        self.compared["R17"] += 1
+        if known is None:
+            known = self._confs[record.index] = conf
+            before = self._confs[max(at for at in self._confs if at < record.index)]
+            if not _may_follow(before, conf):
+                _broken("R17", f"members {before} become {conf} in one step")
+        if known != conf:
+            _broken("R17", f"node {replica.node.id} has members {conf} after {record.index}")
+
+    # Snapshots and reads
+
+    def snapshot_taken(self, replica: "Replica", meta: SnapshotMeta, machine: "Machine") -> None:
+        """A machine's state is to be kept, or was received."""
+        known = self.committed.get(meta.index)
+        self.compared.update(("R19", "R21"))
+        if known is None or known.crc != meta.crc or machine.applied != meta.index:
+            _broken("R19", f"node {replica.node.id}: snapshot at {meta.index} is not committed")
+        if self.digests.get(meta.index, machine.digest) != machine.digest:
+            _broken("R21", f"node {replica.node.id}: snapshot at {meta.index} has another state")
+        self._check_conf(replica, meta.index, meta.conf_state)
+
+    def installing(self, replica: "Replica", meta: SnapshotMeta) -> None:
+        """A snapshot is about to take the place of log and machine."""
+        self.compared["R15"] += 1
+        if meta.index < replica.machine.applied:
+            _broken("R15", f"node {replica.node.id} goes back to a snapshot at {meta.index}")
+
+    def _check_conf(self, replica: "Replica", index: int, conf: ConfState) -> None:
+        if index:
+            known = self._confs[max(at for at in self._confs if at <= index)]
+            if known != conf:
+                _broken("R17", f"node {replica.node.id} has {conf} at {index}, not {known}")
+
+    def read_granted(self, replica: "Replica", state: ReadState) -> None:
+        """A read may be answered once its index is applied."""
+        self.compared["R20"] += 1
+        floor = self.cluster.clients.floors.pop(state.context, 0)
+        if state.index < floor:
+            _broken("R20", f"node {replica.node.id} reads at {state.index}, {floor} was committed")
+
+    # Messages
+
+    def promised(self, replica: "Replica", message: Message) -> None:
+        """A vote or an acknowledgement leaves, perhaps for the node itself."""
+        if message.reject:
+            return
+        kind = message.kind
+        if kind is not MessageKind.VOTE_RESPONSE and kind is not MessageKind.APPEND_RESPONSE:
+            return
+        node = replica.node
+        self.compared.update(("R14", "L5"))
+        if node.disk.has_failed_sync:
+            _broken("L5", f"node {node.id} answers after a failed sync")
+        durable, term = node.durable.hard_state, message.term
+        if kind is MessageKind.VOTE_RESPONSE:
+            self._voted(node.id, durable, message)
+        elif durable.term < term:
+            _broken("R14", f"node {node.id} names term {term}, {durable.term} is synced")
+        elif durable.term == term and message.index > node.durable.last:
+            # A later leader's records may have taken their place: then it is stale, not wrong.
+            _broken("R14", f"node {node.id} acknowledges {message.index}, not synced")
+
+    def _voted(self, number: int, durable: HardState, message: Message) -> None:
+        term, candidate = message.term, message.to
+        self.compared["R11"] += 1
+        first = self._votes.setdefault((number, term), candidate)
+        if first != candidate:
+            _broken("R11", f"node {number} votes for {first} and {candidate} in term {term}")
+        if durable.term < term or (durable.term == term and durable.vote != candidate):
+            _broken("R14", f"node {number} votes in term {term}, synced is {durable}")
+
+    def asked(self, replica: "Replica", message: Message) -> None:
+        """A request for a vote leaves: the candidate's own must be durable (Raft figure 2)."""
+        number, durable = replica.node.id, replica.node.durable.hard_state
+        self.compared["R14"] += 1
+        if durable.term < message.term or (durable.term == message.term and durable.vote != number):
+            _broken("R14", f"node {number} asks for votes of {message.term}, synced is {durable}")
+
+    def is_foreign_campaign(self, replica: "Replica", message: Message) -> bool:
+        """Whether a request for a vote comes from no member, while this node hears its leader."""
+        core, conf = replica.core, replica.conf_state
+        is_member = message.sender in conf.voters or message.sender in conf.voters_outgoing
+        if is_member or message.context or not core.config.check_quorum or not core.leader:
+            return False
+        return core.election_elapsed < core.config.election_ticks
+
+    def ignored_term(self, replica: "Replica", message: Message) -> None:
+        """A message of a higher term arrived, and the term is still the lower one."""
+        # Questions change nothing, and who is no member is not listened to.
+        if message.kind in _STATEMENTS and message.sender in replica.core.members:
+            _broken("R6", f"node {replica.node.id} is told of term {message.term} and stays behind")
+
+    def still_leads(self, replica: "Replica") -> None:
+        """A leader's second has passed: has it heard from a majority lately?"""
+        core = replica.core
+        limit = 3 * core.config.election_ticks
+        since = max(replica.led_since, replica.conf_tick)
+        if not core.config.check_quorum or replica.ticks - since <= limit:
+            return
+        for half in (replica.conf_state.voters, replica.conf_state.voters_outgoing):
+            heard = [
+                n for n in half if n == core.id or replica.ticks - replica.heard.get(n, 0) <= limit
+            ]
+            if half and 2 * len(heard) <= len(half):
+                _broken("V4", f"node {core.id} leads on and hears only {heard} of {half}")
+
+    def disturbed(self, replica: "Replica", message: Message, before: int) -> None:
+        """A foreign campaign was heard; `before`: the term then."""
+        self.compared["R22"] += 1
+        if replica.core.term != before:
+            _broken("R22", f"node {message.sender}, no member, moves {replica.node.id} on")
+
+
+def _may_follow(before: ConfState, after: ConfState) -> bool:
+    """Thesis §4.1, §4.3: one voter at a time, or by way of both halves."""
+    if after.voters_outgoing:
+        return after.voters_outgoing == (before.voters_outgoing or before.voters)
+    if before.voters_outgoing:
+        return after.voters == before.voters
+    return len(set(after.voters) ^ set(before.voters)) <= 1
+
+
+def _name(record: Record | None) -> str:
+    return "none" if record is None else f"({record.index}, {record.term}, {record.crc:08x})"
+
+
+def _broken(name: str, text: str, *facts: object) -> Never:
+    raise Broken(name, " ".join([text, *map(str, facts)]))

@@ -1,0 +1,335 @@
+"""Faults of disks: power, errors, space, and damage to what was stored.
+
+Damage is made only where the log can know of it: below a byte that a later mark vouches for. At the
+very end of the last file nothing tells damage from a crash (see *Left out* of
+`raftmq.log.recovery`), and no log of this kind could; that is what replicas and the atlas are for.
+
+| fault | what becomes of the node |
+|---|---|
+| power, torn write, errors | it ends, and starts again |
+| damage that is found | it stops, or refuses to start, until it is replaced |
+| a tail that is cut off | it starts with less; done only if others have what is gone |
+
+Sources: Protocol-Aware Recovery (FAST '18); "Can Applications Recover from fsync Failures?" (ATC
+'20); TigerBeetle's VOPR.
+"""
+
+import errno
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from raftmq.chaos.core.faults import atlas
+from raftmq.chaos.core.stage import Skipped, Stage, Undo
+from raftmq.log.faults import LogFault, RotFound
+from raftmq.log.record import Kind, Record
+from raftmq.log.segment import (
+    HEADER_BYTES,
+    MARK_BYTES,
+    MARK_MAGIC,
+    Identity,
+    Mark,
+    decode_header,
+    decode_mark,
+)
+from raftmq.log.store import LogSettings, LogStore, Recovered
+
+from .effects import DAMAGED
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.node import Node
+
+SECTOR_BYTES = 512
+SHOWN_SHARE, SHOWN_US_MAX = 0.5, 3_000_000
+"""So often the node starts again within this time: damage shows at a start."""
+CUT_BYTES_MAX = 400
+"""A tail that is cut off is at most so long."""
+
+
+# Power and errors
+
+
+def power_loss(stage: Stage) -> None:
+    """D1, all kinds."""
+    for node in stage.targets():
+        if node.is_up:
+            node.end(power=True)
+            node.start_later()
+
+
+def torn_write(stage: Stage) -> None:
+    """D2: the power goes inside one of the next writes."""
+    node = stage.node()
+    node.loses_power = True
+    node.disk.armed().crash_at(stage.random.randint(1, 3))
+
+
+def _refused(operation: str) -> Callable[[Stage], None]:
+    """The next call of that operation fails."""
+
+    def handler(stage: Stage) -> None:
+        stage.node().disk.armed().fail_next(operation, errno.EIO)
+
+    return handler
+
+
+def sync_lies(stage: Stage) -> None:
+    """D4: what the refused sync should have saved is lost, whatever later syncs say."""
+    stage.node().disk.armed().lie_next()
+
+
+def full_disk(stage: Stage) -> Undo:
+    """D7."""
+    disk = stage.node().disk
+    disk.armed().space = disk.used() + int(stage.event.level)
+
+    def undo() -> None:
+        disk.space = None
+
+    return undo
+
+
+def slow_disk(stage: Stage) -> Undo:
+    """D21."""
+    node = stage.node()
+    node.disk_factor = stage.event.level
+
+    def undo() -> None:
+        node.disk_factor = 1.0
+
+    return undo
+
+
+# Damage
+
+
+def _victim(stage: Stage) -> "Node":
+    """The event's node, if its copy may be lost."""
+    node = stage.node()
+    if node.refusal or not node.applied:
+        raise Skipped("there is nothing to damage")
+    if not atlas.may_lose(stage.cluster, node):
+        stage.cluster.counts["spared by the atlas"] += 1
+        raise Skipped("too few other copies")
+    return node
+
+
+def _damaged(stage: Stage, node: "Node") -> None:
+    node.is_damaged = True
+    stage.cluster.loop.effects[DAMAGED] += 1
+    stage.cluster.tell(node.id, f"is damaged: {stage.event.fault}")
+    _may_show(stage, node)
+
+
+def _may_show(stage: Stage, node: "Node") -> None:
+    def start_again() -> None:
+        if node.is_up and stage.cluster.loop.now_us < stage.end_us:
+            node.end(power=False)
+            node.start_later()
+
+    if stage.random.random() < SHOWN_SHARE:
+        stage.later(int(stage.random.random() * SHOWN_US_MAX), start_again)
+
+
+def _marks(data: bytes) -> list[Mark]:
+    """All valid marks of a segment file."""
+    header = decode_header(data)
+    marks: list[Mark] = []
+    at = HEADER_BYTES if header is not None else -1
+    while header is not None and (at := data.find(MARK_MAGIC, at)) >= 0:
+        mark = decode_mark(data, at, seed=header.crc, position=at)
+        if mark is not None:
+            marks.append(mark)
+        at += 1
+    return marks
+
+
+def _place(stage: Stage, node: "Node") -> tuple[str, int]:
+    """A segment file, and up to which byte a mark vouches for it."""
+    found = []
+    for name in node.disk.list("log"):
+        if name.endswith(".log"):
+            marks = _marks(node.disk.bytes_of(f"log/{name}"))
+            vouched = max((mark.durable for mark in marks), default=0)
+            if vouched > HEADER_BYTES + MARK_BYTES:
+                found.append((f"log/{name}", vouched))
+    if not found:
+        raise Skipped("no file holds anything that is vouched for")
+    return stage.random.choice(found)
+
+
+def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
+    """Change bytes in place: files that are open see it."""
+    inode = node.disk.inode(path)
+    inode.data[start : start + len(piece)] = piece
+    inode.sync()
+
+
+def bit_flip(stage: Stage) -> None:
+    """D11; sometimes in an index, which is no loss: it is derived, and made anew."""
+    share = stage.cluster.settings.index_damage_share
+    if stage.random.random() < share and _flip_index(stage):
+        return
+    node = _victim(stage)
+    path, vouched = _place(stage, node)
+    node.disk.flip(path, stage.random.randrange(vouched * 8))
+    _damaged(stage, node)
+
+
+def _flip_index(stage: Stage) -> bool:
+    node = stage.node()
+    names = [name for name in node.disk.list("log") if name.endswith(".index")]
+    if names:
+        name = stage.random.choice(names)
+        path = f"log/{name}"
+        node.disk.flip(path, stage.random.randrange(len(node.disk.bytes_of(path)) * 8))
+        node.flipped_indexes.add(name)
+        stage.cluster.loop.effects[DAMAGED] += 1
+        _may_show(stage, node)
+    return bool(names)
+
+
+def bad_sector(stage: Stage) -> None:
+    """D12."""
+    node = _victim(stage)
+    path, vouched = _place(stage, node)
+    start = stage.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
+    _overwrite(node, path, start, bytes(min(SECTOR_BYTES, vouched - start)))
+    _damaged(stage, node)
+
+
+def unreadable_sector(stage: Stage) -> None:
+    """D24: reads answer with an error, while the node runs and at its next start."""
+    node = _victim(stage)
+    path, vouched = _place(stage, node)
+    start = stage.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
+    node.disk.spoil(path, start, start + SECTOR_BYTES)
+    _damaged(stage, node)
+
+
+def misdirected_write(stage: Stage) -> None:
+    """D13: a piece of a file takes the place of another piece of it."""
+    node = _victim(stage)
+    path, vouched = _place(stage, node)
+    data = node.disk.bytes_of(path)
+    size = min(stage.random.choice((64, 100, SECTOR_BYTES)), vouched // 2)
+    start = stage.random.randrange(vouched - size)
+    piece = data[stage.random.randrange(vouched - size) :][:size]
+    if data[start : start + size] == piece:
+        raise Skipped("the same bytes")
+    _overwrite(node, path, start, piece)
+    _damaged(stage, node)
+
+
+def lost_write(stage: Stage) -> None:
+    """D14: between two marks lies what one write wrote; where it was, there are zeros."""
+    node = _victim(stage)
+    path, vouched = _place(stage, node)
+    marks = [mark for mark in _marks(node.disk.bytes_of(path)) if mark.position < vouched]
+    if len(marks) < 3:
+        raise Skipped("too few writes")
+    at = stage.random.randrange(1, len(marks) - 1)
+    start, stop = marks[at].position, marks[at + 1].position
+    _overwrite(node, path, start, bytes(stop - start))
+    _damaged(stage, node)
+
+
+def lost_hard_state(stage: Stage) -> None:
+    """D17: a mark, which holds term and vote, is gone; a later one shows that it was there."""
+    node = _victim(stage)
+    path, vouched = _place(stage, node)
+    marks = [m for m in _marks(node.disk.bytes_of(path)) if m.position + MARK_BYTES <= vouched]
+    _stop(node)
+    _overwrite(node, path, stage.random.choice(marks).position, bytes(MARK_BYTES))
+    _damaged(stage, node)
+    node.start_later()
+
+
+def wipe(stage: Stage) -> None:
+    """D18: as in the broker, the others know the old disk's name and do not let the new one in."""
+    node = _victim(stage)
+    _stop(node)
+    _damaged(stage, node)
+    node.refuse("its disk was wiped, and the others knew it by another name")
+
+
+def _stop(node: "Node") -> None:
+    if node.is_up:
+        node.end(power=False)
+
+
+def cut_tail(stage: Stage) -> None:
+    """D16: a stopped node's last file has lost its end.
+
+    A log that was cut where nothing vouches looks like an older one. Then no vote and no change of
+    members may be among what is gone, and of each record a majority of the other voters must have a
+    copy.
+    """
+    node = _victim(stage)
+    if node.durable.written:
+        raise Skipped("it is in the middle of a write")
+    path = max(f"log/{name}" for name in node.disk.list("log") if name.endswith(".log"))
+    data = node.disk.bytes_of(path)
+    size = max(len(data) - stage.random.randint(1, CUT_BYTES_MAX), HEADER_BYTES + MARK_BYTES)
+    trial = node.disk.copy()
+    trial.put(path, data[:size])
+    settings = LogSettings(segment_bytes=stage.cluster.settings.segment_bytes)
+    try:
+        recovered = LogStore.open(trial, "log", settings, Identity("core", node.id, 0))[1]
+    except RotFound:
+        recovered = None
+    except LogFault as fault:
+        raise Skipped(str(fault)) from fault
+    if recovered is not None and not _is_bearable(stage, node, recovered):
+        stage.cluster.counts["spared by the atlas"] += 1
+        raise Skipped("a vote, a change of members, or too much would be gone")
+    _stop(node)
+    node.disk.put(path, data[:size])
+    if recovered is not None:
+        durable = node.durable
+        kept = max(recovered.last_index - durable.base, 0)
+        durable.restart(durable.base, durable.base_term, durable.records[:kept])
+    _damaged(stage, node)
+    node.start_later()
+
+
+def _is_bearable(stage: Stage, node: "Node", recovered: Recovered) -> bool:
+    durable = node.durable
+    if recovered.hard_state[:2] != durable.hard_state[:2]:
+        return False
+    gone = durable.records[max(recovered.last_index - durable.base, 0) :]
+    # A lone voter that forgets whom it let in elects itself again.
+    is_told = all(record.kind != Kind.MEMBERSHIP for record in gone)
+    return is_told and all(_is_elsewhere(stage, node, record) for record in gone)
+
+
+def _is_elsewhere(stage: Stage, node: "Node", record: Record) -> bool:
+    conf = stage.cluster.newest_conf()
+    for half in (conf.voters, conf.voters_outgoing):
+        others = [stage.cluster.nodes[n] for n in half if n != node.id]
+        held = [o for o in others if not o.is_damaged and o.durable.holds(record)]
+        if half and 2 * len(held) <= len(half):
+            return False
+    return True
+
+
+HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
+    "power-loss": power_loss,
+    "power-loss-majority": power_loss,
+    "power-loss-all": power_loss,
+    "torn-write": torn_write,
+    "sync-error": _refused("datasync"),
+    "sync-lies": sync_lies,
+    "write-error": _refused("append"),
+    "read-error": _refused("pread"),
+    "full-disk": full_disk,
+    "bit-flip": bit_flip,
+    "bad-sector": bad_sector,
+    "unreadable-sector": unreadable_sector,
+    "misdirected-write": misdirected_write,
+    "lost-write": lost_write,
+    "cut-tail": cut_tail,
+    "lost-hard-state": lost_hard_state,
+    "wipe": wipe,
+    "slow-disk": slow_disk,
+}
+"""By name of the fault."""

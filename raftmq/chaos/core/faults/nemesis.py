@@ -1,0 +1,135 @@
+"""Plays a schedule: makes each fault happen at its time, and undoes what lasts.
+
+Invariants:
+- After `heal` no fault of the schedule has any effect, apart from damage that was done.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from random import Random
+from typing import TYPE_CHECKING
+
+from raftmq.chaos.core.faults import disk, network, process
+from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
+from raftmq.chaos.faults import FAULTS, Event, Schedule
+from raftmq.chaos.outcome import Coverage
+from raftmq.chaos.strikes import Strikes
+from raftmq.consensus import ProgressState, Role
+
+from .effects import EFFECTS
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.cluster import Cluster
+    from raftmq.chaos.core.node import Node
+
+HANDLERS: Mapping[str, Handler] = {
+    **network.HANDLERS,
+    **process.HANDLERS,
+    **disk.HANDLERS,
+}
+"""How each fault is made in this world."""
+
+
+class Nemesis:
+    """Who breaks things. It is state."""
+
+    def __init__(self, cluster: "Cluster", schedule: Schedule) -> None:
+        self._cluster = cluster
+        self._schedule = schedule
+        self._lasting: dict[Stage, Undo] = {}
+        self._is_healed = False
+        self.coverage: Counter[Coverage] = Counter()
+        """How often a fault struck in a situation."""
+        self.struck: Counter[str] = Counter()
+        """By fault: how often it struck."""
+        self._strikes = Strikes(
+            EFFECTS,
+            cluster.loop.effects,
+            struck=self.struck,
+            coverage=self.coverage,
+            counts=cluster.counts,
+        )
+        kinds = {event.fault for event in schedule.events}
+        cluster.network.keeps_old = "stale-replay" in kinds
+        for number, event in enumerate(schedule.events):
+            cluster.loop.at(event.at_ms * 1000, self._strike, event, number)
+
+    def _strike(self, event: Event, number: int) -> None:
+        cluster, seed = self._cluster, self._schedule.seed
+        if self._is_healed:
+            return
+        end_ms = event.at_ms + event.lasts_ms if event.lasts_ms else self._schedule.heal_ms
+        random = Random(f"fault {seed} {event.at_ms} {event.fault}")
+        stage = Stage(cluster, event, random, min(end_ms, self._schedule.heal_ms) * 1000)
+        cluster.trace.note(cluster.loop.now_us, event.at_ms, len(event.fault))
+        self._strikes.begin(stage, event.fault, self._situations(stage))
+        try:
+            undo = HANDLERS[event.fault](stage)
+        except Skipped as why:
+            self._strikes.drop(stage)
+            cluster.counts["skipped"] += 1
+            cluster.tell(0, f"{event.fault} skipped: {why}")
+            return
+        cluster.tell(event.nodes[0] if len(event.nodes) == 1 else 0, f"{event} begins")
+        if undo is not None:
+            self._lasting[stage] = undo
+            cluster.loop.at(max(stage.end_us, cluster.loop.now_us), self._undo, stage)
+
+    def _undo(self, stage: Stage) -> None:
+        undo = self._lasting.pop(stage, None)
+        if undo is not None:
+            stage.is_over = True
+            undo()
+            self._strikes.end(stage)
+            self._cluster.tell(0, f"{stage.event.fault} ends")
+
+    def heal(self) -> None:
+        """End all faults; what was damaged stays so, and the dead stay dead for now."""
+        self._is_healed = True
+        for stage in list(self._lasting):
+            self._undo(stage)
+        self.conclude()
+        self._cluster.network.heal()
+        for node in self._cluster.nodes.values():
+            node.resume()
+            node.clock.set_right()
+            node.disk.calm()
+            node.disk_factor = 1.0
+            node.apply_ms = 0.0
+            node.crash_point = ""
+            node.loses_power = False
+        self._cluster.tell(0, "everything heals")
+
+    def conclude(self) -> None:
+        """Count the faults that are not over yet."""
+        self._strikes.end_all()
+
+    # Coverage
+
+    def _situations(self, stage: Stage) -> list[Coverage]:
+        event = stage.event
+        places = event.nodes or ((self._leader_place(),) if FAULTS[event.fault].aim else ())
+        nodes = [self._cluster.at_place.get(place) for place in places]
+        return [self._situation(node, event.fault) for node in nodes if node is not None]
+
+    def _leader_place(self) -> int:
+        leader = self._cluster.leader()
+        return 0 if leader is None else leader.node.place
+
+    def _situation(self, node: "Node", fault: str) -> Coverage:
+        replica, leader = node.replica, self._cluster.leader()
+        if replica is None:
+            return Coverage("dead", "same", "unknown", fault)
+        conf = self._cluster.newest_conf()
+        role = replica.core.role.name.lower().replace("pre_", "")
+        if replica.core.role is Role.FOLLOWER and node.id in conf.learners:
+            role = "learner"
+        highest = max(n.replica.core.term for n in self._cluster.nodes.values() if n.replica)
+        relation = "same" if replica.core.term == highest else "behind"
+        progress = "unknown"
+        if leader is not None and node.id in leader.core.members:
+            seen = leader.core.members[node.id]
+            progress = "level" if seen.match == leader.core.log.last_index else "behind"
+            if seen.state is not ProgressState.REPLICATE:
+                progress = seen.state.value
+        return Coverage(role, relation, progress, fault)

@@ -1,0 +1,114 @@
+"""Strangers at the port of a real node: half frames, silence, small frames that become large.
+
+A stranger connects to the node itself, past all rules, again and again while the fault lasts. What
+it costs the node is measured like everything else that a node takes (`gauges`), with settings that
+bound connections and held bytes (`nodes.SETTINGS`). A node that ends is found by the operator.
+
+Left out: strangers that say Hello as a node, and answer those who connect back: see the made-up
+world.
+
+Invariants:
+- When the fault is over, none of its connections is open.
+"""
+
+import resource
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import trio
+
+from raftmq.chaos.faults import Event
+from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.workloads.strangers import anything, bombs, client_hello, endless_frame
+
+from .handlers import lasting
+
+CONNECTIONS_MAX = 2_000
+"""Connections that one stranger keeps open; the oldest is closed for a new one."""
+SILENT = (200, 600)
+"""Connections that are opened one after the other, and on which nothing is said."""
+AT_ONCE = "most connections of a stranger at once"
+"""Name of the count: the largest number of connections that one stranger had open."""
+ATTACK_SECONDS_MAX = 2.0
+PAUSE_SECONDS = 0.15
+"""Between two attacks, on average."""
+
+
+@lasting("strangers")
+@asynccontextmanager
+async def _strangers(stage: Stage, event: Event) -> AsyncIterator[None]:
+    node = stage.node_of(event)
+    stage.running(node)
+    stranger = _Stranger(stage, node)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stranger.run)
+            yield
+            nursery.cancel_scope.cancel()
+    finally:
+        stranger.leave()
+
+
+class _Stranger:
+    """One that attacks a node. It is state."""
+
+    def __init__(self, stage: Stage, node: int) -> None:
+        self._stage = stage
+        self._address = stage.nodes.host(node), stage.nodes.private_port(node)
+        self._own = stage.network.observer
+        self._random = Random(stage.random.getrandbits(64))
+        self._open: deque[trio.SocketStream] = deque()
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # The harness has proxies and clients in the same process.
+        self._most = CONNECTIONS_MAX if files < 0 else min(CONNECTIONS_MAX, files // 4)
+
+    async def run(self) -> None:
+        """Attack until cancelled."""
+        attacks = (self._say_nothing, self._leave_half, self._inflate, self._babble)
+        while True:
+            with trio.move_on_after(ATTACK_SECONDS_MAX):
+                try:
+                    await self._random.choice(attacks)()
+                except (OSError, trio.BrokenResourceError):
+                    # The node is down, or closed the connection: what a stranger deserves.
+                    self._stage.counts["strangers that were turned away"] += 1
+            await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
+
+    def leave(self) -> None:
+        """Close everything."""
+        while self._open:
+            self._open.popleft().socket.close()
+
+    async def _connect(self) -> trio.SocketStream:
+        stream = await trio.open_tcp_stream(*self._address, local_address=self._own)
+        self._open.append(stream)
+        self._stage.counts["connections of strangers"] += 1
+        if len(self._open) > self._most:
+            self._open.popleft().socket.close()
+        counts = self._stage.counts
+        counts[AT_ONCE] = max(counts[AT_ONCE], len(self._open))
+        return stream
+
+    async def _say_nothing(self) -> None:
+        for _ in range(self._random.randint(*SILENT)):
+            await self._connect()
+
+    async def _leave_half(self) -> None:
+        for _ in range(self._random.randint(1, 8)):
+            stream = await self._connect()
+            await stream.send_all(client_hello())
+            # A node that holds enough stops reading, and the stranger waits in vain.
+            with trio.move_on_after(0.3):
+                await stream.send_all(endless_frame())
+
+    async def _inflate(self) -> None:
+        stream = await self._connect()
+        queue = self._random.choice((7, 1 << 16, 2 << 16))
+        await stream.send_all(client_hello() + bombs(queue))
+
+    async def _babble(self) -> None:
+        stream = await self._connect()
+        is_greeted = self._random.random() < 0.7
+        await stream.send_all((client_hello() if is_greeted else b"") + anything(self._random))

@@ -1,0 +1,97 @@
+"""Plays a schedule: each event in a task of its own, and all of them over when it is time to heal.
+
+Invariants:
+- When `play` returns no fault of it is left, whatever its handlers were doing.
+- Every event is counted: as struck, as skipped with the reason, or as without effect.
+
+A lasting fault of the network counts as struck if a rule did something to a frame meanwhile; other
+faults count when they were made.
+
+Left out: whose effect it was, if two faults of the network overlap.
+"""
+
+import trio
+
+from raftmq.chaos.faults import FAMILIES, FAULTS, Event, Schedule
+from raftmq.chaos.outcome import Coverage
+from raftmq.chaos.real.stage import Skipped, Stage
+from raftmq.chaos.real.watch import Watch
+
+from . import disk, hostile, network, other, process  # noqa: F401
+from .handlers import LASTING, ONCE
+
+__all__ = ["HANDLED", "heal", "play"]
+
+HANDLED = frozenset(ONCE) | frozenset(LASTING)
+"""The faults that can be made here."""
+
+OVERLAY_ONLY = frozenset(
+    {
+        *("power-loss", "power-loss-majority", "power-loss-all", "torn-write", "sync-error"),
+        *("sync-lies", "write-error", "read-error", "full-disk", "full-quota", "short-write"),
+        *("interrupted-write", "read-only", "slow-disk"),
+    }
+)
+"""Those that need the overlay."""
+
+
+RULED = (frozenset(FAMILIES["network"]) & frozenset(LASTING)) - {"strangers"} | {"retry-storm"}
+"""Lasting faults that are made by rules alone."""
+
+
+async def play(stage: Stage, schedule: Schedule, watch: Watch) -> None:
+    """Until the schedule's time to heal. Cancelling ends all faults too."""
+    with trio.move_on_at(stage.began + schedule.heal_ms / 1000):
+        async with trio.open_nursery() as nursery:
+            for event in schedule.events:
+                await trio.sleep_until(stage.began + event.at_ms / 1000)
+                nursery.start_soon(_play_one, stage, event, watch)
+            await trio.sleep_forever()
+
+
+async def _play_one(stage: Stage, event: Event, watch: Watch) -> None:
+    victim = stage.node_of(event) if event.nodes else 0
+    situation = watch.situation(victim, event.fault)
+    effects = stage.rules.effects
+    try:
+        if FAULTS[event.fault].lasts:
+            async with LASTING[event.fault](stage, event):
+                stage.note(victim, f"{event.fault} begins")
+                try:
+                    await trio.sleep(event.lasts_ms / 1000)
+                finally:
+                    # The heal cancels what lasts until then.
+                    is_seen = event.fault not in RULED or stage.rules.effects > effects
+                    _count(stage, situation, is_seen=is_seen)
+            stage.note(victim, f"{event.fault} ends")
+        else:
+            await ONCE[event.fault](stage, event)
+            stage.note(victim, event.fault)
+            _count(stage, situation, is_seen=True)
+    except* Skipped as skipped:
+        stage.counts[f"skipped: {event.fault}: {skipped.exceptions[0]}"] += 1
+    except* ProcessLookupError:
+        stage.counts[f"skipped: {event.fault}: the process had just ended"] += 1
+
+
+def _count(stage: Stage, situation: Coverage, *, is_seen: bool) -> None:
+    if is_seen:
+        stage.struck[situation.fault] += 1
+        stage.coverage[situation] += 1
+    else:
+        stage.counts[f"without effect: {situation.fault}"] += 1
+
+
+async def heal(stage: Stage) -> None:
+    """Nothing is wrong any more; who is down may be started."""
+    stage.rules.clear()
+    process.end_all(stage)
+    for node in stage.nodes.nodes:
+        for fault, count in (await stage.nodes.disks.heal(node)).items():
+            stage.counts[f"disk faults that hit: {fault}"] += count
+    stage.workload.consumers_stand_still = False
+    stage.workload.consumer_pause_seconds = 0.0
+    now = trio.current_time()
+    for node in stage.down:
+        stage.down[node] = min(stage.down[node], now)
+    stage.note(0, "heal")

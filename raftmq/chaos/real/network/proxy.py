@@ -1,0 +1,385 @@
+"""The network between real processes: a TCP proxy that knows frames and obeys `rules`.
+
+Each node listens on a private port and tells the world another one, where we listen. Whoever
+connects says who it is in its first frame (`Hello`), so one port for each node is enough: what
+comes from node 1 for node 2 is flow (1, 2), the answers on that connection are flow (2, 1).
+
+    node 1 ──> public port of 2 ─┐ proxy ┌─> private port of 2
+    client ──> public port of 2 ─┘ rules └─> private port of 2
+
+Frames are forwarded whole, in order, when their time has come. Blocked flows are not read any more
+once a little is buffered, so the speaker feels it as with a real partition: its socket fills up.
+
+Invariants:
+- Within a connection and direction frames never overtake each other.
+- A node that is down refuses connections, as a machine without a listener does: the public port is
+  closed while the private one is.
+- The port in a node's `Hello` is replaced by its public one: nobody ever learns a private port.
+
+Left out: TLS.
+"""
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from random import Random
+
+import msgspec
+import trio
+
+from raftmq.errors import ProtocolError
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import FIXED_BYTES, FRAME_BYTES_MAX, FrameParser, encode_frame
+from raftmq.wire.messages import FrameKind, Hello
+from raftmq.wire.raft import RaftHeader
+
+from .rules import CLIENTS, Flow, Kind, Rules
+
+HOST = "127.0.0.1"
+KIND_AT = 9
+"""Where a frame names its kind."""
+BUFFERED_FRAMES_MAX = 64
+"""Of one direction of a connection; then we stop reading."""
+KEPT_FRAMES = 200
+"""Of each flow so many frames are kept, to be repeated later."""
+REPEATS_MAX = 32
+"""Frames being repeated at once."""
+REPEAT_SECONDS = 1.0
+"""How long an answer to a repeated frame is waited for."""
+REPEATED_KINDS = frozenset(FrameKind) - {FrameKind.HELLO, FrameKind.MEMBER, FrameKind.ERROR}
+"""Requests that may come again, at once or late, and break no promise. A change of nodes has no
+number: an `add_node` that comes again after a `remove_node` adds the node again."""
+
+
+class Broken(Exception):
+    """A connection is to break now."""
+
+
+class Splitter:
+    """Cuts a stream into whole frames, without looking into them."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | bytearray) -> list[bytes]:
+        """The frames that are whole now."""
+        self._buffer += data
+        frames = []
+        start, end = 0, len(self._buffer)
+        while end - start >= 4:
+            size = 4 + int.from_bytes(self._buffer[start : start + 4], "little")
+            if size > end - start:
+                break
+            frames.append(bytes(self._buffer[start : start + size]))
+            start += size
+        del self._buffer[:start]
+        return frames
+
+
+class Proxy:
+    """All connections of a cluster: a `raftmq.chaos.real.network.protocol.Network`."""
+
+    is_proxy = True
+    observer = HOST
+
+    def __init__(self, rules: Rules, random: Random) -> None:
+        self.rules = rules
+        """What is wrong with the network; changed while it runs."""
+        self.frames = 0
+        """Frames that arrived."""
+        self.broken = 0
+        """Connections that broke because a rule said so."""
+        self._random = random
+        self._changed = trio.Event()
+        rules.on_change = self._rules_changed
+        self._ports: dict[int, tuple[int, int]] = {}
+        self._listening: dict[int, trio.CancelScope] = {}
+        self._connections: dict[trio.CancelScope, tuple[int, int]] = {}
+        self._kept: dict[Flow, deque[bytes]] = {}
+        self._hellos: dict[int, bytes] = {}
+        self._repeats = trio.CapacityLimiter(REPEATS_MAX)
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, which breaks all connections."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Nothing more."""
+        return {}
+
+    def host(self, node: int) -> str:
+        """Everybody is here."""
+        return HOST
+
+    def place(self, node: int) -> AbstractContextManager[None]:
+        """Everybody is here."""
+        return nullcontext()
+
+    def add(self, node: int, *, public: int, private: int) -> None:
+        """A node exists; it is closed until `open`."""
+        self._ports[node] = (public, private)
+
+    async def open(self, node: int) -> None:
+        """A node's process is there: take its connections."""
+        assert self._nursery is not None, "the proxy does not run"
+        if node not in self._listening:
+            await self._nursery.start(self._listen, node)
+
+    def close(self, node: int) -> None:
+        """A node's process is gone: refuse connections. Those it had broke with it."""
+        scope = self._listening.pop(node, None)
+        if scope is not None:
+            scope.cancel()
+
+    def unplug(self, node: int) -> None:
+        """Its connections break when its process ends: nothing here holds them open."""
+
+    def shut(self) -> None:
+        """Nothing outlives `run`."""
+
+    def break_connections(self, flows: set[Flow]) -> int:
+        """Break what is open between these parties; how many that were."""
+        hit = [scope for scope, flow in self._connections.items() if flow in flows]
+        for scope in hit:
+            scope.cancel()
+        self.broken += len(hit)
+        return len(hit)
+
+    def repeat_old(self, flow: Flow, count: int) -> int:
+        """Send frames of long ago once more; how many there were to send."""
+        old = list(self._kept.get(flow, ()))[: KEPT_FRAMES // 2]
+        chosen = self._random.sample(old, min(count, len(old)))
+        for frame in chosen:
+            self._repeat(flow, frame)
+        return len(chosen)
+
+    def resend(self, to: int) -> bool:
+        """Send the last batch of a client to a node, whoever it was for; False: there is none."""
+        frames = [
+            frame
+            for (source, _), kept in self._kept.items()
+            if source == CLIENTS
+            for frame in kept
+            if frame[KIND_AT] == FrameKind.PRODUCE
+        ]
+        if not frames or CLIENTS not in self._hellos:
+            return False
+        self._repeat((CLIENTS, to), self._random.choice(frames))
+        return True
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _listen(
+        self, node: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with trio.CancelScope() as scope:
+            listeners = await trio.open_tcp_listeners(self._ports[node][0], host=HOST, backlog=256)
+            self._listening[node] = scope
+            task_status.started()
+
+            async def serve(stream: trio.SocketStream) -> None:
+                await self._serve(stream, node)
+
+            await trio.serve_listeners(serve, listeners, handler_nursery=self._nursery)
+
+    async def _serve(self, stream: trio.SocketStream, node: int) -> None:
+        """One connection to a node, from its first byte to its last."""
+        ends = [stream]
+        with trio.CancelScope() as scope:
+            try:
+                await self._relay(ends, node, scope)
+            except* (OSError, Broken, ProtocolError, trio.BrokenResourceError):
+                pass
+            except* trio.ClosedResourceError:
+                pass
+            finally:
+                self._connections.pop(scope, None)
+                for end in ends:
+                    _reset(end)
+
+    async def _relay(
+        self, ends: list[trio.SocketStream], node: int, scope: trio.CancelScope
+    ) -> None:
+        """Between who connected, the first of `ends`, and the node, which becomes the second."""
+        splitter = Splitter()
+        first = await _first_frames(ends[0], splitter)
+        source, hello = self._introduced(first[0])
+        self._connections[scope] = (source, node)
+        await self.wait_open((source, node))
+        ends.append(await trio.open_tcp_stream(HOST, self._ports[node][1]))
+        forth = Pipe(self, (source, node), ends[0], ends[1])
+        back = Pipe(self, (node, source), ends[1], ends[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forth.run, [hello, *first[1:]], splitter, scope)
+            nursery.start_soon(back.run, [], Splitter(), scope)
+
+    def _introduced(self, frame: bytes) -> tuple[int, bytes]:
+        """Who connects, and its `Hello` with the public port."""
+        parser = FrameParser(FRAME_BYTES_MAX)
+        parser.feed(frame)
+        (parsed,) = parser.frames()
+        hello = unpack(Hello, parsed.header)
+        if hello.node in self._ports:
+            hello = msgspec.structs.replace(hello, port=self._ports[hello.node][0])
+            frame = b"".join(encode_frame(parsed.kind, parsed.correlation, pack(hello)))
+        self._hellos[hello.node] = frame
+        return hello.node, frame
+
+    async def wait_open(self, flow: Flow) -> None:
+        """Wait until a flow is not blocked."""
+        while self.rules.is_blocked(flow):
+            await self._changed.wait()
+
+    def _rules_changed(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    def keep(self, flow: Flow, frame: bytes) -> None:
+        """Remember a frame that may be repeated later."""
+        if frame[KIND_AT] in REPEATED_KINDS:
+            kept = self._kept.get(flow)
+            if kept is None:
+                kept = self._kept[flow] = deque(maxlen=KEPT_FRAMES)
+            kept.append(frame)
+            if self.rules.strikes(Kind.DUPLICATE, flow, self._random):
+                self._repeat(flow, frame)
+
+    def _repeat(self, flow: Flow, frame: bytes) -> None:
+        hello = self._hellos.get(flow[0])
+        if hello is not None and self._nursery is not None and self._repeats.available_tokens > 0:
+            self._nursery.start_soon(self._send_again, flow[1], hello + frame)
+
+    async def _send_again(self, node: int, data: bytes) -> None:
+        """On a connection of its own; the answer is read and forgotten."""
+        async with self._repeats:
+            with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(REPEAT_SECONDS):
+                splitter, answers = Splitter(), 0
+                async with await trio.open_tcp_stream(HOST, self._ports[node][1]) as stream:
+                    await stream.send_all(data)
+                    # The first answer is the one to `Hello`.
+                    while answers < 2 and (got := await stream.receive_some()):
+                        answers += len(splitter.feed(got))
+
+
+class Pipe:
+    """One direction of one connection."""
+
+    def __init__(
+        self, proxy: Proxy, flow: Flow, source: trio.SocketStream, sink: trio.SocketStream
+    ) -> None:
+        self._proxy = proxy
+        self._rules = proxy.rules
+        self._random = Random(proxy._random.getrandbits(64))
+        self._flow = flow
+        self._source = source
+        self._sink = sink
+        self._due = 0.0
+        self._keeps = flow[1] != CLIENTS
+        send, self._waiting = trio.open_memory_channel[tuple[float, bytes]](BUFFERED_FRAMES_MAX)
+        self._send = send
+
+    async def run(self, frames: list[bytes], splitter: Splitter, scope: trio.CancelScope) -> None:
+        """Until either end closes; then the whole connection breaks."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, scope)
+            for frame in frames:
+                await self._take(frame)
+            while data := await self._source.receive_some(65_536):
+                for frame in splitter.feed(data):
+                    await self._take(frame)
+            self._send.close()
+
+    async def _take(self, frame: bytes) -> None:
+        rules, flow = self._rules, self._flow
+        if rules.rules:
+            if rules.strikes(Kind.LOSS, flow, self._random):
+                self._break()
+            if any(rules.of(Kind.SWALLOW, flow)) or self._is_dropped(frame):
+                return
+        if self._keeps:
+            self._proxy.keep(flow, frame)
+        now = trio.current_time()
+        self._due = max(self._due, now + rules.delay_seconds(flow, self._random))
+        await self._send.send((self._due, frame))
+
+    async def _write(self, scope: trio.CancelScope) -> None:
+        async for due, frame in self._waiting:
+            await trio.sleep_until(due)
+            await self._proxy.wait_open(self._flow)
+            rate = self._rules.rate_bytes(self._flow)
+            if rate:
+                await trio.sleep(len(frame) / rate)
+            if self._rules.rules:
+                frame = await self._mangled(frame)
+            await self._sink.send_all(frame)
+            self._proxy.frames += 1
+        scope.cancel()
+
+    async def _mangled(self, frame: bytes) -> bytes:
+        if self._rules.strikes_once(Kind.CORRUPT, self._flow):
+            at = self._random.randrange(4, len(frame))
+            changed = bytes([frame[at] ^ 1 << self._random.randrange(8)])
+            return frame[:at] + changed + frame[at + 1 :]
+        if self._rules.strikes_once(Kind.CUT, self._flow):
+            await self._sink.send_all(frame[: self._random.randrange(1, len(frame))])
+            self._break()
+        return frame
+
+    def _is_dropped(self, frame: bytes) -> bool:
+        rules = list(self._rules.of(Kind.DROP, self._flow))
+        if not rules:
+            return False
+        kinds = dropped_kinds(rules[0].level)
+        if frame[KIND_AT] == FrameKind.SNAPSHOT:
+            is_hit = "snapshot" in kinds
+        elif frame[KIND_AT] == FrameKind.RAFT:
+            size = int.from_bytes(frame[12:16], "little")
+            header = unpack(RaftHeader, frame[FIXED_BYTES : FIXED_BYTES + size])
+            is_hit = header.kind in kinds
+        else:
+            is_hit = False
+        rules[0].struck += is_hit
+        self._rules.effects += is_hit
+        return is_hit
+
+    def _break(self) -> None:
+        self._proxy.broken += 1
+        raise Broken
+
+
+def dropped_kinds(level: float) -> frozenset[object]:
+    """What `drop-kind` of a level drops: votes, answers to appends, heartbeats, snapshots."""
+    from raftmq.consensus.messages import MessageKind
+
+    by_level: Mapping[int, frozenset[object]] = {
+        1: frozenset({MessageKind.VOTE, MessageKind.PRE_VOTE}),
+        2: frozenset({MessageKind.APPEND_RESPONSE}),
+        3: frozenset({MessageKind.HEARTBEAT}),
+        4: frozenset({MessageKind.SNAPSHOT, "snapshot"}),
+    }
+    return by_level[int(level)]
+
+
+async def _first_frames(stream: trio.SocketStream, splitter: Splitter) -> list[bytes]:
+    while True:
+        data = await stream.receive_some(65_536)
+        if not data:
+            raise Broken
+        frames = splitter.feed(data)
+        if frames:
+            return frames
+
+
+def _reset(stream: trio.SocketStream) -> None:
+    """Close at once, so that the other end sees a broken connection and not an orderly end."""
+    with suppress(OSError, trio.ClosedResourceError):
+        linger = struct.pack("ii", 1, 0)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    with suppress(OSError):
+        stream.socket.close()

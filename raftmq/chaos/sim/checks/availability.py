@@ -1,0 +1,264 @@
+"""Is there service while a majority is well? Windows of a run, and what clients got done in them.
+
+A *stretch* is a time in which the same nodes are well, and a majority of each partition group's
+voters is among them. After its first `SETTLE_SECONDS`, which elections and clients need, a stretch
+is cut into windows. In each window most calls to each queue have to succeed, at whatever pace the
+nodes have. The check asks for no cause: it found a leader that handed over in vain, again and
+again, and it judges every workload under every fault.
+
+| what happens | the node is not well | no stretch |
+|---|---|---|
+| a node is down, starts, stands still, or its disk was damaged | x | |
+| a fault of `CONFINED` lasts | those it names | |
+| a fault of `HARMLESS` lasts: wrong clocks | | |
+| another fault lasts | | x |
+| members come or go | | x |
+
+Invariants:
+- Looking changes nothing: no call here has an effect on a node.
+- A stretch ends with any change of who is well, and with each fault that begins or ends.
+- Each judgement is counted (`compared`). A run that had windows, and calls in none of them, is
+  vacuous.
+
+Left out: a disk that is slow for long. Its node goes on leading and every call to it is slow;
+nothing finds that out and moves the office.
+
+Sources: FoundationDB's and VOPR's liveness checks; the shares that service-level objectives state.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from raftmq.broker.replica.group import node_of
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.stage import Stage
+from raftmq.checkers.history import History, RowType
+
+CONFINED = frozenset(
+    {
+        "isolate-node", "split-majority", "split-minority-third", "mute", "deaf", "restart-storm",
+        "pause", "pause-leader", "slow-node", "stall-loop", "full-disk", "full-quota", "low-disk",
+        "read-only", "isolate-leader",
+    }
+)  # fmt: skip
+"""Lasting faults that concern the nodes they name, or the leader that they strike, and no other."""
+HARMLESS = frozenset(
+    {"skew", "step-clock", "drift", "strobe-clock", "periodic-clock", "leap-second"}
+)
+"""Faults that must cost no availability: no deadline of the service goes by the wall clock."""
+
+LOOK_SECONDS = 0.1
+"""Between two looks at who is well."""
+SETTLE_SECONDS = 10.0
+"""From a change of who is well until there must be service: five of the longest election timeouts
+at the default pace."""
+WINDOW_SECONDS = 10.0
+"""Length of a window; a rest that is shorter is not judged."""
+CALLS_MIN = 5
+"""A window with fewer calls to a queue says nothing of that queue."""
+SHARE_MIN = 0.8
+"""Share of a window's calls to one queue that must succeed."""
+SERVICE_SECONDS_MAX = 20.0
+"""From the heal until a call to each queue that is called has succeeded."""
+JUDGED = ("send", "write", "read", "pop")
+"""Calls that are judged, by the history's names, unless a workload has others."""
+
+
+WINDOWS = "V7 calls while a majority is well"
+"""Name of a comparison: the windows of a run that were judged, by queue and call."""
+HEAL = "V7 calls after the heal"
+"""Name of a comparison: times from heal to service that were judged, by queue and call."""
+TO_SERVICE = "longest from heal to service, ms"
+"""Name of the count; at most `SERVICE_SECONDS_MAX`."""
+
+
+class Window(NamedTuple):
+    """A time in which there must be service, in seconds of the world's clock."""
+
+    begin: float
+    end: float
+    well: tuple[int, ...]
+    """The nodes that were well."""
+
+
+class _State(NamedTuple):
+    """Who is well."""
+
+    is_excused: bool
+    """True if no service can be asked for."""
+    well: tuple[int, ...]
+    changes: int
+    """Faults that have begun or ended so far."""
+
+
+class Availability:
+    """Who was well when, in one run; and the verdict."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._active: dict[int, tuple[Event, tuple[int, ...]]] = {}
+        self._changes = 0
+        self._state = _State(True, (), 0)
+        self._since = 0.0
+        self._is_over = False
+        self._healed_at = 0.0
+        self.windows: list[Window] = []
+        """Those that can be judged."""
+        self.compared: Counter[str] = Counter()
+        """Windows and times that were judged, by name."""
+
+    @property
+    def lasting(self) -> set[str]:
+        """The faults that last now, by name."""
+        return {event.fault for event, _ in self._active.values()}
+
+    def begin(self) -> None:
+        """Look from now on."""
+        if not self._is_over:
+            self.look()
+            self._stage.agenda.call_after(LOOK_SECONDS, self.begin)
+
+    def fault_begins(self, number: int, event: Event) -> None:
+        """A fault is about to strike; `number` is its place in the schedule."""
+        if event.fault in HARMLESS:
+            return
+        nodes = self._stage.nodes_of(event) or [self._stage.leader()]
+        if event.lasts_ms:
+            self._active[number] = event, tuple(nodes)
+        self._changes += 1
+        self.look()
+
+    def fault_ends(self, number: int) -> None:
+        """A fault is over."""
+        if self._active.pop(number, None) is not None:
+            self._changes += 1
+            self.look()
+
+    def heal(self) -> None:
+        """All faults are over."""
+        self._active.clear()
+        self._changes += 1
+        self._healed_at = self._stage.agenda.now
+        self.look()
+
+    def end(self) -> None:
+        """Sends are about to stop: nothing is judged from now on."""
+        self._close()
+        self._is_over = True
+
+    def look(self) -> None:
+        """Find out who is well, and close the stretch if that changed."""
+        if self._is_over:
+            return
+        state = self._find()
+        if state != self._state:
+            self._close()
+            self._state, self._since = state, self._stage.agenda.now
+
+    def _close(self) -> None:
+        at = self._since + SETTLE_SECONDS
+        while not self._state.is_excused and at + WINDOW_SECONDS <= self._stage.agenda.now:
+            self.windows.append(Window(at, at + WINDOW_SECONDS, self._state.well))
+            at += WINDOW_SECONDS
+
+    def _find(self) -> _State:
+        stage, ill = self._stage, set(self._stage.damaged)
+        for event, nodes in self._active.values():
+            if event.fault not in CONFINED:
+                return _State(True, (), self._changes)
+            ill.update(nodes)
+        well = tuple(n for n in stage.members() if n not in ill and self._is_up(n))
+        is_excused = bool(stage.leaving or stage.joining) or not self._has_majorities(set(well))
+        return _State(is_excused, well, self._changes)
+
+    def _is_up(self, node: int) -> bool:
+        cluster = self._stage.cluster
+        running, process = cluster.nodes.get(node), cluster.processes.get(node)
+        if running is None or process is None:
+            return False
+        return running.is_serving and not process.is_frozen
+
+    def _has_majorities(self, well: set[int]) -> bool:
+        """True if every group has a majority of every membership that may count among the well
+        ones, and no membership is about to change."""
+        nodes, catalog = self._stage.cluster.nodes, self._stage.newest_catalog()
+        carried = {number for node in well for number in nodes[node].groups}
+        # A group of one replica, or of few in a large cluster, may have no well node at all.
+        if catalog is None or not carried.issuperset(catalog.groups):
+            return False
+        for node in well:
+            for group in nodes[node].groups.values():
+                conf = group.conf_state
+                if conf.voters_outgoing or conf.learners:
+                    return False
+                if 2 * len(set(map(node_of, conf.voters)) & well) <= len(conf.voters):
+                    return False
+        return bool(well)
+
+    def judge(self, history: History, judged: Sequence[str] = JUDGED) -> list[Violation]:
+        """What clients did not get done in the windows, and after the heal."""
+        calls = list(_calls(history, judged))
+        found, began = [], self._stage.watch.began
+        if self.windows:
+            self.compared[WINDOWS] = 0
+        for window in self.windows:
+            counts: Counter[tuple[str, bool]] = Counter(
+                (of, is_ok) for of, begin, _, is_ok in calls if window.begin <= begin < window.end
+            )
+            for of in sorted({of for of, _ in counts}):
+                ok, failed = counts[of, True], counts[of, False]
+                if ok + failed < CALLS_MIN:
+                    continue
+                self.compared[WINDOWS] += 1
+                if ok < SHARE_MIN * (ok + failed):
+                    text = (
+                        f"{of}: {ok} of {ok + failed} calls succeeded in the {WINDOW_SECONDS:g} s "
+                        f"from {window.begin - began:.1f} s on, with nodes {window.well} well for "
+                        f"{SETTLE_SECONDS:g} s before"
+                    )
+                    found.append(Violation("V7", int((window.end - began) * 1000), text))
+        return found + self._judge_heal(calls)
+
+    def _judge_heal(self, calls: "list[_Call]") -> list[Violation]:
+        """The time from the heal until each queue was served."""
+        first: dict[str, float] = {}
+        tried: dict[str, float] = defaultdict(float)
+        for of, begin, end, is_ok in calls:
+            if end >= self._healed_at:
+                tried[of] = max(tried[of], end - self._healed_at)
+                if is_ok and begin >= self._healed_at:
+                    first[of] = min(first.get(of, end), end)
+        seconds = [first[of] - self._healed_at for of in sorted(first)]
+        self.compared[HEAL] = len(tried)
+        if seconds:
+            self._stage.counts[TO_SERVICE] = int(1000 * max(seconds))
+        at_ms = self._stage.watch.now_ms
+        return [
+            Violation("V7", at_ms, f"{of}: no call succeeded within {late:.1f} s after the heal")
+            for of, late in sorted(tried.items())
+            if late > SERVICE_SECONDS_MAX
+            and first.get(of, self._healed_at + late) - self._healed_at > SERVICE_SECONDS_MAX
+        ]
+
+
+_Call = tuple[str, float, float, bool]
+"""Function and key, when it began and ended, and whether it succeeded."""
+
+
+def _calls(history: History, judged: Sequence[str]) -> Iterator[_Call]:
+    """The calls that ended: one whose client was killed in the middle tells nothing."""
+    begun: dict[int, tuple[str, float]] = {}
+    names = [name in judged for name in history.functions]
+    for row in range(len(history)):
+        operation, function = int(history.operation[row]), int(history.function[row])
+        seconds = float(history.time[row]) / 1e9
+        if history.type[row] == RowType.INVOKE:
+            if names[function]:
+                key = int(history.key[row])
+                name = history.functions[function]
+                begun[operation] = f"{name} {history.keys[key] if key >= 0 else ''}", seconds
+        elif operation in begun:
+            of, begin = begun.pop(operation)
+            yield of, begin, seconds, bool(history.type[row] == RowType.OK)

@@ -1,0 +1,181 @@
+"""The committed logs of all data groups, read along by the ledger after the run.
+
+The twin of each machine (`twins`) hands out and answers again: `PopLog` judges that.
+
+Where retention goes by size (`retains_little`) it drops what groups have not read. Groups must be
+told of that before, and of no more, and the counts of lost messages that clients get must be those
+of the second machine.
+
+Invariants:
+- Looking changes nothing.
+- Each comparison is counted; a kind of comparison that was never made is vacuous, not good.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from raftmq.broker.replica.opener import FOUNDING_INDEX
+from raftmq.chaos.ledger import PopBreach, PopLog
+from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.stage import Stage
+from raftmq.checkers.history import History
+from raftmq.checkers.pop.calls import QueueTraffic, pop_traffic
+from raftmq.log.record import Record
+from raftmq.machine.catalog.catalog import Catalog
+from raftmq.machine.machine import PartitionMachine
+from raftmq.results import Appended, Result
+
+from .twins import STATES, Twins
+
+RECORDS = "records read along"
+DELIVERIES = "Q8 deliveries looked up in the log"
+GIVEN_UP = "Q25 messages that retention gave up"
+LOST = "Q25 counts of what is lost"
+
+
+class PopEvidence(Twins):
+    """An observer of all nodes of a cluster."""
+
+    def __init__(self, cluster: Cluster, *, retains_little: bool = False) -> None:
+        """`retains_little`: retention must have dropped something, or nothing was shown."""
+        super().__init__(cluster, lambda group: isinstance(group.machine, PartitionMachine))
+        self._catalog: Catalog | None = None
+        self.compared.update({RECORDS: 0, STATES: 0, DELIVERIES: 0})
+        self.lost = 0
+        """Messages that retention took from groups, as clients were told in the end."""
+        if retains_little:
+            self.compared[GIVEN_UP] = self.compared[LOST] = 0
+
+    def look(self, stage: Stage) -> None:
+        """Take down the state of each node's machines, and the catalog, while the nodes run."""
+        self._catalog = stage.newest_catalog()
+        self.take_states()
+
+    def judge(self, history: History, *, is_drained: bool) -> list[PopBreach]:
+        """What the machines did wrong; if the run is drained, nothing is due any more."""
+        breaches: list[PopBreach] = []
+        ledgers = []
+        for number, records in sorted(self._records.items()):
+            ledger, machine = PopLog(), PartitionMachine()
+            try:
+                self._replay(number, records, ledger, machine)
+            except AssertionError as error:
+                breaches.append(PopBreach("assert", machine.applied, f"group {number}: {error}"))
+            self.compared[RECORDS] += ledger.records
+            breaches += ledger.breaches[:3]
+            if is_drained:
+                late = ledger.withheld.overdue()
+                breaches += [PopBreach(name, machine.applied, fact) for name, fact in late]
+            if not breaches:
+                breaches += self.in_the_end_differ(number, machine)
+            ledgers.append(ledger)
+        breaches += list(self._strange(history, ledgers))[:3]
+        if is_drained and not breaches:
+            breaches += list(self._miscounted(history, ledgers))[:3]
+        return breaches
+
+    def _replay(
+        self, number: int, records: dict[int, Record], ledger: PopLog, machine: PartitionMachine
+    ) -> None:
+        machine.applied = FOUNDING_INDEX
+        kept = KeptQueues()
+        for index in range(FOUNDING_INDEX + 1, max(records) + 1):
+            assert index in records, f"record {index} was applied by nobody"
+            record = records[index]
+            results = machine.apply(record)
+            ledger.follow(record, results, machine.serving.take_handed(), machine)
+            for given_up, fact in kept.follow(record, results, machine):
+                self.compared[GIVEN_UP] += given_up
+                if fact:
+                    ledger.note("Q25", fact)
+            # The index of the log is not made here: what it would be made of must not pile up.
+            machine.serving.take_traced()
+            for fact in self.at_border_differ(number, index, machine):
+                ledger.note("R21", fact)
+        for attached in machine.serving.attached.values():
+            attached.group.audit()
+
+    def _miscounted(self, history: History, ledgers: list[PopLog]) -> Iterator[PopBreach]:
+        """What clients are told of what retention took, and what the log says."""
+        for number, queue, traffic in self._traffic(history):
+            for ledger in ledgers:
+                group = ledger.groups.get(number)
+                if traffic.books is None or group is None or queue not in group.queues:
+                    continue
+                told, lost = traffic.books.lost, group.queues[queue].counts["lost"]
+                self.compared[LOST] += 1
+                self.lost += told
+                if told != lost:
+                    fact = f"{traffic.name}: {told} messages are told as lost, the log has {lost}"
+                    yield PopBreach("Q25", 0, fact)
+
+    def _traffic(self, history: History) -> Iterator[tuple[int, int, QueueTraffic]]:
+        """Of each group and queue: their numbers, and what clients did."""
+        if self._catalog is None:
+            return
+        attachments = self._catalog.consumer_groups.attachments
+        numbers = {one.consumer_group: number for number, one in attachments.items()}
+        for traffic in pop_traffic(history).values():
+            number = numbers[traffic.group]
+            queue = attachments[number].topic_id << 16 | int(traffic.queue.rpartition("/")[2])
+            yield number, queue, traffic
+
+    def _strange(self, history: History, ledgers: list[PopLog]) -> Iterator[PopBreach]:
+        """What clients saw and the log does not know."""
+        for number, queue, traffic in self._traffic(history):
+            for seen in traffic.deliveries:
+                self.compared[DELIVERIES] += 1
+                whys = [one.why_strange(number, queue, seen) for one in ledgers]
+                if all(whys):
+                    yield PopBreach("Q8", 0, whys[0])
+
+
+class KeptQueues:
+    """Places of each queue's messages in a log, and the offsets before which groups gave up.
+
+    A leader tells of all queues before it trims, and another one may trim less than what was told.
+    """
+
+    def __init__(self) -> None:
+        # By queue: the ends of its batches, and their places in the log.
+        self._ends: dict[int, list[int]] = defaultdict(list)
+        self._indexes: dict[int, list[int]] = defaultdict(list)
+        # By queue: where it begins as groups were told, and in which term.
+        self._told: dict[int, tuple[int, int]] = {}
+        self._log_start = 1
+
+    def follow(
+        self, record: Record, results: Sequence[Result], machine: PartitionMachine
+    ) -> Iterator[tuple[int, str]]:
+        """A record was applied: how many messages groups were told to give up with it, and what is
+        wrong with that; empty: nothing."""
+        for result in results:
+            if isinstance(result, Appended) and not result.duplicate:
+                self._ends[result.queue].append(result.base_offset + result.count)
+                self._indexes[result.queue].append(record.index)
+        for queue, earliest in machine.serving.earliest.items():
+            before, _ = self._told.get(queue, (0, 0))
+            if earliest > before:
+                self._told[queue] = earliest, record.term
+                is_border = earliest in self._ends[queue]
+                what = f"groups are told that queue {queue} begins at offset {earliest}"
+                attached = machine.serving.attached.values()
+                is_followed = any(queue in each.group.backlogs for each in attached)
+                given_up = earliest - before if is_followed else 0
+                yield given_up, "" if is_border else f"{what}, and no batch does"
+        if machine.log_start > self._log_start:
+            self._log_start = machine.log_start
+            for fact in self._why_wrong(record, machine):
+                yield 0, fact
+
+    def _why_wrong(self, record: Record, machine: PartitionMachine) -> Iterator[str]:
+        """What should have been told before the log was trimmed: of queues without a group, too, as
+        one may be opened until the trim."""
+        for queue in sorted(machine.ends):
+            dropped = bisect_left(self._indexes[queue], self._log_start)
+            first = self._ends[queue][dropped - 1] if dropped else 0
+            told, term = self._told.get(queue, (0, 0))
+            what = f"queue {queue} begins at offset {first} with record {self._log_start}"
+            if told < first or (told > first and term == record.term):
+                yield f"{what}, before which the log was trimmed, and groups were told of {told}"

@@ -1,0 +1,62 @@
+"""Index files are derived: a node that is robbed of them writes the same bytes again (L6).
+
+Sources: Kafka's and RocketMQ's indexes, which are rebuilt from the log.
+"""
+
+from pathlib import PurePosixPath
+
+import google_crc32c
+import trio
+
+from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.checkers.servers.evidence import Derived
+from raftmq.log.segment import INDEX_SUFFIX, SEGMENT_SUFFIX
+
+REBUILD_SECONDS = 30.0
+"""Until a node has its index files again; it has to start and to apply its log for that."""
+
+
+async def rebuild_indexes(stage: Stage) -> None:
+    """Stop a node, delete its index files, start it, and wait until it has them again.
+
+    A node that was damaged is spared: an index file may be all that proves a segment's rot.
+    """
+    candidates = set(stage.alive(stage.members())) - stage.was_damaged
+    if not candidates:
+        return
+    node = stage.random.choice(sorted(candidates))
+    stage.hold_down(node)
+    stage.kill(node, crash=False)
+    disk = stage.cluster.machines[node].disk
+    before = {path: _digest(disk, path) for path in disk.paths() if path.endswith(INDEX_SUFFIX)}
+    for path in before:
+        disk.remove(path)
+    stage.watch.note(node, f"is robbed of {len(before)} index files")
+    stage.let_up(node)
+    with trio.move_on_after(REBUILD_SECONDS):
+        # In made-up time, looking again and again costs little.
+        while _missing(disk, before):  # noqa: ASYNC110
+            await trio.sleep(0.05)
+    for path in _missing(disk, before):
+        text = f"node {node} has not made {path} anew within {REBUILD_SECONDS:g} s"
+        stage.violations.append(Violation("L6", stage.watch.now_ms, text))
+    for path in sorted(before.keys() & set(disk.paths())):
+        group = int(PurePosixPath(path).parent.name)
+        derived = Derived(node, path, before[path], _digest(disk, path))
+        stage.derived[group].append(derived)
+
+
+def _digest(disk: MemoryFiles, path: str) -> int:
+    return int(google_crc32c.value(disk.bytes_of(path)))
+
+
+def _missing(disk: MemoryFiles, paths: dict[str, int]) -> list[str]:
+    """The index files that are not there although their segments are."""
+    there = set(disk.paths())
+    return [
+        path
+        for path in paths
+        if path not in there and path.removesuffix(INDEX_SUFFIX) + SEGMENT_SUFFIX in there
+    ]

@@ -1,0 +1,293 @@
+"""Making the faults of disks: refused calls while a node runs, damage while it is down.
+
+Damage is tried on a copy of the disk first. A node may notice it, as long as a minority has to (see
+`stage`): it mends itself. A node that would not notice and have lost something is more dangerous:
+no Raft survives members that forget votes or acknowledged records without a trace, so such damage
+is done only where nothing was promised:
+
+| the copy after the damage | what is done |
+|---|---|
+| shows its damage | the damage, if with it fewer than half of each group are damaged |
+| has lost no vote, and nothing committed | the same |
+| has lost committed records that a majority of others still holds | the same |
+| else | nothing: the damage is withheld, and counted |
+
+A leader that counts on what is now forgotten makes such a node stop once (`RecordsLost`) and
+abstain from then on.
+
+Each function makes one fault begin, and returns what ends it, if it lasts.
+"""
+
+import errno
+from collections.abc import Callable
+from functools import partial
+
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.checks.logs import Held, held_logs
+from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.world import damage
+from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.log.segment import (
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    file_name,
+    parse_name,
+)
+
+Undo = Callable[[], None]
+
+DAMAGE_SECONDS = 0.2
+"""A node is down so long before its disk is damaged."""
+
+AGAIN_SHARE = 1 / 3
+AGAIN_CALLS = 12
+"""`AGAIN_SHARE` of the nodes that lost their disk lose power at one of these first calls on the new
+disk: the nodes have to come back twice, and may have been let in by then."""
+
+
+def _disks(stage: Stage, event: Event) -> list[MemoryFiles]:
+    return [stage.cluster.machines[node].disk for node in stage.nodes_of(event)]
+
+
+def sync_error(stage: Stage, event: Event) -> None:
+    """The next sync fails."""
+    for disk in _disks(stage, event):
+        disk.fail_next("datasync", errno.EIO)
+
+
+def sync_lies(stage: Stage, event: Event) -> None:
+    """The next sync fails, the one after it succeeds, and the data is lost."""
+    for disk in _disks(stage, event):
+        disk.lie_next()
+
+
+def write_error(stage: Stage, event: Event) -> None:
+    """The next write fails."""
+    for disk in _disks(stage, event):
+        disk.fail_next("append", errno.EIO)
+
+
+def read_error(stage: Stage, event: Event) -> None:
+    """The next read fails."""
+    for disk in _disks(stage, event):
+        disk.fail_next("pread", errno.EIO)
+
+
+def short_write(stage: Stage, event: Event) -> None:
+    """The next write takes a part, or none: who writes goes on with the rest."""
+    for disk in _disks(stage, event):
+        disk.short_next()
+
+
+def torn_write(stage: Stage, event: Event) -> None:
+    """The machine loses power inside the next write."""
+    for node in stage.alive(stage.nodes_of(event)):
+        stage.lose_power_on_crash(node)
+        stage.cluster.machines[node].disk.crash_at(1)
+
+
+def full_disk(stage: Stage, event: Event, *, error: int = errno.ENOSPC) -> Undo:
+    """A disk takes only so many bytes more."""
+    disks = _disks(stage, event)
+    for disk in disks:
+        disk.space, disk.full_errno = disk.used() + int(event.level), error
+
+    def undo() -> None:
+        for disk in disks:
+            disk.space = None
+
+    return undo
+
+
+def low_disk(stage: Stage, event: Event) -> Undo:
+    """A disk has a share of the reserve left: above 1 all goes on, but an office that was given up
+    is not taken again; above a half a node follows and does not lead; below it does neither."""
+    reserve = stage.cluster.log.reserve_bytes
+    return full_disk(stage, event._replace(level=event.level * reserve))
+
+
+def full_quota(stage: Stage, event: Event) -> Undo:
+    """The same with the error of a quota."""
+    return full_disk(stage, event, error=errno.EDQUOT)
+
+
+def read_only(stage: Stage, event: Event) -> Undo:
+    """A disk takes nothing."""
+    disks = _disks(stage, event)
+    for disk in disks:
+        disk.is_read_only = True
+
+    def undo() -> None:
+        for disk in disks:
+            disk.is_read_only = False
+
+    return undo
+
+
+def slow_disk(stage: Stage, event: Event) -> Undo:
+    """Every job of the disk takes longer."""
+    machines = [stage.cluster.machines[node] for node in stage.nodes_of(event)]
+    for machine in machines:
+        machine.slowness = event.level
+
+    def undo() -> None:
+        for machine in machines:
+            machine.slowness = 1.0
+
+    return undo
+
+
+# While a node is down
+
+
+def harm(how: damage.Damage, *, power: bool = False) -> Callable[[Stage, Event], None]:
+    """A fault that stops a node, damages its disk, and lets it start again."""
+
+    def begin(stage: Stage, event: Event) -> None:
+        for node in stage.nodes_of(event):
+            stage.hold_down(node)
+            stage.kill(node, power=power)
+            stage.agenda.call_after(DAMAGE_SECONDS, partial(_damage, stage, node, how))
+
+    return begin
+
+
+def unreadable_sector(stage: Stage, event: Event) -> None:
+    """Sectors cannot be read any more: when a node starts, or just after it has read its log. Then
+    the records there may be unapplied, and the node knows their CRCs alone."""
+    if stage.random.random() < 0.5:
+        harm(damage.spoil_sectors)(stage, event)
+        return
+    for node in stage.nodes_of(event):
+        stage.kill(node)
+        stage.once_serving(node, partial(try_damage, stage, node, damage.spoil_end))
+
+
+def _damage(stage: Stage, node: int, how: damage.Damage) -> None:
+    if not stage.is_healing:
+        try_damage(stage, node, how)
+    stage.let_up(node)
+
+
+def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
+    """Damage a node that is down, if the atlas allows it; whether it was done."""
+    disk = stage.cluster.machines[node].disk
+    trial = disk.copy()
+    for path in disk.paths():
+        # The copy knows of no earlier syncs, which some damage goes by.
+        trial.inode(path).synced = list(disk.inode(path).synced)
+    state = stage.random.getstate()
+    if not how(trial, stage.random):
+        stage.counts["nothing to damage"] += 1
+        return False
+    path = next((p for p in trial.paths() if _differs(disk, trial, p)), "")
+    before, after = held_logs(disk.copy(), node), held_logs(trial.copy(), node)
+    if isinstance(after, str) and not isinstance(before, str) and _is_spare(trial, path):
+        text = f"node {node}: {path} is damaged, all records are sound, and the log: {after}"
+        stage.violations.append(Violation("L2", stage.watch.now_ms, text))
+    verdict = _judge(stage, node, before, after)
+    if verdict == "withheld":
+        stage.counts["damage withheld"] += 1
+        return False
+    stage.random.setstate(state)
+    how(disk, stage.random)
+    stage.counts["damage done"] += 1
+    stage.agenda.effects["disks damaged"] += 1
+    stage.watch.note(node, f"disk damaged: {verdict}")
+    if verdict == "harmless":
+        # Whoever reads by an index passes over it. Without one it may be found, as rot: such a node
+        # must not be robbed of its indexes.
+        stage.was_damaged.add(node)
+    else:
+        stage.note_damage(node)
+    return True
+
+
+def _differs(disk: MemoryFiles, trial: MemoryFiles, path: str) -> bool:
+    one, other = disk.inode(path), trial.inode(path)
+    return one.data != other.data or one.unreadable != other.unreadable
+
+
+def _is_spare(disk: MemoryFiles, path: str) -> bool:
+    """Whether a log must be opened without a file as with it: all but segments, and the snapshots
+    that are the only one from which the unsealed segments can be applied."""
+    folder, _, name = path.rpartition("/")
+    names = set(disk.list(folder)) if folder else set()
+    index = parse_name(name, SNAPSHOT_SUFFIX)
+    if index is None:
+        return parse_name(name, INDEX_SUFFIX) is not None
+    logs = sorted(n for each in names if (n := parse_name(each, SEGMENT_SUFFIX)) is not None)
+    unsealed = [n for n in logs if file_name(n, INDEX_SUFFIX) not in names]
+    snapshots = [n for each in names if (n := parse_name(each, SNAPSHOT_SUFFIX)) is not None]
+    # A log whose first segment began otherwise than with its first record needs its snapshot.
+    is_plain = bool(logs) and min(snapshots) == logs[0] - 1
+    return is_plain and any(n < unsealed[0] - 1 for n in snapshots if n != index)
+
+
+def _judge(
+    stage: Stage, node: int, before: dict[int, Held] | str, after: dict[int, Held] | str
+) -> str:
+    """What a damage amounts to: withheld, noticed, forgets, harmless."""
+    if isinstance(before, str):
+        return "withheld"  # it is damaged already
+    if isinstance(after, str) or set(before) - set(after):
+        return "noticed" if stage.may_damage(node) and isinstance(after, str) else "withheld"
+    if not stage.may_damage(node):
+        return "withheld"  # what is not noticed at the start may be noticed later
+    others: list[dict[int, Held]] = []
+    for other in stage.members():
+        if other != node:
+            found = held_logs(stage.cluster.machines[other].disk.copy(), other)
+            others += [found] if isinstance(found, dict) else []
+    verdicts = {_judge_group(stage, g, before[g], after[g], others) for g in before}
+    return next(word for word in ("withheld", "forgets", "noticed", "harmless") if word in verdicts)
+
+
+def _judge_group(
+    stage: Stage, group: int, before: Held, after: Held, others: list[dict[int, Held]]
+) -> str:
+    if (before.term, before.vote) != (after.term, after.vote):
+        return "withheld"
+    if before.digest == after.digest and before.last == after.last:
+        return "harmless"
+    if before.last == after.last:
+        return "noticed"  # something else is wrong, which a read will find
+    promised = min(before.last, max(stage.watch.commits[group], before.commit))
+    if after.last >= promised:
+        return "forgets"
+    holders = sum(held[group].last >= promised for held in others if group in held)
+    return "forgets" if 2 * holders > len(stage.seats) else "withheld"
+
+
+def wipe(stage: Stage, event: Event) -> None:
+    """A node comes back with an empty disk."""
+    for node in stage.nodes_of(event):
+        if not stage.may_damage(node):
+            stage.counts["damage withheld"] += 1
+            continue
+        stage.hold_down(node)
+        stage.kill(node)
+        stage.note_damage(node)
+        stage.agenda.effects["disks damaged"] += 1
+        stage.cluster.wipe(node)
+        if stage.random.random() < AGAIN_SHARE:
+            call = stage.random.randint(1, AGAIN_CALLS)
+            stage.cluster.machines[node].disk.crash_at(call)
+        stage.let_up(node)
+
+
+def clone(stage: Stage, event: Event) -> None:
+    """A node comes back with the disk of another."""
+    node, source = stage.nodes_of(event)
+    if not stage.may_damage(node):
+        stage.counts["damage withheld"] += 1
+        return
+    stage.hold_down(node)
+    stage.kill(node)
+    stage.note_damage(node)
+    stage.agenda.effects["disks damaged"] += 1
+    twin = stage.cluster.machines[source].disk.copy()
+    stage.cluster.machines[node].disk.become(twin)
+    stage.let_up(node)

@@ -1,0 +1,219 @@
+"""Changing the cluster's nodes while it is under fire.
+
+A change is asked for by a process of its own, as `raftmq cluster add` would; it may be refused or
+go unanswered. Each function begins one change and does not wait for it.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+
+import trio
+
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.sim.clients import Session
+from raftmq.chaos.sim.cluster import PORT
+from raftmq.chaos.sim.stage import GONE_SECONDS, Stage
+from raftmq.client import Client
+from raftmq.errors import RaftmqError, Rejected
+
+from .network import block, edges_between
+
+NODES_MAX = 7
+"""Highest number of a node that a fault brings into a cluster of five founders or fewer; a larger
+cluster gets two more nodes. It bounds how many nodes are replaced in one run."""
+
+CHANGE_SECONDS = 6.0
+"""So long a change is tried."""
+
+SHRINKS_FROM = 3
+"""Nodes of a cluster that may lose one before another one joins."""
+
+SHRINK_SHARE = 0.5
+"""Of the removals from such a cluster: a node leaves first, and one joins later."""
+
+LOOK_SECONDS = 0.1
+LEAVE_LOOKS = 200
+"""Looks at the catalog, at most, before the new node joins: the other one leaves first."""
+
+
+def new_node(stage: Stage) -> int:
+    """A number that was never used."""
+    return max(stage.cluster.machines) + 1
+
+
+def may_grow(stage: Stage) -> bool:
+    """True if a fault may bring one more node into the cluster."""
+    return new_node(stage) <= max(NODES_MAX, len(stage.seats) + 2)
+
+
+async def ask(stage: Stage, change: Callable[[Client], Awaitable[None]]) -> bool:
+    """Have a client ask for a change; whether it was granted."""
+    is_granted = False
+    stage.agenda.effects["changes asked for"] += 1
+
+    async def job(mq: Client, _: Session) -> None:
+        nonlocal is_granted
+        try:
+            await change(mq)
+            is_granted = True
+        except Rejected:
+            stage.counts["changes refused"] += 1
+        except RaftmqError:
+            stage.counts["changes unanswered"] += 1
+
+    with trio.move_on_after(2 * CHANGE_SECONDS):
+        await stage.clients.once(job)
+    return is_granted
+
+
+def start_new(stage: Stage) -> int:
+    """Start a node that is to join; its number."""
+    new = new_node(stage)
+    stage.cluster.prepare(new)
+    stage.joining.add(new)
+    stage.restart(new)
+    return new
+
+
+async def replace(stage: Stage, old: int, new: int) -> bool:
+    """Ask for a new node in the place of another; whether that was granted."""
+    stage.clients.asked_to_leave.add(old)
+    host = stage.host(new)
+    change = partial(_replace, old=old, new=new, host=host, timeout=CHANGE_SECONDS)
+    is_granted = await ask(stage, change)
+    stage.counts["replaced"] += is_granted
+    return is_granted
+
+
+async def _replace(mq: Client, *, old: int, new: int, host: str, timeout: float) -> None:
+    await mq.admin.replace_node(old, new, host, PORT, timeout=timeout)
+
+
+async def _add(stage: Stage) -> None:
+    if not may_grow(stage):
+        return
+    new = start_new(stage)
+
+    async def change(mq: Client) -> None:
+        await mq.admin.add_node(new, stage.host(new), PORT, timeout=CHANGE_SECONDS)
+
+    await ask(stage, change)
+
+
+async def _remove(stage: Stage, node: int) -> None:
+    """Take a node out; only if three stay, so that a minority may still fail."""
+    out = {node} | stage.damaged | stage.leaving
+    staying = stage.known - out
+    may_leave = node in stage.known - stage.clients.must_stay
+    if not may_leave or len(staying) < len(stage.seats):
+        stage.counts["changes withheld"] += 1
+        return
+
+    stage.counts["removed"] += await _ask_to_remove(stage, node)
+
+
+async def _ask_to_remove(stage: Stage, node: int) -> bool:
+    stage.clients.asked_to_leave.add(node)
+
+    async def change(mq: Client) -> None:
+        await mq.admin.remove_node(node, timeout=CHANGE_SECONDS)
+
+    return await ask(stage, change)
+
+
+def add_voter(stage: Stage, event: Event) -> None:
+    """A node joins; it learns first and votes when it has caught up."""
+    stage.spawn(_add, stage)
+
+
+def remove_voter(stage: Stage, event: Event) -> None:
+    """A node leaves, if enough others stay; else one joins, so that another may leave later."""
+    (node,) = stage.nodes_of(event)
+    # Its own random numbers: other faults of the seed stay as they are.
+    is_shrink = Random(f"shrink {event.at_ms}").random() < SHRINK_SHARE
+    if is_shrink and _may_shrink(stage, node):
+        stage.spawn(_shrink_and_grow, stage, node)
+    else:
+        stage.spawn(_add_and_remove, stage, node)
+
+
+def _may_shrink(stage: Stage, node: int) -> bool:
+    """True if a node may leave a cluster of three though no other can take its copies over: all are
+    well, and the nodes that stay can do without it."""
+    return (
+        len(stage.seats) == len(stage.members()) == SHRINKS_FROM
+        and node in stage.known - stage.clients.must_stay
+        and not stage.damaged | stage.leaving | stage.joining
+        and not stage.shrinks_by
+    )
+
+
+async def _shrink_and_grow(stage: Stage, node: int) -> None:
+    """A node leaves, and groups have a copy less until another one has joined."""
+    stage.shrinks_by = node
+    stage.counts["shrunk"] += await _ask_to_remove(stage, node)
+    for _ in range(LEAVE_LOOKS):
+        if stage.is_healing or stage.has_left(node):
+            break
+        await trio.sleep(LOOK_SECONDS)
+    if stage.has_left(node):
+        stage.shrinks_by = 0
+    # A node that joins while another is leaving takes its copies over: it is a replacement.
+    if not stage.is_healing:
+        await _add(stage)
+
+
+async def _add_and_remove(stage: Stage, node: int) -> None:
+    if len(stage.members()) <= len(stage.seats):
+        await _add(stage)
+        await trio.sleep(1)
+    if not stage.is_healing:
+        await _remove(stage, node)
+
+
+def remove_leader(stage: Stage, event: Event) -> None:
+    """Whoever leads leaves."""
+    leader = stage.leader()
+    if leader:
+        stage.spawn(_add_and_remove, stage, leader)
+
+
+def replace_node(stage: Stage, event: Event) -> None:
+    """A new node takes the place of another."""
+    old = stage.nodes_of(event)[0]
+    if may_grow(stage) and old not in stage.retired | stage.clients.must_stay:
+        stage.spawn(_replace_and_retire, stage, old)
+
+
+async def _replace_and_retire(stage: Stage, old: int) -> None:
+    await replace(stage, old, start_new(stage))
+
+
+def two_changes(stage: Stage, event: Event) -> None:
+    """Two changes are asked for at once."""
+    add_voter(stage, event)
+    remove_voter(stage, event._replace(nodes=event.nodes[:1]))
+
+
+def change_when_cut(stage: Stage, event: Event) -> None:
+    """A change is asked for while a node is cut off."""
+    node = stage.nodes_of(event)[0]
+    others = [stage.host(n) for n in stage.members() if n != node]
+    undo = block(stage, edges_between([stage.host(node)], others))
+    add_voter(stage, event)
+    stage.agenda.call_after(stage.random.uniform(1, 4), undo)
+
+
+def rejoin(stage: Stage, event: Event) -> None:
+    """A node that left comes back with its old data; it must do no harm."""
+    gone = sorted(n for n in stage.retired if n not in stage.damaged)
+    if gone:
+        node = stage.random.choice(gone)
+        if node not in stage.cluster.processes and not stage.is_spoilt(node):
+            stage.counts["rejoined"] += 1
+            stage.agenda.effects["changes asked for"] += 1
+            stage.cluster.start_soon(node)
+            stage.agenda.call_after(GONE_SECONDS, lambda: stage.kill(node, crash=False))
+    else:
+        remove_voter(stage, event)

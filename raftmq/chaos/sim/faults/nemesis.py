@@ -1,0 +1,196 @@
+"""Plays a schedule: each event begins at its time, ends after its time, and at the heal all end.
+
+`HANDLERS` has an entry for every fault of the catalogue that can be made here; a test holds that.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from raftmq.chaos.faults.schedule import Event, Schedule
+from raftmq.chaos.sim.checks.availability import Availability
+from raftmq.chaos.sim.faults import clients as clients
+from raftmq.chaos.sim.faults import disk as disks
+from raftmq.chaos.sim.faults import hostile, replay, strangers
+from raftmq.chaos.sim.faults import members as members
+from raftmq.chaos.sim.faults import network as network
+from raftmq.chaos.sim.faults import process as processes
+from raftmq.chaos.sim.faults import returning as returns
+from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.strikes import Strikes
+from raftmq.chaos.world import damage
+
+from .effects import EFFECTS
+
+Undo = Callable[[], None]
+Handler = Callable[[Stage, Event], Undo | None]
+"""Makes a fault begin; returns what ends it, or None if it happens once or found nobody."""
+
+HANDLERS: Mapping[str, Handler] = {
+    "isolate-node": network.isolate_node,
+    "split-majority": network.split,
+    "split-minority-third": network.split,
+    "split-halves": network.split,
+    "isolate-leader": network.isolate_leader,
+    "bridge": network.bridge,
+    "majorities-ring": network.ring,
+    "mute": network.mute,
+    "deaf": network.deaf,
+    "quorum-loss": network.quorum_loss,
+    "constrained-election": network.constrained_election,
+    "chain": network.chain,
+    "cut-clients": network.cut_clients,
+    "flap": network.flap,
+    "swizzle": network.swizzle,
+    "delay": network.delay,
+    "reorder": network.reorder,
+    "duplicate": replay.duplicate,
+    "loss": network.loss,
+    "burst-loss": network.burst_loss,
+    "stale-replay": replay.stale_replay,
+    "slow-link": network.slow_link,
+    "cut-in-frame": network.cut_in_frame,
+    "half-open": network.half_open,
+    "corrupt-frame": network.corrupt_frame,
+    "drop-kind": replay.drop_kind,
+    "outage": network.outage,
+    "lost-names": network.lost_names,
+    "strangers": hostile.strangers,
+    "old-address": strangers.old_address,
+    "kill": processes.kill,
+    "kill-minority": processes.kill,
+    "kill-majority": processes.kill,
+    "kill-all": processes.kill,
+    "kill-leader": processes.kill_leader,
+    "restart-storm": processes.restart_storm,
+    "rolling-restart": processes.rolling_restart,
+    "pause": processes.pause,
+    "pause-leader": processes.pause_leader,
+    "pause-kill": processes.pause_kill,
+    "slow-node": processes.slow_node,
+    "crash-point": processes.crash_point,
+    "stall-loop": processes.stall_loop,
+    "stop": processes.stop,
+    "power-loss": processes.power_loss,
+    "power-loss-majority": processes.power_loss,
+    "power-loss-all": processes.power_loss,
+    "torn-write": disks.torn_write,
+    "sync-error": disks.sync_error,
+    "sync-lies": disks.sync_lies,
+    "write-error": disks.write_error,
+    "read-error": disks.read_error,
+    "full-disk": disks.full_disk,
+    "full-quota": disks.full_quota,
+    "low-disk": disks.low_disk,
+    "short-write": disks.short_write,
+    "interrupted-write": disks.short_write,
+    "bit-flip": disks.harm(damage.flip_bit),
+    "bad-sector": disks.harm(damage.zero_sector),
+    "unreadable-sector": disks.unreadable_sector,
+    "misdirected-write": disks.harm(damage.misdirect),
+    "lost-write": disks.harm(damage.lose_write, power=True),
+    "time-travel": disks.harm(damage.travel),
+    "cut-tail": disks.harm(damage.cut_tail),
+    "missing-segment": disks.harm(damage.drop_file),
+    "lost-hard-state": disks.harm(damage.lose_hard_state),
+    "wipe": disks.wipe,
+    "clone": disks.clone,
+    "read-only": disks.read_only,
+    "slow-disk": disks.slow_disk,
+    "sync-reordered": disks.harm(damage.reorder_syncs, power=True),
+    "skew": processes.skew,
+    "step-clock": processes.step_clock,
+    "drift": processes.drift,
+    "strobe-clock": processes.strobe_clock,
+    "periodic-clock": processes.periodic_clock,
+    "leap-second": processes.leap_second,
+    "stall-monotonic": processes.stall_monotonic,
+    "add-voter": members.add_voter,
+    "remove-voter": members.remove_voter,
+    "promote-learner": members.add_voter,
+    "replace-node": members.replace_node,
+    "remove-leader": members.remove_leader,
+    "two-changes": members.two_changes,
+    "change-when-cut": members.change_when_cut,
+    "rejoin": members.rejoin,
+    "move-group": returns.move_group,
+    "return-node": returns.return_node,
+    "return-blank": returns.return_blank,
+    "lose-group": returns.lose_group,
+    "crash-write": returns.crash_write,
+    "client-crash": clients.crash,
+    "client-hang": clients.hang,
+    "client-slow": clients.slow,
+    "client-resend": clients.resend,
+    "client-ack-twice": clients.ack_twice,
+    "client-ack-late": clients.ack_late,
+    "client-churn": clients.churn,
+    "retry-storm": clients.retry_storm,
+}
+
+
+class Nemesis:
+    """Whoever breaks things."""
+
+    def __init__(self, stage: Stage, schedule: Schedule, availability: Availability) -> None:
+        self._stage = stage
+        self._schedule = schedule
+        self._availability = availability
+        self._undos: dict[int, Undo] = {}
+        self._strikes = Strikes(
+            EFFECTS,
+            stage.agenda.effects,
+            struck=stage.struck,
+            coverage=stage.watch.coverage,
+            counts=stage.counts,
+        )
+
+    def begin(self) -> None:
+        """Put all events into the agenda."""
+        stage = self._stage
+        for number, event in enumerate(self._schedule.events):
+            stage.agenda.call_after(event.at_ms / 1000, partial(self._begin, number, event))
+
+    def _begin(self, number: int, event: Event) -> None:
+        stage = self._stage
+        if stage.is_healing:
+            return
+        stage.watch.note(0, str(event))
+        nodes = stage.nodes_of(event) or [stage.leader()]
+        situations = [each for node in nodes for each in stage.watch.situations(node, event.fault)]
+        self._strikes.begin(number, event.fault, situations)
+        self._availability.fault_begins(number, event)
+        undo = HANDLERS[event.fault](stage, event)
+        if undo is not None:
+            self._undos[number] = undo
+            stage.agenda.call_after(event.lasts_ms / 1000, partial(self._end, number, event))
+        else:
+            # It happens once, or found nothing to strike: there is nothing left to excuse.
+            self._availability.fault_ends(number)
+
+    def _end(self, number: int, event: Event) -> None:
+        undo = self._undos.pop(number, None)
+        if undo is not None:
+            self._stage.watch.note(0, f"{event.fault} ends")
+            undo()
+            self._availability.fault_ends(number)
+            self._strikes.end(number)
+
+    def heal(self) -> None:
+        """End everything; who is dead is started again."""
+        stage = self._stage
+        stage.clients.is_healed = True
+        stage.watch.note(0, "heal")
+        for number in sorted(self._undos):
+            self._undos.pop(number)()
+        self._strikes.end_all()
+        for link in stage.cluster.network.links():
+            link.heal()
+        for machine in stage.cluster.machines.values():
+            machine.disk.calm()
+            machine.clock.heal()
+            machine.slowness = 1.0
+        for process in stage.cluster.processes.values():
+            process.wake()
+        for node in stage.members():
+            stage.restart(node)
+        self._availability.heal()

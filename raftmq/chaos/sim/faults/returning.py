@@ -1,0 +1,222 @@
+"""Members that return: groups that move away and back, nodes that left and come again, lost logs.
+
+A group moves to nodes that do not carry it, as far as there are any, or back to members that it had
+before, in any order. A log is deleted some ten seconds after its replica moved away, so that within
+one run replicas return to nodes that still have their log, that are deleting it, and that did.
+
+Each function begins one change and does not wait for it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+from msgspec import structs
+
+from raftmq.broker.replica.tickets import Callback
+from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.sim.cluster import DATA, PORT
+from raftmq.chaos.sim.faults import members
+from raftmq.chaos.sim.stage import Stage
+from raftmq.client import Client
+from raftmq.log.record import Kind
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, Group, PutGroup
+from raftmq.machine.commands import encode_commands
+
+BACK_SHARE = 0.5
+"""Moves that go to members that the group had before, if it had others."""
+
+STAY_SECONDS_MAX = 25.0
+"""A group that has moved stays for a time up to this: some replicas return before their logs are
+deleted, some after it."""
+
+CRASH_AGAIN_SHARE = 0.5
+"""Lost logs whose next one is begun with a crash."""
+
+NEXT_LOG_POINTS = tuple(
+    f"{operation} {kind}"
+    for kind in ("json", "log")
+    for operation in ("create", "append", "datasync", "rename")
+)
+"""Points of the disk that a node passes when it begins another log: it notes the log's member id in
+`node.json`."""
+
+PROPOSE_SECONDS = 5.0
+"""A move is proposed for up to this time; there may be no leader."""
+
+
+def move_group(stage: Stage, event: Event) -> None:
+    """A data group moves."""
+    stage.spawn(_move, stage)
+
+
+async def _move(stage: Stage) -> None:
+    with trio.move_on_after(PROPOSE_SECONDS):
+        while not stage.is_healing:
+            if _propose(stage, lambda catalog: [_moved(stage, catalog)]):
+                return
+            await trio.sleep(0.1)
+
+
+async def change_all(stage: Stage, change: Callable[[Stage, Catalog, Group], Group | None]) -> None:
+    """Each data group gets other members, as `moved_apart` or `shrunk` say. Returns when the
+    catalog has it, or after some time in vain."""
+
+    def plan(catalog: Catalog) -> list[Group | None]:
+        return [change(stage, catalog, group) for group in catalog.groups.values() if group.id]
+
+    done = trio.Event()
+    with trio.move_on_after(PROPOSE_SECONDS):
+        # In made-up time, looking again and again costs little.
+        while not _propose(stage, plan, done.set):  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        await done.wait()
+
+
+def _propose(
+    stage: Stage,
+    plan: Callable[[Catalog], list[Group | None]],
+    then: Callable[[], None] = lambda: None,
+) -> bool:
+    """Propose what is planned, if there is something; False if the time is not right for it."""
+    leader = stage.cluster.leader(SYSTEM_GROUP)
+    system = stage.cluster.nodes[leader].groups[SYSTEM_GROUP] if leader else None
+    # A plan that is made from a catalog that is about to change would undo that change.
+    if system is None or not system.is_current or not system.is_settled:
+        return False
+    moved = [group for group in plan(stage.cluster.nodes[leader].catalog) if group is not None]
+    if moved:
+        payload = encode_commands([PutGroup(group) for group in moved])
+        system.propose(Kind.COMMANDS, payload, Callback(lambda _: then(), lambda _: None))
+        stage.counts["groups moved"] += len(moved)
+        stage.agenda.effects["groups moved"] += len(moved)
+    return True
+
+
+def _moved(stage: Stage, catalog: Catalog) -> Group | None:
+    """A group with the members that it shall have; None if there is nowhere to go."""
+    random, now = stage.random, stage.agenda.now
+    free = [n for n in catalog.groups if n and stage.stays_until.get(n, 0.0) <= now]
+    if not free:
+        return None
+    group = catalog.groups[random.choice(free)]
+    stage.stays_until[group.id] = now + random.uniform(0, STAY_SECONDS_MAX)
+    had = stage.had_members.setdefault(group.id, [sorted(group.founders)])
+    if sorted(group.members) not in had:
+        had.append(sorted(group.members))
+    able = _able(stage, catalog)
+    known = [each for each in had if able.issuperset(each) and each != sorted(group.members)]
+    if not known or random.random() >= BACK_SHARE:
+        return _moved_away(stage, catalog, group)
+    members = list(random.choice(known))
+    random.shuffle(members)
+    return structs.replace(group, members=members)
+
+
+def _moved_away(
+    stage: Stage, catalog: Catalog, group: Group, *, size: int = 0, staying: int = 0
+) -> Group | None:
+    """A group on as many other nodes as there are, but for some that stay; None if it carries all
+    of them."""
+    size = size or len(group.members)
+    able = _able(stage, catalog)
+    away, here = sorted(able.difference(group.members)), sorted(able & set(group.members))
+    stage.random.shuffle(away)
+    stage.random.shuffle(here)
+    members = (away[: size - staying] + here)[:size]
+    if sorted(members) == sorted(group.members) or len(members) < size:
+        return None
+    return structs.replace(group, members=members)
+
+
+def moved_apart(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
+    """A group on as many nodes as it was founded on, most of which are others."""
+    moved = _moved_away(stage, catalog, group, size=len(group.founders), staying=1)
+    # The last one stays: as the first one it leads, and no new leader's record follows the change.
+    return moved and structs.replace(moved, members=moved.members[::-1])
+
+
+def exchanged(
+    stage: Stage, catalog: Catalog, group: Group, *, between: tuple[int, int]
+) -> Group | None:
+    """A group that has the first of these nodes and not the second one, with another third one."""
+    node, apart = between
+    free = sorted(_able(stage, catalog) - {*group.members, apart})
+    others = [each for each in group.members if each not in between]
+    if node not in group.members or apart in group.members or not others or not free:
+        return None
+    return structs.replace(group, members=[others[0], node, stage.random.choice(free)])
+
+
+def shrunk(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
+    """A group on one of its nodes."""
+    here = sorted(_able(stage, catalog) & set(group.members))
+    return structs.replace(group, members=[stage.random.choice(here)]) if here else None
+
+
+def _able(stage: Stage, catalog: Catalog) -> set[int]:
+    return {node.id for node in catalog.nodes.values() if not node.is_leaving} - stage.damaged
+
+
+def return_node(stage: Stage, event: Event, *, is_blank: bool = False) -> None:
+    """A node that left is added again under its old number; if none has left, one leaves."""
+    gone = [n for n in sorted(stage.retired) if n not in stage.damaged and not stage.is_spoilt(n)]
+    if not gone:
+        members.remove_voter(stage, event)
+        return
+    node = stage.random.choice(gone)
+    stage.hold_down(node)
+    stage.kill(node, crash=False)
+    if is_blank:
+        stage.cluster.wipe(node)
+    stage.counts["returned"] += 1
+    stage.agenda.effects["nodes that returned"] += 1
+    stage.retired.discard(node)
+    stage.joining.add(node)
+    stage.let_up(node)
+    stage.spawn(_add_again, stage, node)
+
+
+async def _add_again(stage: Stage, node: int) -> None:
+    async def change(mq: Client) -> None:
+        timeout = members.CHANGE_SECONDS
+        await mq.admin.add_node(node, stage.host(node), PORT, timeout=timeout)
+
+    await members.ask(stage, change)
+
+
+return_blank = partial(return_node, is_blank=True)
+
+
+def lose_group(stage: Stage, event: Event) -> None:
+    """A node loses the log of one group while it is down, and nothing else. Some crash again while
+    they begin the next log."""
+    for node in stage.nodes_of(event):
+        disk = stage.cluster.machines[node].disk
+        numbers = [name for name in disk.list(f"{DATA}/groups") if name.isdigit()]
+        if not stage.may_damage(node) or not numbers:
+            stage.counts["damage withheld"] += 1
+            continue
+        number = stage.random.choice(sorted(numbers))
+        stage.hold_down(node)
+        stage.kill(node)
+        # What is left of the node must not take the lost log for its own: it keeps its name.
+        stage.note_damage(node, forgets=False)
+        stage.watch.note_deleted(node, int(number))
+        folder = f"{DATA}/groups/{number}"
+        for name in disk.list(folder):
+            disk.unlink(f"{folder}/{name}")
+        disk.sync_folder(folder)
+        if stage.random.random() < CRASH_AGAIN_SHARE:
+            point = stage.random.choice(NEXT_LOG_POINTS)
+            disk.crash_at_point(point, after=stage.random.random() < 0.5)
+        stage.let_up(node)
+
+
+def crash_write(stage: Stage, event: Event) -> None:
+    """A process ends right after its next write of records; sometimes with its machine's power."""
+    for node in stage.alive(stage.nodes_of(event)):
+        if stage.random.random() < 0.5:
+            stage.lose_power_on_crash(node)
+        point = stage.random.choice(("append log", "datasync log"))
+        stage.cluster.machines[node].disk.crash_at_point(point, after=True)

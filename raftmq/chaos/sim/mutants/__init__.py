@@ -1,0 +1,1 @@
+"""What plants those mutants of `raftmq.chaos.mutants` whose patches need the event loop."""

@@ -1,0 +1,118 @@
+"""Producers, and consumers that pop, in the made-up world; see `raftmq.chaos.workloads.popping`.
+
+Producers do as in the log workload; one more delays messages and opens transactions, see
+`raftmq.chaos.workloads.withholding`. What the sleep of one process costs the others, faults show: a
+client that hangs holds what it was handed.
+"""
+
+from raftmq.chaos.sim.clients import Clients, Job, Session
+from raftmq.chaos.workloads.popping import KINDS, Popping, tag_of, written
+from raftmq.chaos.workloads.withholding import Withholding
+from raftmq.checkers.history import Recorder
+from raftmq.client import Client
+
+from .log import PRODUCERS, QUEUES, TOPIC, LogWorkload, body_of, queue_key, value_of
+
+CALM_CLOCK_MS = 200
+"""Clocks that are right agree so well with what a leader stamped a moment ago."""
+CALM_LATE_MS = 10_000
+"""Without faults a message that is due comes so soon: others may have taken it ahead meanwhile, and
+held it for a part of the longest lease, more than once."""
+
+
+LOST_ANSWERS = 0.2
+"""Share of the answers to cancellations, redrives and purges, and to their questions."""
+
+
+class PopWorkload(LogWorkload):
+    """The clients' side of a run."""
+
+    def __init__(self, clients: Clients, recorder: Recorder) -> None:
+        super().__init__(clients, recorder)
+        self._popping = Popping(
+            recorder,
+            clients,
+            topic=TOPIC,
+            number_of=value_of,
+            queue_name=queue_key,
+            counts=self.counts,
+            now_ms=clients.now_ms,
+        )
+        self._withholding = Withholding(
+            recorder,
+            topic=TOPIC,
+            queues=QUEUES,
+            queue_name=queue_key,
+            body_of=lambda number: body_of(number, 0),
+            number_of=value_of,
+            now_ms=clients.now_ms,
+            counts=self.counts,
+        )
+        self.producers_left += 1
+
+    @property
+    def withholding(self) -> Withholding:
+        """What delays messages, opens transactions, and checks back."""
+        return self._withholding
+
+    @property
+    def late_ms(self) -> int:
+        """See `Popping.late_ms`."""
+        return self._popping.late_ms
+
+    async def prepare(self) -> None:
+        """Create the topic and the groups."""
+        await super().prepare()
+
+        async def job(mq: Client, _: Session) -> None:
+            await self._popping.prepare(mq)
+
+        await self._clients.once(job)
+
+    def start(self) -> None:
+        """Start all clients."""
+        for number in range(PRODUCERS):
+            self._clients.start(f"producer-{number + 1}", self._produce)
+        self._clients.start("producer-later", self._produce_later, lost_answers=LOST_ANSWERS)
+        self._clients.start("decider", self._decide)
+        for group, kind in KINDS.items():
+            for number in range(kind.consumers):
+                self._clients.start(f"consumer-{group}{number + 1}", self._popper_of(group))
+        self._clients.start("operator", self._operate, lost_answers=LOST_ANSWERS)
+
+    async def find_ends(self) -> None:
+        """From now on everything is acked, and somebody looks what is left."""
+        self._popping.is_draining = self._withholding.is_draining = True
+        self._clients.start("auditor", self._audit)
+
+    @property
+    def is_drained(self) -> bool:
+        """True if nothing is left to do."""
+        return self._popping.is_drained and self._withholding.is_read
+
+    def _begin(self, session: Session, value: int, key: str | None, queue: int) -> int:
+        sent = written(value, key)
+        return self._recorder.invoke(session.number, "send", queue_key(queue), sent)
+
+    def _popper_of(self, group: str) -> Job:
+        async def consume(mq: Client, session: Session) -> None:
+            await self._popping.consume(mq, session.number, session.random, group)
+
+        return consume
+
+    def _tag(self, value: int) -> str | None:
+        return tag_of(value)
+
+    async def _produce_later(self, mq: Client, session: Session) -> None:
+        await self._withholding.produce(mq, session.number, session.random, lambda: self.is_sending)
+        self.producers_left -= 1
+
+    async def _decide(self, mq: Client, session: Session) -> None:
+        await self._withholding.decide(mq, session.number, session.random)
+
+    async def _operate(self, mq: Client, session: Session) -> None:
+        await self._popping.operate(mq, session.number, session.random)
+
+    async def _audit(self, mq: Client, session: Session) -> None:
+        await self._withholding.read_all(mq, session.number)
+        await self._popping.audit(mq, session.number)

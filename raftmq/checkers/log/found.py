@@ -1,0 +1,91 @@
+"""The pieced-together log, and a collector of what was found wrong with it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raftmq.checkers.history import NONE, Integers, RowType
+from raftmq.checkers.traffic import Traffic
+from raftmq.checkers.verdict import Anomaly
+
+
+@dataclass(slots=True)
+class Found:
+    """Anomalies of one kind of check, with how many there are of each name."""
+
+    anomalies: list[Anomaly] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, count: int, examples: Iterable[Anomaly]) -> None:
+        """`count` anomalies of one name, some of them explained."""
+        self.counts[name] = count
+        self.anomalies += examples
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placements:
+    """Each value at each place it was seen at, sorted by key, offset and value, without doubles."""
+
+    found: Traffic
+    key: Integers
+    offset: Integers
+    value: Integers
+    rank: Integers
+    """How many other offsets of the same key hold a message below this one."""
+    row: Integers
+    """Of an answer that shows it."""
+
+    @staticmethod
+    def of(found: Traffic) -> "Placements":
+        """From sends that were acknowledged with an offset, and from deliveries."""
+        sends, deliveries = found.sends, found.deliveries
+        is_known = (sends.outcome == RowType.OK) & (sends.offset != NONE)
+        is_read = deliveries.offset != NONE
+        key = np.concatenate((sends.key[is_known], deliveries.key[is_read]))
+        offset = np.concatenate((sends.offset[is_known], deliveries.offset[is_read]))
+        value = np.concatenate((sends.value[is_known], deliveries.value[is_read]))
+        row = np.concatenate((sends.end[is_known], deliveries.row[is_read]))
+        order = np.lexsort((value, offset, key))
+        key, offset, value, row = (column[order] for column in (key, offset, value, row))
+        is_new_place = np.ones(len(key), np.bool_)
+        is_new_place[1:] = (key[1:] != key[:-1]) | (offset[1:] != offset[:-1])
+        is_new = is_new_place.copy()
+        is_new[1:] |= value[1:] != value[:-1]
+        rank = np.cumsum(is_new_place, dtype=np.int64)
+        return Placements(
+            found, key[is_new], offset[is_new], value[is_new], rank[is_new], row[is_new]
+        )
+
+    def rank_at(self, key: Integers, offset: Integers) -> Integers:
+        """The rank of each place; only differences within a key mean something."""
+        places = self._search(key, offset)
+        return self.rank[np.minimum(places, len(self.rank) - 1)]
+
+    def _search(self, key: Integers, offset: Integers) -> Integers:
+        """Of each (key, offset): the first placement that is not before it."""
+        span = int(max(self.offset.max(), offset.max(), 0)) + 2 if len(offset) else 1
+        assert (len(self.found.history.keys) + 1) * span < 2**62, "offsets too large to combine"
+        return np.searchsorted(self.key * span + self.offset, key * span + offset)
+
+    def value_text(self, place: int) -> str:
+        """The value there."""
+        return self.found.value_text(int(self.value[place]))
+
+    def place_text(self, place: int) -> str:
+        """Key and offset as text."""
+        return f"{self.found.key_text(int(self.key[place]))}/{self.offset[place]}"
+
+    def anomaly(self, name: str, places: Iterable[int], fact: str) -> Anomaly:
+        """An anomaly that the answers at these placements show, with the sends behind them."""
+        places = list(places)
+        values = tuple(int(self.value[place]) for place in places)
+        operations = {int(self.found.history.operation[self.row[place]]) for place in places}
+        operations |= send_operations(self.found, values)
+        return Anomaly(name, fact, tuple(sorted(operations)), values)
+
+
+def send_operations(found: Traffic, values: Iterable[int]) -> set[int]:
+    """The operations that sent these values."""
+    places = [int(found.send_of_value[value]) for value in values]
+    return {int(found.sends.operation[place]) for place in places if place != NONE}

@@ -1,0 +1,1 @@
+"""`raftmq bench`; start reading at `commands`."""

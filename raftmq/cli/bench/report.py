@@ -1,0 +1,127 @@
+"""What a benchmark measured: every answer with its time, and the figures made of them.
+
+Latencies are kept one by one (16 bytes each), not in buckets: a run of a minute has a few hundred
+thousand answers. A percentile counts answers; each stands for one batch.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.output import print_json, print_table
+
+PLOT_POINTS_MAX = 20_000
+RATE_SECONDS = 0.25
+"""Width of a step in the plot of the rate."""
+
+
+@dataclass(slots=True)
+class Record:
+    """The answers of one run."""
+
+    started: float = 0.0
+    """When it began, on the event loop's clock."""
+    messages: int = 0
+    """Messages that were answered."""
+    errors: int = 0
+    """Messages that were refused or not answered in time."""
+    at: "array[float]" = field(default_factory=lambda: array("d"))
+    """When each answer came, in seconds from the start."""
+    latencies: "array[float]" = field(default_factory=lambda: array("d"))
+    """How long each took, in seconds."""
+    counts: "array[int]" = field(default_factory=lambda: array("I"))
+    """How many messages each was for."""
+
+    def add(self, now: float, seconds: float, count: int) -> None:
+        """An answer came."""
+        self.messages += count
+        self.at.append(now - self.started)
+        self.latencies.append(seconds)
+        self.counts.append(count)
+
+    def percentiles_ms(self) -> dict[str, float | None]:
+        """p50, p90, p99, p99.9 and the maximum; None if there was no answer."""
+        import numpy
+
+        names = {"p50_ms": 50, "p90_ms": 90, "p99_ms": 99, "p999_ms": 99.9, "max_ms": 100}
+        if not self.latencies:
+            return dict.fromkeys(names)
+        values = numpy.percentile(numpy.frombuffer(self.latencies), list(names.values())) * 1000
+        return {name: round(float(v), 3) for name, v in zip(names, values, strict=True)}
+
+
+def figures(
+    kind: str, record: Record, *, seconds: float, size: int, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """A run's figures, as `-o json` prints them."""
+    rate = record.messages / seconds if seconds else 0.0
+    return {
+        "bench": kind,
+        "messages": record.messages,
+        "errors": record.errors,
+        "seconds": round(seconds, 3),
+        "messages_per_s": round(rate, 1),
+        "mb_per_s": round(rate * size / 1e6, 3),
+        **record.percentiles_ms(),
+        "settings": settings,
+    }
+
+
+def show(result: dict[str, Any], output: str) -> None:
+    """Print the figures."""
+    if output == "json":
+        print_json(result)
+        return
+    latency = [name for name in result if name.endswith("_ms")]
+    columns = ["messages", "errors", "seconds", "messages_per_s", "mb_per_s", *latency]
+    print_table(
+        [">" + name.upper() for name in columns],
+        [["-" if result[name] is None else f"{result[name]:,}" for name in columns]],
+        title=f"bench {result['bench']}",
+    )
+    for name in ("log", "note"):
+        if name in result:
+            print_table([name.upper(), ">"], list(result[name].items()))
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse before the run what would fail after it.
+
+    Raises:
+        ModuleNotFoundError: the extra `plots` is not installed.
+        Failure: the folder is missing, or the suffix.
+    """
+    if path is None:
+        return
+    import matplotlib
+
+    matplotlib.use("agg")
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise Failure(f"{path} has no suffix that says its kind", fix="name it .png, .svg or .pdf")
+    if not path.absolute().parent.is_dir():
+        raise Failure(f"there is no folder {path.absolute().parent}", fix="make it first")
+
+
+def plot(path: Path, record: Record, title: str) -> None:
+    """Draw latency and rate over time."""
+    import matplotlib.pyplot as pyplot
+    import numpy
+
+    at = numpy.frombuffer(record.at)
+    latencies = numpy.frombuffer(record.latencies) * 1000
+    step = max(1, len(at) // PLOT_POINTS_MAX)
+    figure, (upper, lower) = pyplot.subplots(2, 1, sharex=True, figsize=(10, 6))
+    upper.plot(at[::step], latencies[::step], ".", markersize=2, color="#2b6cb0")
+    upper.set(ylabel="latency of a batch, ms", yscale="log", title=title)
+    if len(at):
+        edges = numpy.arange(0, at.max() + 2 * RATE_SECONDS, RATE_SECONDS)
+        sums, _ = numpy.histogram(at, bins=edges, weights=numpy.frombuffer(record.counts, "u4"))
+        lower.step(edges[:-1], sums / RATE_SECONDS, where="post", color="#2f855a")
+    lower.set(ylabel="messages/s", xlabel="seconds", ylim=(0, None))
+    for axes in (upper, lower):
+        axes.grid(visible=True, alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,1 @@
+"""`raftmq chaos`; start reading at `commands`."""

@@ -1,0 +1,1 @@
+"""`raftmq group`; start reading at `commands`."""

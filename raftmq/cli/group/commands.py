@@ -1,0 +1,260 @@
+"""`raftmq group`: how consumer groups are served, what they want, how far they have come."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftmq.cli.lazy import HintedGroup
+from raftmq.cli.names import GROUP, TOPIC
+from raftmq.cli.output import dash, note, output_option, print_json, print_table, time_text
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.values import START
+
+from .lag import lag
+from .members import clone, members, require_group
+from .settings import COMMANDS, plain_settings, show_attachments, show_backlogs, show_settings
+
+if TYPE_CHECKING:
+    from raftmq.client import Backlog, Client, ConsumerGroup, OffsetChange
+    from raftmq.client.consume.start import Start
+
+
+@click.group(cls=HintedGroup)
+def group() -> None:
+    """Create and change consumer groups; show what they want, and how far they have come."""
+
+
+for command in (*COMMANDS, lag, members, clone):
+    group.add_command(command)
+
+
+@group.command("list")
+@click.option("-t", "--topic", type=TOPIC, help="Only groups of this topic.")
+@output_option()
+@with_session
+def list_(session: Session, topic: str | None, output: str) -> None:
+    """List all consumer groups: those that were created, and those that have committed something.
+
+    LAG counts messages that are not read, or not done with; `raftmq group lag` tells more. A dash:
+    not known, as the group reads by offset and has committed nothing in a queue.
+    """
+
+    async def call(mq: "Client") -> "tuple[list[ConsumerGroup], dict[str, int | None]]":
+        groups = await _all_groups(mq, topic)
+        # Of all topics: a group that broadcasts is attached to none.
+        for settings in await mq.admin.consumer_groups():
+            modes[settings.name] = settings.mode
+        lags = {group.name: _lag(group, modes) for group in groups}
+        for each in await mq.admin.backlogs(topic=topic):
+            lags[each.group] = (lags.get(each.group) or 0) + each.lag
+        return groups, lags
+
+    modes: dict[str, str] = {}
+    groups, lags = session.run(call)
+    if output == "json":
+        print_json([_plain(g, mode=_mode(g, modes), lag=lags[g.name]) for g in groups])
+    elif groups:
+        rows = [
+            (g.name, _mode(g, modes), ", ".join(_topics(g)), dash(lags[g.name])) for g in groups
+        ]
+        print_table(["GROUP", "MODE", "TOPICS", ">LAG"], rows)
+    else:
+        note("no groups yet: `raftmq group create NAME` makes one")
+
+
+async def _all_groups(mq: "Client", topic: str | None) -> "list[ConsumerGroup]":
+    """What has settings, what has committed, and what has both, by name."""
+    from raftmq.client import ConsumerGroup
+
+    found = {group.name: group for group in await mq.admin.list_groups(topic=topic)}
+    for settings in await mq.admin.consumer_groups(topic=topic):
+        group = found.get(settings.name) or ConsumerGroup(settings.name, [])
+        found[settings.name] = group._replace(settings=settings)
+    return [found[name] for name in sorted(found)]
+
+
+def _mode(found: "ConsumerGroup", modes: dict[str, str]) -> str:
+    """How a group is served; an instance as its group, whose settings it has not."""
+    return modes.get(found.name) or modes.get(found.name.partition("@")[0], "pull")
+
+
+def _lag(found: "ConsumerGroup", modes: dict[str, str]) -> int | None:
+    """The lag of what it reads by offset; None: not known, as a group that pulls and has committed
+    nothing begins wherever a consumer says."""
+    return None if not found.offsets and modes.get(found.name) == "pull" else found.lag
+
+
+def _topics(found: "ConsumerGroup") -> list[str]:
+    topics = {offset.topic for offset in found.offsets}
+    if found.settings is not None:
+        topics |= {each.topic for each in found.settings.attachments}
+    return sorted(topics)
+
+
+@group.command()
+@click.argument("name", type=GROUP)
+@output_option()
+@with_session
+def describe(session: Session, name: str, output: str) -> None:
+    """Show a consumer group: settings, filters, and how far it has come in each queue.
+
+    PASSED counts messages that do not match its filter: it read on after them without them.
+    """
+
+    async def call(mq: "Client") -> "tuple[ConsumerGroup, list[Backlog]]":
+        found = await mq.admin.describe_group(name)
+        for each in await mq.admin.consumer_groups(name=name.partition("@")[0]):
+            modes[each.name] = each.mode
+        if modes.get(name) == "broadcast":
+            # Each instance keeps its offsets under a name of its own.
+            groups = [g for g in await mq.admin.list_groups() if g.name.startswith(f"{name}@")]
+            instances.extend(groups)
+        return found, await mq.admin.backlogs(group=name)
+
+    instances: list[ConsumerGroup] = []
+    modes: dict[str, str] = {}
+    found, backlogs = session.run(call)
+    if output == "json":
+        left = [{**each._asdict(), "lag": each.lag} for each in backlogs]
+        heard = [_plain(each, mode="broadcast", lag=each.lag) for each in instances]
+        # A group that pops has no committed offsets: its lag is that of its backlogs.
+        own = _lag(found, modes)
+        lag = own if not backlogs else (own or 0) + sum(each.lag for each in backlogs)
+        plain = _plain(found, mode=_mode(found, modes), lag=lag)
+        print_json({**plain, "backlogs": left, **({"instances": heard} if heard else {})})
+        return
+    if found.settings is not None:
+        show_settings(found.settings)
+    for each in found.subscriptions:
+        click.echo(f"of {each.topic} it wants: {each.filter}")
+    for instance in instances:
+        _show_offsets(instance)
+    if instances:
+        return
+    if found.settings is not None and not found.offsets:
+        show_attachments(found.settings)
+        show_backlogs(backlogs)
+        return
+    _show_offsets(found)
+
+
+def _show_offsets(found: "ConsumerGroup") -> None:
+    print_table(
+        ["TOPIC", ">QUEUE", ">COMMITTED", ">EARLIEST", ">END", ">LAG", ">PASSED", "COMMITTED AT"],
+        [
+            (
+                o.topic,
+                o.queue,
+                dash(o.committed),
+                o.earliest,
+                o.end,
+                dash(o.lag),
+                o.passed,
+                time_text(o.timestamp) if o.timestamp else "-",
+            )
+            for o in found.offsets
+        ],
+        title=f"{found.name}, lag {dash(found.lag)}",
+    )
+
+
+@group.command()
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.argument("expression")
+@with_session
+def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
+    """Say what a consumer group wants of a topic; its consumers follow at once.
+
+    A first subscription holds for all that the group has not read yet, a changed one for what is
+    stored after it. `raftmq filter explain` shows what an expression means.
+
+    \b
+    raftmq group subscribe billing orders "paid || shipped"
+    raftmq group subscribe audit orders "amount > 1000 AND country <> 'DE'"
+    """
+
+    async def call(mq: "Client") -> None:
+        await mq.admin.subscribe(topic, name, expression)
+
+    session.run(call)
+    note(f"{name} wants of {topic}: {expression}")
+
+
+@group.command()
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@with_session
+def unsubscribe(session: Session, name: str, topic: str) -> None:
+    """Let a consumer group have everything of a topic again."""
+
+    async def call(mq: "Client") -> None:
+        await mq.admin.unsubscribe(topic, name)
+
+    session.run(call)
+    note(f"{name} wants everything of {topic}")
+
+
+@group.command()
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option(
+    "--to",
+    type=START,
+    required=True,
+    metavar="START",
+    help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago).",
+)
+@click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
+@click.option("--create", is_flag=True, help="Also if there is no such group: it begins there.")
+@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@output_option()
+@with_session
+def reset(
+    session: Session,
+    name: str,
+    topic: str,
+    to: "Start",
+    queues: tuple[int, ...],
+    create: bool,
+    execute: bool,
+    output: str,
+) -> None:
+    """Move a consumer group to another place of a topic. A dry run unless --execute is given.
+
+    Groups that pop go on from there at once: what is in hand is fenced, dead letters before the new
+    place stay. So do members of a group, and instances of one that broadcasts: name one as
+    NAME@INSTANCE. Other consumers that run now do not see it until they start again, and may undo
+    it: stop them first. With --create the group need not exist: one that reads by offset begins.
+    """
+
+    async def call(mq: "Client") -> "list[OffsetChange]":
+        if not create:
+            await require_group(mq, name)
+        return await mq.admin.reset_group(
+            name, topic, to=to, queues=queues or None, dry_run=not execute
+        )
+
+    changes = session.run(call)
+    if output == "json":
+        print_json({"executed": execute, "changes": [change._asdict() for change in changes]})
+    else:
+        rows = [(c.queue, "none" if c.before is None else c.before, c.after) for c in changes]
+        print_table([">QUEUE", ">BEFORE", ">AFTER"], rows)
+    if all(change.before is None for change in changes):
+        note(f"{name} had no place on {topic} before: `raftmq group list` shows those that have")
+    if not execute:
+        note("nothing was changed: add --execute to do it")
+
+
+def _plain(found: "ConsumerGroup", *, mode: str, lag: int | None) -> dict[str, Any]:
+    offsets = [{**offset._asdict(), "lag": offset.lag} for offset in found.offsets]
+    wanted = [each._asdict() for each in found.subscriptions]
+    return {
+        "name": found.name,
+        "mode": mode,
+        "lag": lag,
+        "offsets": offsets,
+        "subscriptions": wanted,
+        "settings": plain_settings(found.settings),
+    }

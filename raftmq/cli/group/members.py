@@ -1,0 +1,158 @@
+"""`raftmq group members` and `raftmq group clone`: who reads which queue; a second group."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.names import GROUP, TOPIC, group_names
+from raftmq.cli.output import note, output_option, print_json, print_table
+from raftmq.cli.session import Session, with_session
+from raftmq.errors import Reason, Rejected
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, OffsetChange
+    from raftmq.wire.assignment import MemberView
+
+GROUPS_LISTED_MAX = 10
+"""Names in one error; `raftmq group list` has all."""
+
+
+@click.command()
+@click.argument("name", required=False, type=GROUP)
+@output_option()
+@with_session
+def members(session: Session, name: str | None, output: str) -> None:
+    """List the members of a consumer group, or of all, and the queues that each reads.
+
+    Members are the consumers of a group among which a topic's queues are shared out, and the
+    instances of a group that broadcasts: these are members of NAME@INSTANCE.
+    """
+
+    async def call(mq: "Client") -> "list[MemberView]":
+        found = await mq.admin.members()
+        found = [each for each in found if name in (None, *_names(each))]
+        if name is not None and not found:
+            # A group without members is empty, a group that there is not is a misspelt name.
+            await mq.admin.describe_group(name)
+        return found
+
+    found = session.run(call)
+    if output == "json":
+        print_json([_plain(each) for each in found])
+    elif found:
+        rows = [
+            (
+                each.consumer_group,
+                each.topic,
+                f"{each.member:016x}",
+                each.instance,
+                ranges(each.queues),
+                ranges(each.giving_up),
+                f"{each.remaining_ms / 1000:.1f} s",
+            )
+            for each in found
+        ]
+        headings = ["GROUP", "TOPIC", "MEMBER", "INSTANCE", "QUEUES", "GIVES UP", ">LEASE"]
+        print_table(headings, rows)
+    else:
+        note(
+            "no members: a consumer is one if it shares queues (`raftmq consume --assigned`), "
+            "or if its group broadcasts"
+        )
+
+
+def _names(member: "MemberView") -> tuple[str, str]:
+    """What a member's group is called: with its instance, and without."""
+    return member.consumer_group, member.consumer_group.removesuffix(f"@{member.instance}")
+
+
+async def require_group(mq: "Client", name: str) -> None:
+    """Refuse a name under which there is no consumer group, and no member of one.
+
+    Raises:
+        Failure: there is none; it names those that there are.
+    """
+    if await mq.admin.members(name):
+        return
+    try:
+        await mq.admin.describe_group(name)
+    except Rejected as error:
+        if error.reason is not Reason.UNKNOWN_GROUP:
+            raise
+        raise Failure(
+            f"there is no consumer group {name!r}: {listed_groups(await group_names(mq))}",
+            fix="correct the name, or add --create to let a group of this name begin there",
+        ) from error
+
+
+def listed_groups(names: list[str]) -> str:
+    """The names of the consumer groups, as an error lists them.
+
+    >>> listed_groups(["audit", "billing"])
+    'there are audit, billing'
+    """
+    if not names:
+        return "there are none yet"
+    left = len(names) - GROUPS_LISTED_MAX
+    more = f" and {left:,} more" if left > 0 else ""
+    return f"there are {', '.join(names[:GROUPS_LISTED_MAX])}{more}"
+
+
+def _plain(member: "MemberView") -> dict[str, Any]:
+    return {
+        "group": member.consumer_group,
+        "topic": member.topic,
+        "member": f"{member.member:016x}",
+        "instance": member.instance or None,
+        "queues": member.queues,
+        "giving_up": member.giving_up,
+        "remaining_ms": member.remaining_ms,
+    }
+
+
+def ranges(numbers: list[int]) -> str:
+    """Numbers in rising order, neighbours joined.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2 5 7-8'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return " ".join("-".join(map(str, run)) for run in runs)
+
+
+@click.command()
+@click.argument("source", type=GROUP)
+@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@output_option()
+@with_session
+def clone(session: Session, source: str, name: str, topic: str, execute: bool, output: str) -> None:
+    """Let consumer group NAME go on where SOURCE stands on a topic. A dry run without --execute.
+
+    Of a group that pops that is the first message that was never handed out: what it has in hand,
+    what failed and what is dead stays its own. If there is no NAME it is made like SOURCE.
+    """
+
+    async def call(mq: "Client") -> "list[OffsetChange]":
+        return await mq.admin.clone_group(source, name, topic, dry_run=not execute)
+
+    changes = session.run(call)
+    if not changes:
+        raise Failure(
+            f"consumer group {source!r} has no place on {topic!r} to go on from",
+            fix="`raftmq group list` shows the consumer groups, and the topics they read",
+        )
+    if output == "json":
+        print_json({"executed": execute, "changes": [change._asdict() for change in changes]})
+    else:
+        rows = [(c.queue, "none" if c.before is None else c.before, c.after) for c in changes]
+        print_table([">QUEUE", ">BEFORE", ">AFTER"], rows)
+    if not execute:
+        note("nothing was changed: add --execute to do it")

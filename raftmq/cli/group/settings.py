@@ -1,0 +1,327 @@
+"""`raftmq group create` and its like: how a consumer group is served, and of which topics."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.names import GROUP, TOPIC
+from raftmq.cli.output import duration_text, note, output_option, print_json, print_table, printable
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.topic import confirm
+from raftmq.cli.values import DURATION, SCHEDULE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from raftmq.client import Backlog, Client, GroupSettings
+
+MODES = ("pop", "ordered", "broadcast", "pull")
+"""How a group may be served."""
+
+
+def _policy_options(command: "Callable[..., Any]") -> "Callable[..., Any]":
+    """The options of `create` and `alter` that make a policy; what is not given is None."""
+    for option in (
+        click.option(
+            "--block/--no-block",
+            "is_blocking",
+            default=None,
+            help="Ordered: a message that failed for the last time blocks what comes after it.",
+        ),
+        click.option(
+            "--order",
+            type=click.Choice(["key", "queue"]),
+            help="Ordered: what is kept in order.",
+        ),
+        click.option(
+            "--invisible",
+            type=DURATION,
+            metavar="DURATION",
+            help="How long messages are a consumer's alone if it does not say.",
+        ),
+        click.option(
+            "--schedule",
+            type=SCHEDULE,
+            metavar="SCHEDULE",
+            help="How long a message waits after its first failure, its second, ...; the last one "
+            "repeats. A list, as 10s,1m,1h, or a rule: '1s*2..1h' begins with 1s, doubles, and "
+            "ends with 1h.",
+        ),
+        click.option(
+            "--attempts",
+            type=click.IntRange(1),
+            help="A message that failed this many times is a dead letter.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "-m",
+    "--mode",
+    type=click.Choice(MODES),
+    default="pop",
+    help="How it is served; this never changes.  [default: pop]",
+)
+@_policy_options
+@output_option()
+@with_session
+def create(session: Session, /, name: str, mode: str, output: str, **policy: Any) -> None:
+    """Create a consumer group; done already if it exists with these settings.
+
+    The first consumer of a group creates it, too, with the usual settings: 17 attempts, waiting
+    10s to 2h between them, invisible for 30s.
+
+    \b
+    pop        each message goes to one consumer, which settles it: raftmq pop, raftmq ack
+    ordered    the same, and messages with one key go one after the other
+    broadcast  each instance sees each message
+    pull       consumers read by offset: raftmq consume
+
+    \b
+    raftmq group create billing --attempts 5 --schedule 1s,10s,1m
+    raftmq group create mail --attempts 20 --schedule '1s*2..1h'
+    raftmq group create ledger --mode ordered --order key --block
+    """
+    wanted = _wanted(policy)
+    _check_fits(mode, policy)
+
+    async def call(mq: "Client") -> "GroupSettings":
+        for found in await mq.admin.consumer_groups(name=name):
+            if found.mode == mode and _differs(found, wanted):
+                raise Failure(
+                    f"consumer group {name!r} exists with other settings",
+                    fix=f"`raftmq group alter {name}` changes them, "
+                    f"`raftmq group describe {name}` shows them",
+                )
+            if found.mode == mode:
+                return found
+        return await mq.admin.create_consumer_group(name, mode, **wanted)
+
+    _print(session.run(call), output)
+
+
+@click.command()
+@click.argument("name", type=GROUP)
+@_policy_options
+@output_option()
+@with_session
+def alter(session: Session, /, name: str, output: str, **policy: Any) -> None:
+    """Change what is given of a consumer group's settings; the rest stays.
+
+    Messages that are in hand or wait keep their times.
+
+    \b
+    raftmq group alter billing --attempts 3
+    """
+    wanted = _wanted(policy)
+    if not wanted:
+        raise click.UsageError("say what is to change: --attempts, --schedule, --invisible, ...")
+
+    async def call(mq: "Client") -> "GroupSettings":
+        settings = await known_settings(mq, name)
+        _check_fits(settings.mode, policy)
+        kept: dict[str, Any] = {
+            "schedule": settings.schedule,
+            "attempts_max": settings.attempts_max,
+            "invisible": settings.invisible,
+            "order": settings.order,
+            "is_blocking": settings.is_blocking,
+        }
+        return await mq.admin.create_consumer_group(name, settings.mode, **(kept | wanted))
+
+    _print(session.run(call), output)
+
+
+@click.command()
+@click.argument("name", type=GROUP)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also if it has members: these end with an error.")
+@with_session
+def delete(session: Session, name: str, yes: bool, force: bool) -> None:
+    """Delete a consumer group after asking: its filters, committed offsets, what it has in hand and
+    its dead letters.
+
+    Messages stay where they are. A group that broadcasts takes its instances along; NAME@INSTANCE
+    is one of them. Members must have left, unless --force is given. Stop consumers that read by
+    offset without being members: their next commit begins the group again.
+    """
+    if not yes:
+        confirm(f"Delete consumer group {name!r} with all that it has committed, in hand or dead?")
+
+    async def call(mq: "Client") -> None:
+        await mq.admin.delete_consumer_group(name, force=force)
+
+    session.run(call)
+    note(f"deleted {name}")
+
+
+@click.command()
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option(
+    "-m",
+    "--mode",
+    type=click.Choice(MODES),
+    help="How the group is served; one that exists keeps its mode.  [default: pop]",
+)
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    help="Where it begins.  [default: earliest]",
+)
+@with_session
+def attach(session: Session, name: str, topic: str, mode: str | None, start: str) -> None:
+    """Let a consumer group take messages of a topic before it has consumers: it misses none.
+
+    The first consumer does so, too. Nothing changes if it is attached already.
+    """
+
+    async def call(mq: "Client") -> int:
+        found = await mq.admin.consumer_groups(name=name)
+        usual = found[0].mode if found else "pop"
+        return await mq.admin.attach(topic, name, mode=mode or usual, start=start)
+
+    number = session.run(call)
+    note(f"{name} takes messages of {topic}: attachment {number}")
+
+
+@click.command()
+@click.argument("name", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@with_session
+def detach(session: Session, name: str, topic: str, yes: bool) -> None:
+    """Let a consumer group take no more messages of a topic, after asking.
+
+    What it has in hand of the topic and its dead letters are forgotten.
+    """
+    if not yes:
+        confirm(f"Detach {name!r} from {topic!r}, with all that it has in hand or dead?")
+
+    async def call(mq: "Client") -> bool:
+        return await mq.admin.detach(topic, name)
+
+    was_attached = session.run(call)
+    note(f"{name} takes no more of {topic}" if was_attached else f"{name} took none of {topic}")
+
+
+COMMANDS = (create, alter, delete, attach, detach)
+"""Commands of `raftmq group`."""
+
+
+async def known_settings(mq: "Client", name: str) -> "GroupSettings":
+    """The settings of a group that must exist.
+
+    Raises:
+        Failure: there are none.
+    """
+    found = await mq.admin.consumer_groups(name=name)
+    if not found:
+        raise Failure(
+            f"there is no consumer group {name!r} with a mode and settings",
+            fix=f"`raftmq group create {name}` makes it, `raftmq group list` shows those there are",
+        )
+    return found[0]
+
+
+def show_settings(settings: "GroupSettings") -> None:
+    """In a few lines, for people."""
+    delays = " ".join(map(duration_text, settings.schedule))
+    lines = [f"group      {printable(settings.name)}", f"mode       {settings.mode}"]
+    if settings.mode in ("pop", "ordered"):
+        # Groups that read by offset have no leases and no retries.
+        lines.append(f"invisible  {duration_text(settings.invisible)}")
+        lines.append(f"attempts   {settings.attempts_max}, waiting {delays}")
+    if settings.mode == "ordered":
+        then = "blocks what comes after it" if settings.is_blocking else "is a dead letter"
+        lines.append(f"order      by {settings.order}; what failed for the last time {then}")
+    for line in lines:
+        click.echo(line)
+
+
+def plain_settings(settings: "GroupSettings | None") -> dict[str, Any] | None:
+    """As JSON."""
+    if settings is None:
+        return None
+    attachments = [each._asdict() for each in settings.attachments]
+    return {**settings._asdict(), "attachments": attachments}
+
+
+def show_attachments(settings: "GroupSettings") -> None:
+    """A table of the topics that the group takes messages of."""
+    rows = [
+        (each.topic, "latest" if each.is_latest else "earliest", each.number)
+        for each in settings.attachments
+    ]
+    if rows:
+        print_table(["TOPIC", "BEGAN AT", ">ATTACHMENT"], rows)
+    else:
+        note(f"it takes messages of no topic yet: `raftmq group attach {settings.name} TOPIC`")
+
+
+def show_backlogs(backlogs: "list[Backlog]") -> None:
+    """A table of what is left to do in each queue; of rare things only what there is."""
+    columns: dict[str, Callable[[Backlog], object]] = {
+        "TOPIC": lambda each: each.topic,
+        ">QUEUE": lambda each: each.queue,
+        ">NEXT": lambda each: each.next,
+        ">END": lambda each: each.end,
+        ">IN HAND": lambda each: each.leased,
+        ">WAITING": lambda each: each.waiting,
+        ">READY": lambda each: each.ready,
+        ">DEAD": lambda each: each.dead,
+        ">ACKED": lambda each: each.acked,
+        ">PASSED": lambda each: each.passed,
+        ">LOST": lambda each: each.lost,
+        ">PURGED": lambda each: each.purged,
+        ">LAG": lambda each: each.lag,
+    }
+    for name in (">PASSED", ">LOST", ">PURGED"):
+        if not any(map(columns[name], backlogs)):
+            del columns[name]
+    rows = [[cell(each) for cell in columns.values()] for each in backlogs]
+    if rows:
+        print_table(list(columns), rows)
+
+
+def _print(settings: "GroupSettings", output: str) -> None:
+    if output == "json":
+        print_json(plain_settings(settings))
+    else:
+        show_settings(settings)
+
+
+def _wanted(policy: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, under the names of `Admin.create_consumer_group`."""
+    given = {name: value for name, value in policy.items() if value is not None}
+    if "attempts" in given:
+        given["attempts_max"] = given.pop("attempts")
+    return given
+
+
+def _check_fits(mode: str, policy: dict[str, Any]) -> None:
+    """An option that means nothing in this mode would be kept and never obeyed.
+
+    Raises:
+        click.UsageError: one was given.
+    """
+    given = [name for name, value in policy.items() if value is not None]
+    if "order" in given and mode != "ordered":
+        raise click.UsageError(f"--order is for --mode ordered: a group of mode {mode} has none")
+    if given and mode in ("pull", "broadcast"):
+        option = "--block" if given[0] == "is_blocking" else f"--{given[0]}"
+        text = f"{option} is for groups that pop: one of mode {mode} reads by offset"
+        raise click.UsageError(text)
+
+
+def _differs(settings: "GroupSettings", wanted: dict[str, Any]) -> bool:
+    """True if the group has another value of something that is wanted."""
+    have = settings._asdict()
+    return any(have[name] != value for name, value in wanted.items())

@@ -1,0 +1,1 @@
+"""Commands about messages: send, read, pop, settle, find and trace them."""

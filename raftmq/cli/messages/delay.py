@@ -1,0 +1,58 @@
+"""`raftmq delay`: take back delayed messages."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from raftmq.cli.exits import ExitCode
+from raftmq.cli.lazy import HintedGroup
+from raftmq.cli.output import output_option, print_line
+from raftmq.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from raftmq.client import Client
+
+
+@click.group(cls=HintedGroup)
+def delay() -> None:
+    """Take back delayed messages.
+
+    \b
+    raftmq produce orders "still there?" --delay 2h
+    raftmq delay cancel 10000-19a1f0c2a10-30000
+    """
+
+
+@delay.command()
+@click.argument("ids", nargs=-1, required=True)
+@output_option()
+@with_session
+def cancel(session: Session, ids: tuple[str, ...], output: str) -> int:
+    """Take back delayed messages by their IDS, as `produce --delay` printed them.
+
+    One whose time has come cannot be taken back; one that was taken back before is not waiting.
+    The exit code is 0 if none of them is delivered.
+    """
+    outcomes = session.run(lambda mq: _cancel(mq, ids))
+    for message_id, outcome in outcomes.items():
+        if output == "json":
+            print_line({"id": message_id, "outcome": outcome})
+        else:
+            click.echo(f"{message_id}  {outcome.replace('_', ' ')}")
+    return ExitCode.FAILED if "fell_due" in outcomes.values() else ExitCode.OK
+
+
+async def _cancel(mq: "Client", ids: tuple[str, ...]) -> dict[str, str]:
+    from raftmq.errors import Reason, Rejected
+
+    outcomes = {}
+    for message_id in ids:
+        try:
+            is_cancelled = await mq.cancel(message_id)
+        except Rejected as error:
+            if error.reason is not Reason.FELL_DUE:
+                raise
+            outcomes[message_id] = error.reason.value
+        else:
+            outcomes[message_id] = "cancelled" if is_cancelled else "not_waiting"
+    return outcomes

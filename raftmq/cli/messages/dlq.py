@@ -1,0 +1,571 @@
+"""`raftmq dlq`: dead letters: messages that failed for the last time, or were rejected.
+
+A *letter* is what failed together: one message, or neighbours of one queue. What is chosen are
+messages: by letter, by id, by reason, by a filter on what they say, and all that is said must fit.
+The others of their letters stay where they are.
+
+What is chosen is looked at once, letters first, then their messages; letters that come meanwhile
+are left for the next time.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.lazy import HintedGroup
+from raftmq.cli.names import GROUP, TOPIC
+from raftmq.cli.output import (
+    Meter,
+    note,
+    output_option,
+    print_json,
+    print_line,
+    print_table,
+    time_text,
+)
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.values import RATE
+from raftmq.words import counted
+
+from .formats import as_json, body_text
+from .msg import print_touches, touch_json
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, DeadLetter, Message, Trace
+    from raftmq.filters import Filter
+
+CHUNK_MESSAGES = 2000
+"""Messages that are read before anything is done with them."""
+READ_MESSAGES = 1000
+"""Messages that are taken at once."""
+READ_SECONDS = 2.0
+"""How long to wait for messages that are stored, and only have to come."""
+FAR_MESSAGES = 5000
+"""Messages between two that are wanted, from which on it pays to go there."""
+PREFETCH_BYTES = 1024 * 1024
+"""Read ahead of what is wanted."""
+QUEUE_MASK = (1 << 16) - 1
+"""Of a queue's number: the queue within its topic."""
+STEP_SECONDS = 0.1
+"""With --rate: how much is done at once."""
+
+
+class _Read(NamedTuple):
+    """A dead letter with its messages, None for what retention took; or with none if unread."""
+
+    letter: "DeadLetter"
+    messages: "list[Message | None]"
+
+    def part(self, places: Sequence[int]) -> "_Read":
+        """The same with only the messages in these places."""
+        letter = self.letter._replace(ids=tuple(self.letter.ids[at] for at in places))
+        return _Read(letter, [self.messages[at] for at in places] if self.messages else [])
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Which dead letters."""
+
+    topic: str
+    group: str
+    numbers: frozenset[str]
+    ids: frozenset[str]
+    reason: str | None
+    filter: "Filter | None"
+    left_unread: int = 0
+    """Messages that had to be read for it and are not kept any more."""
+    missing: list[str] = field(default_factory=list)
+    """What was named and is not there."""
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether nothing is said but the topic and the group."""
+        return not self.numbers and not self.ids and self.reason is None and self.filter is None
+
+    async def letters(self, mq: "Client", limit: int | None = None) -> "list[DeadLetter]":
+        """What fits by what is known without reading messages."""
+        found = await mq.admin.dead_letters(self.topic, self.group, limit=limit)
+        numbers = {number_of(letter) for letter in found}
+        ids = {each for letter in found for each in letter.ids}
+        self.missing = [f"dead letter {each}" for each in sorted(self.numbers - numbers)]
+        self.missing += [f"message {each} in a dead letter" for each in sorted(self.ids - ids)]
+        if self.numbers:
+            found = [letter for letter in found if number_of(letter) in self.numbers]
+        if self.ids:
+            found = [letter.part(self.ids) for letter in found]
+        return [letter for letter in found if letter.ids and self.reason in (None, letter.reason)]
+
+    def takes(self, message: "Message | None") -> bool:
+        """Whether the filter matches a message."""
+        if self.filter is None:
+            return True
+        return message is not None and self.filter.matches(message.props, tag=message.tag)
+
+    def part(self, read: _Read) -> _Read:
+        """The chosen messages of a letter that was read; counts those that nobody can judge."""
+        self.left_unread += read.messages.count(None)
+        return read.part(
+            [
+                at
+                for at, message in enumerate(read.messages)
+                if message is not None and self.takes(message)
+            ]
+        )
+
+
+@click.group(cls=HintedGroup)
+def dlq() -> None:
+    """Dead letters: list, show, hand out again, throw away, export.
+
+    \b
+    raftmq dlq list
+    raftmq dlq show orders -g billing
+    raftmq dlq redrive orders -g billing --filter "city = 'Paris'" --execute
+    """
+
+
+def _choosing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The arguments and options that choose dead letters, passed as `choice`."""
+
+    def wrapper(
+        session: Session,
+        /,
+        topic: str,
+        group: str,
+        letters: tuple[str, ...],
+        ids: tuple[str, ...],
+        reason: str | None,
+        expression: str | None,
+        **others: Any,
+    ) -> Any:
+        choice = _Choice(
+            topic, group, frozenset(letters), _as_told(ids), reason, _compiled(expression)
+        )
+        return command(session, choice, **others)
+
+    wrapper.__name__ = command.__name__
+    wrapper.__doc__ = command.__doc__
+    decorators = (
+        click.argument("topic", type=TOPIC),
+        click.option("-g", "--group", type=GROUP, required=True, help="The consumer group."),
+        click.option("-l", "--letter", "letters", multiple=True, help="Only this letter (repeat)."),
+        click.option("-i", "--id", "ids", multiple=True, help="Only this message (repeat)."),
+        click.option("--reason", help="Only those with this reason."),
+        click.option(
+            "--filter",
+            "expression",
+            metavar="EXPRESSION",
+            help="Only messages that match: tags as 'paid || shipped', or SQL as 'amount > 5'.",
+        ),
+    )
+    decorated: Callable[..., Any] = with_session(wrapper)
+    for decorate in reversed(decorators):
+        decorated = decorate(decorated)
+    return decorated
+
+
+@dlq.command("list")
+@click.option("-t", "--topic", type=TOPIC, help="Only of this topic.")
+@click.option("-g", "--group", type=GROUP, help="Only of this consumer group.")
+@output_option()
+@with_session
+def list_(session: Session, topic: str | None, group: str | None, output: str) -> None:
+    """List the groups that have dead letters, and how many messages those hold."""
+
+    async def call(mq: "Client") -> dict[tuple[str, str], int]:
+        dead: dict[tuple[str, str], int] = {}
+        for each in await mq.admin.backlogs(topic=topic, group=group):
+            if each.dead:
+                key = (each.group, each.topic)
+                dead[key] = dead.get(key, 0) + each.dead
+        return dead
+
+    dead = session.run(call)
+    if output == "json":
+        print_json([{"group": g, "topic": t, "dead": count} for (g, t), count in dead.items()])
+    elif dead:
+        print_table(["GROUP", "TOPIC", ">DEAD"], [(g, t, n) for (g, t), n in dead.items()])
+    else:
+        note("there are no dead letters")
+
+
+@dlq.command()
+@click.option(
+    "-n", "--count", type=click.IntRange(1), default=20, help="At most this many.  [default: 20]"
+)
+@click.option("--history", is_flag=True, help="With each hand-out, failure and retry.")
+@output_option()
+@_choosing
+def show(session: Session, choice: _Choice, count: int, history: bool, output: str) -> None:
+    """Show messages in dead letters: why, since when, after how many attempts."""
+    shown = 0
+    histories: list[Trace] = []
+
+    async def call(mq: "Client") -> list[tuple[Any, ...]]:
+        nonlocal shown
+        rows: list[tuple[Any, ...]] = []
+        # With a choice there is no telling how many letters it takes to find enough.
+        limit = count if choice.takes_all else None
+        async with aclosing(_read(mq, await choice.letters(mq, limit))) as reads:
+            async for read in reads:
+                for at, message in enumerate(read.messages):
+                    if shown < count and choice.takes(message):
+                        shown += 1
+                        told = {}
+                        if history:
+                            histories.append(await _history(mq, choice, read.letter.ids[at]))
+                            told["history"] = [touch_json(one) for one in histories[-1].touches]
+                        if output == "json":
+                            print_line({**_plain(read, at), **told})
+                        else:
+                            rows.append(_row(read, at))
+                if shown >= count:
+                    return rows
+        return rows
+
+    rows = session.run(call)
+    if rows:
+        columns = ["!LETTER", "!ID", ">TRIES", "~REASON", "!SINCE", "KEY", "TAG", "~BODY"]
+        print_table(columns, rows)
+        for found in histories:
+            click.echo(f"\n{found.id}")
+            print_touches(found)
+    if any(not found.is_whole for found in histories):
+        note("the log is not kept so far back: what happened first may be missing")
+    _say_missing(choice)
+    if not shown:
+        note(f"no dead letters of {choice.group} in {choice.topic} like that")
+
+
+async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":
+    """What became of a message in this consumer group."""
+    found = await mq.trace(message_id)
+    own = tuple(journey for journey in found.journeys if journey.group == choice.group)
+    return found._replace(journeys=own)
+
+
+@dlq.command()
+@click.option("--to", "target", metavar="TOPIC", help="Send them to this topic instead.")
+@click.option("--rate", type=RATE, metavar="N/s", help="At most this many messages a second.")
+@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@output_option()
+@_choosing
+def redrive(
+    session: Session,
+    choice: _Choice,
+    target: str | None,
+    rate: float | None,
+    execute: bool,
+    output: str,
+) -> None:
+    """Hand dead letters out again as if for the first time. A dry run unless --execute is given.
+
+    With --to they are sent to another topic and then purged here: if that is cut short, some may be
+    in both.
+
+    \b
+    raftmq dlq redrive orders -g billing --execute --rate 100/s
+    raftmq dlq redrive orders -g billing --reason "no such account" --to inspection --execute
+    """
+    what = f"sent to {target}" if target else "handed out again"
+    _change(session, choice, what=what, target=target, rate=rate, execute=execute, output=output)
+
+
+@dlq.command()
+@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@output_option()
+@_choosing
+def purge(session: Session, choice: _Choice, execute: bool, output: str) -> None:
+    """Throw dead letters away; no consumer gets them. A dry run unless --execute is given.
+
+    The messages themselves stay in their queues until retention takes them.
+    """
+    _change(session, choice, what="thrown away", execute=execute, output=output, is_purge=True)
+
+
+@dlq.command()
+@_choosing
+def export(session: Session, choice: _Choice) -> None:
+    """Print messages in dead letters as JSON, one a line; nothing is changed.
+
+    \b
+    raftmq dlq export orders -g billing > dead.jsonl
+    """
+
+    async def call(mq: "Client") -> int:
+        count = 0
+        async for read in _read(mq, await choice.letters(mq)):
+            for at, message in enumerate(read.messages):
+                if choice.takes(message):
+                    print_line(_plain(read, at))
+                    count += 1
+        return count
+
+    note(counted(session.run(call), "message"))
+    _say_missing(choice)
+
+
+def number_of(letter: "DeadLetter") -> str:
+    """How the command line names a letter."""
+    return f"{letter.partition_group}-{letter.letter}"
+
+
+# Changing
+
+
+def _change(
+    session: Session,
+    choice: _Choice,
+    *,
+    what: str,
+    execute: bool,
+    output: str,
+    target: str | None = None,
+    rate: float | None = None,
+    is_purge: bool = False,
+) -> None:
+    """Redrive or purge what is chosen, or say what would be done."""
+    if target == choice.topic:
+        raise click.UsageError("--to names the topic itself: leave it out")
+    messages, left_gone, numbers = 0, 0, set[str]()
+
+    async def act(mq: "Client", part: list[_Read]) -> int:
+        letters = [read.letter for read in part]
+        if not execute:
+            return _size(part)
+        if target is not None:
+            await _send(mq, target, part)
+        return await (mq.admin.purge(letters) if is_purge or target else mq.admin.redrive(letters))
+
+    async def call(mq: "Client") -> None:
+        nonlocal messages, left_gone
+        import anyio
+
+        letters = await choice.letters(mq)
+        total = sum(len(letter.ids) for letter in letters)
+        with Meter("dead letters", total=total, is_shown=execute) as meter:
+            async for part in _parts(mq, choice, letters, rate, is_read=target is not None):
+                count = await act(mq, part)
+                messages += count
+                left_gone += _size(part) - count
+                numbers.update(number_of(read.letter) for read in part)
+                meter.advance(_size(part))
+                if rate is not None and execute:
+                    await anyio.sleep(_size(part) / rate)
+
+    session.run(call)
+    if output == "json":
+        left = {"unreadable": choice.left_unread, "gone": left_gone}
+        done = {"messages": messages, "letters": len(numbers), "left": left}
+        print_json({"executed": execute, **done})
+    else:
+        would = "" if execute else "would be "
+        letters_text = counted(len(numbers), "letter")
+        click.echo(f"{counted(messages, 'message')} in {letters_text} {would}{what}")
+    _say_left(choice, left_gone)
+    if not execute:
+        note("nothing was changed: add --execute to do it")
+
+
+async def _parts(
+    mq: "Client",
+    choice: _Choice,
+    letters: "Sequence[DeadLetter]",
+    rate: float | None,
+    *,
+    is_read: bool,
+) -> AsyncIterator[list[_Read]]:
+    """What is chosen, in parts that are done at once; without messages if nobody looks at them."""
+    size = CHUNK_MESSAGES if rate is None else max(1, int(rate * STEP_SECONDS))
+    part: list[_Read] = []
+    if choice.filter is None and not is_read:
+        reads = _unread(letters)
+    else:
+        reads = _chosen(mq, choice, letters)
+    async with aclosing(reads):
+        async for read in reads:
+            places = range(len(read.letter.ids))
+            while places:
+                room = size - _size(part)
+                part.append(read.part(places[:room]))
+                places = places[room:]
+                if _size(part) == size:
+                    yield part
+                    part = []
+    if part:
+        yield part
+
+
+def _size(part: "Sequence[_Read]") -> int:
+    """How many messages."""
+    return sum(len(read.letter.ids) for read in part)
+
+
+async def _send(mq: "Client", target: str, part: list[_Read]) -> None:
+    """Send the messages to another topic; on return they are stored there."""
+    messages = [message for read in part for message in read.messages if message is not None]
+    async with mq.producer(target) as producer:
+        await producer.send_many(messages)
+
+
+# Reading
+
+
+async def _unread(letters: "Sequence[DeadLetter]") -> AsyncGenerator[_Read, None]:
+    for letter in letters:
+        yield _Read(letter, [])
+
+
+async def _chosen(
+    mq: "Client", choice: _Choice, letters: "Sequence[DeadLetter]"
+) -> AsyncGenerator[_Read, None]:
+    async with aclosing(_read(mq, letters)) as reads:
+        async for read in reads:
+            yield choice.part(read)
+
+
+async def _read(mq: "Client", letters: "Sequence[DeadLetter]") -> AsyncGenerator[_Read, None]:
+    """Letters with their messages, some at a time."""
+    start = 0
+    while start < len(letters):
+        stop, size = start, 0
+        while stop < len(letters) and size < CHUNK_MESSAGES:
+            size += len(letters[stop].ids)
+            stop += 1
+        chunk = letters[start:stop]
+        found = await _messages(
+            mq, chunk[0].topic, [each for letter in chunk for each in letter.ids]
+        )
+        for letter in chunk:
+            yield _Read(letter, [found[each] for each in letter.ids])
+        start = stop
+
+
+async def _messages(mq: "Client", topic: str, ids: Sequence[str]) -> "dict[str, Message | None]":
+    """Messages of a topic by id; None: it is not kept any more."""
+    from raftmq.client import parse_id
+
+    found: dict[str, Message | None] = dict.fromkeys(ids)
+    queues: dict[int, list[int]] = {}
+    for each in ids:
+        queue_number, offset = parse_id(each)
+        queues.setdefault(queue_number & QUEUE_MASK, []).append(offset)
+    for queue, offsets in queues.items():
+        # Batches are read whole, so one after the other, however many messages of each are wanted.
+        async for message in _in_queue(mq, topic, queue, sorted(offsets)):
+            found[message.id] = message
+    return found
+
+
+async def _in_queue(
+    mq: "Client", topic: str, queue: int, offsets: list[int]
+) -> "AsyncGenerator[Message, None]":
+    """The messages of a queue at these offsets, rising, as far as they are kept."""
+    from raftmq.errors import UnreadableBatch
+
+    wanted = deque(offsets)
+    async with mq.consumer(
+        topic,
+        queues=[queue],
+        start=wanted[0],
+        on_trimmed="earliest",
+        prefetch_bytes=PREFETCH_BYTES,
+    ) as consumer:
+        while wanted:
+            try:
+                messages = await consumer.fetch(READ_MESSAGES, wait=READ_SECONDS)
+            except UnreadableBatch as error:
+                await consumer.seek(queue=queue, offset=error.next_offset)
+                continue
+            if not messages:
+                return
+            for message in messages:
+                while wanted and wanted[0] < message.offset:
+                    wanted.popleft()
+                if wanted and wanted[0] == message.offset:
+                    wanted.popleft()
+                    yield message
+            if wanted and wanted[0] >= consumer.position[queue] + FAR_MESSAGES:
+                await consumer.seek(queue=queue, offset=wanted[0])
+
+
+# Printing
+
+
+def _row(read: _Read, at: int) -> tuple[Any, ...]:
+    letter, message = read.letter, read.messages[at]
+    known = (
+        number_of(letter),
+        letter.ids[at],
+        letter.attempt,
+        letter.reason,
+        time_text(letter.timestamp)[5:19].replace("T", " "),
+    )
+    if message is None:
+        return (*known, "", "", "(not kept any more)")
+    return (*known, message.key or "", message.tag or "", body_text(message))
+
+
+def _plain(read: _Read, at: int) -> dict[str, Any]:
+    import json
+
+    letter, message = read.letter, read.messages[at]
+    dead = {
+        "letter": number_of(letter),
+        "attempts": letter.attempt,
+        "reason": letter.reason,
+        "dead_since": letter.timestamp,
+    }
+    if message is None:
+        return {**dead, "topic": letter.topic, "queue": letter.queue, "id": letter.ids[at]}
+    plain: dict[str, Any] = json.loads(as_json(message, dead))
+    return plain
+
+
+def _say_missing(choice: _Choice) -> None:
+    for what in choice.missing:
+        note(f"there is no {what} (any more)")
+
+
+def _say_left(choice: _Choice, gone: int) -> None:
+    """What could not be done."""
+    _say_missing(choice)
+    if choice.left_unread:
+        messages = counted(choice.left_unread, "message")
+        note(f"left: {messages} that cannot be read, as retention took what was written in them")
+    if gone:
+        note(
+            f"passed over: {counted(gone, 'message')} that retention took, or that left their "
+            "letters meanwhile"
+        )
+
+
+def _as_told(ids: tuple[str, ...]) -> frozenset[str]:
+    """Message ids as brokers tell them."""
+    if not ids:
+        return frozenset()
+    from raftmq.client import format_id, parse_id
+    from raftmq.errors import Rejected
+
+    try:
+        return frozenset(format_id(*parse_id(each)) for each in ids)
+    except Rejected as error:
+        raise Failure(str(error), fix="`raftmq dlq show` shows the ids") from error
+
+
+def _compiled(expression: str | None) -> "Filter | None":
+    if expression is None:
+        return None
+    from raftmq.errors import FilterSyntaxError
+    from raftmq.filters import compile as compile_filter
+
+    try:
+        return compile_filter(expression)
+    except FilterSyntaxError as error:
+        fix = "correct the text; `raftmq filter explain TEXT` shows what it means"
+        raise Failure(str(error), fix=fix) from error

@@ -1,0 +1,214 @@
+"""`raftmq msg`: single messages: get one by id, find some by key, ask what became of one."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.lazy import HintedGroup
+from raftmq.cli.names import TOPIC
+from raftmq.cli.output import duration_text, note, output_option, print_line, print_table, time_text
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.values import START
+from raftmq.errors import Reason, Rejected
+
+from .formats import TABLE_HEADING, as_json, as_row, body_text
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, Message, Touch, Trace
+
+ID_FIX = "`raftmq msg find TOPIC --key KEY` and `raftmq consume TOPIC -o json` show ids"
+
+_OF_IDS = (Reason.BAD_ARGUMENT, Reason.UNKNOWN_TOPIC, Reason.OFFSET_OUT_OF_RANGE)
+"""Refusals that mean that there is no such message."""
+
+DEAD = "dead letter"
+_TAKING_LETTERS = ("purged", "redriven", "reset", "lost")
+"""What a dead letter does not outlast; see `Touch.what`."""
+
+T = TypeVar("T")
+
+CONSUMER_DIGITS = 6
+"""Of a consumer's number in tables: enough to tell those of one message apart."""
+
+
+@click.group(cls=HintedGroup)
+def msg() -> None:
+    """Single messages: get, find by key, and what became of one.
+
+    \b
+    raftmq msg find orders --key order-1 --since 1h
+    raftmq msg get 10000-2a
+    raftmq msg why 10000-2a
+    """
+
+
+@msg.command()
+@click.argument("message_id", metavar="ID")
+@output_option("table", "json", "raw")
+@with_session
+def get(session: Session, message_id: str, output: str) -> None:
+    """Print the message of an ID, as receipts and consumers say it; raw: its body alone."""
+    message = run_with_id(session, lambda mq: mq.get(message_id))
+    if output == "raw":
+        sys.stdout.buffer.write(message.body)
+        sys.stdout.buffer.flush()
+    elif output == "json":
+        click.echo(as_json(message).decode(), nl=False)
+    else:
+        for name, value in _fields(message):
+            click.echo(f"{name:8} {value}")
+
+
+def run_with_id(session: Session, call: "Callable[[Client], Awaitable[T]]") -> T:
+    """Run a call that names a message by its id, and return its result.
+
+    Raises:
+        Failure: as `session.run`; of an id that names nothing it says where ids come from.
+    """
+    try:
+        return session.run(call)
+    except Failure as failure:
+        cause = failure.__cause__
+        if isinstance(cause, Rejected) and cause.reason in _OF_IDS:
+            raise Failure(str(failure), fix=ID_FIX) from cause
+        raise
+
+
+def _fields(message: "Message") -> list[tuple[str, str]]:
+    place = f"{message.topic}, queue {message.queue}, offset {message.offset}"
+    fields = [("id", message.id), ("topic", place), ("stored", time_text(message.timestamp))]
+    if message.key is not None:
+        fields.append(("key", message.key))
+    if message.tag is not None:
+        fields.append(("tag", message.tag))
+    fields += [("property", f"{name} = {value!r}") for name, value in message.props.items()]
+    return [*fields, ("body", body_text(message))]
+
+
+@msg.command()
+@click.argument("topic", type=TOPIC)
+@click.option("-k", "--key", required=True, metavar="KEY", help="The key.")
+@click.option(
+    "--since",
+    type=START,
+    metavar="TIME",
+    help="Only messages stored then or later: 1h (that long ago), or 2026-11-20T10:00.",
+)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=100,
+    metavar="N",
+    help="At most this many.  [default: 100]",
+)
+@output_option()
+@with_session
+def find(session: Session, topic: str, key: str, since: Any, count: int, output: str) -> None:
+    """Print the newest messages of a TOPIC that have a key, newest first."""
+    if since is not None and not isinstance(since, datetime):
+        raise click.BadParameter("a time, as 1h or 2026-11-20T10:00", param_hint="--since")
+    found = session.run(lambda mq: mq.find(topic, key=key, since=since, limit=count))
+    if not found:
+        note(f"no message of {topic} has the key {key!r}" + (" since then" if since else ""))
+    elif output == "table":
+        click.echo(TABLE_HEADING.decode(), nl=False)
+    for message in found:
+        line = as_json(message) if output == "json" else as_row(message)
+        click.echo(line.decode(), nl=False)
+
+
+@msg.command()
+@click.argument("message_id", metavar="ID")
+@output_option()
+@with_session
+def why(session: Session, message_id: str, output: str) -> None:
+    """Print each entry of the log that touched the message of an ID.
+
+    What consumers do that pop is in the log: hand-outs, acks, failures, retries, dead letters. The
+    log does not say who led a term; a node knows it since it was started, else it is `?`.
+    """
+    found = run_with_id(session, lambda mq: mq.trace(message_id))
+    if output == "json":
+        for touch in found.touches:
+            print_line(touch_json(touch))
+    else:
+        print_touches(found)
+    warn_if_cut(found)
+
+
+def print_touches(found: "Trace") -> None:
+    """A table of what became of a message."""
+    columns = ("TIME", ">AFTER", "WHAT", "GROUP", "CONSUMER", ">TOKEN", ">TRY", "!DETAIL")
+    print_table((*columns, ">ENTRY", ">TERM", ">NODE"), _rows(found))
+
+
+def warn_if_cut(found: "Trace") -> None:
+    """Say so if the log does not reach back to the beginning."""
+    if not found.is_whole:
+        note("the log is not kept so far back: what happened first may be missing")
+
+
+def touch_json(touch: "Touch") -> dict[str, Any]:
+    """A touch as plain values; numbers of 64 bits that mean nothing by themselves as text."""
+    return {**touch._asdict(), "consumer": f"{touch.consumer:016x}", "token": str(touch.token)}
+
+
+def _rows(found: "Trace") -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    before = None
+    gone = _gone_letters(found)
+    for touch in found.touches:
+        after = "" if before is None else f"+{duration_text((touch.timestamp - before) / 1000)}"
+        before = touch.timestamp
+        rows.append(
+            (
+                time_text(touch.timestamp)[:23],
+                after,
+                touch.what,
+                touch.group or "-",
+                consumer_text(touch.consumer),
+                touch.token or "-",
+                touch.attempt or "-",
+                gone.get((touch.group, touch.index)) or _detail(touch),
+                touch.index,
+                touch.term,
+                touch.node or "?",
+            )
+        )
+    return rows
+
+
+def consumer_text(consumer: int) -> str:
+    """The beginning of a consumer's number."""
+    return f"{consumer:016x}"[:CONSUMER_DIGITS] if consumer else "-"
+
+
+def _gone_letters(found: "Trace") -> dict[tuple[str, int], str]:
+    """Of dead letters that the broker no longer has, and so no reason of: what took them, by group
+    and entry."""
+    gone: dict[tuple[str, int], str] = {}
+    for journey in found.journeys:
+        for number, touch in enumerate(journey.touches):
+            if touch.what != DEAD or touch.reason:
+                continue
+            later = [each.what for each in journey.touches[number + 1 :]]
+            what = next((each for each in later if each in _TAKING_LETTERS), "")
+            # A group without a name was detached or deleted, and its dead letters with it.
+            what = what or ("its group is gone" if journey.group.startswith("#") else "")
+            if what:
+                gone[journey.group, touch.index] = f"no longer there: {what}"
+    return gone
+
+
+def _detail(touch: "Touch") -> str:
+    if touch.reason:
+        return touch.reason
+    if not touch.until:
+        return "-"
+    seconds = duration_text(max(0, touch.until - touch.timestamp) / 1000)
+    return f"for {seconds}" if touch.what in ("handed out", "extended") else f"due in {seconds}"

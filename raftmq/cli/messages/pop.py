@@ -1,0 +1,371 @@
+"""`raftmq pop`: take messages of a consumer group; `ack`, `nack`, `extend`, `reject`: settle them.
+
+`pop` prints a *handle* with each message. The lease runs on when the process has ended, and any
+other process settles the message by its handle:
+
+    raftmq pop orders -g billing -n 10 -o json > taken
+    raftmq ack - < taken
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.names import GROUP, TOPIC
+from raftmq.cli.output import duration_text, note, output_option, print_json, print_table, time_text
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.values import DURATION
+from raftmq.words import counted
+
+from .formats import as_json, body_text, compiled
+
+if TYPE_CHECKING:
+    from raftmq.client import Client
+    from raftmq.client.pop.consumer import PopConsumer
+    from raftmq.client.pop.popped import PoppedMessage
+
+ACKED_BEFORE_MAX = 100
+"""Messages that an `ack` which is too late looks for in the log."""
+COUNT_MAX = 100_000
+"""Messages that one call pops."""
+MORE_SECONDS = 0.2
+"""How long to wait for more, once there are some: each leader has its share."""
+
+Start = Literal["earliest", "latest"]
+Taken = tuple["PoppedMessage", str]
+"""A message and its handle."""
+
+
+@dataclass(slots=True)
+class _Popping:
+    """What to pop, and what was popped."""
+
+    topic: str
+    group: str
+    count: int
+    wait: float
+    invisible: float | None
+    start: Start
+    is_acked: bool
+    taken: list[Taken] = field(default_factory=list)
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.option(
+    "-g", "--group", type=GROUP, required=True, help="The consumer group; made if there is none."
+)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, COUNT_MAX),
+    default=1,
+    help="At most this many.  [default: 1]",
+)
+@click.option(
+    "--wait",
+    type=DURATION,
+    default="1s",
+    metavar="DURATION",
+    help="For the first one; what else is there comes with it.  [default: 1s]",
+)
+@click.option(
+    "--invisible",
+    type=DURATION,
+    metavar="DURATION",
+    help="How long they are handed to no other consumer.  [default: as the group says]",
+)
+@click.option("--ack", "is_acked", is_flag=True, help="Acknowledge them, once they are printed.")
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    help="Where a group begins that is new to the topic.  [default: earliest]",
+)
+@click.option(
+    "-f",
+    "--format",
+    "template",
+    help=r"Print each message so: as `consume`, and %H handle, %a attempt.",
+)
+@output_option("table", "json", "raw")
+@with_session
+def pop(
+    session: Session,
+    topic: str,
+    group: str,
+    count: int,
+    wait: float,
+    invisible: float | None,
+    is_acked: bool,
+    start: Start,
+    template: str | None,
+    output: str,
+) -> None:
+    """Take messages for a consumer group: what is there, or what comes first.
+
+    Nobody else is handed them until their time runs out. Settle each by its handle before that:
+    `raftmq ack`, `nack`, `reject`; `extend` gives it more time.
+
+    \b
+    raftmq pop orders -g billing
+    raftmq pop orders -g billing -n 100 -o json > taken; raftmq ack - < taken
+    raftmq pop orders -g billing -n 100 --ack -o raw
+    """
+    popping = _Popping(topic, group, count, wait, invisible, start, is_acked)
+    show = _printer(output, template)
+    session.run(lambda mq: _pop(mq, popping, show))
+    if not is_acked:
+        # Only now: what is shown is all that was taken.
+        show(popping.taken)
+    if not popping.taken:
+        note(f"nothing of {topic} was there for {group} within {duration_text(wait)}")
+
+
+async def _pop(mq: "Client", popping: _Popping, show: Callable[[list[Taken]], None]) -> None:
+    from raftmq.client.pop.handles import handle_of
+
+    mode = await mode_to_pop(mq, popping.group)
+    consumer: PopConsumer
+    async with mq.consumer(
+        popping.topic,
+        group=popping.group,
+        mode=mode,
+        start=popping.start,
+        prefetch=0,
+        invisible=popping.invisible,
+    ) as consumer:
+        wait = popping.wait
+        while len(popping.taken) < popping.count:
+            messages = await consumer.pop(popping.count - len(popping.taken), wait=wait)
+            if not messages:
+                break
+            taken = [(message, handle_of(consumer, message)) for message in messages]
+            popping.taken += taken
+            if popping.is_acked:
+                show(taken)
+                settlement = await consumer.ack(messages)
+                for message in settlement.fenced:
+                    note(f"too late: {message.id} is no longer ours, and comes again")
+            wait = min(wait, MORE_SECONDS)
+
+
+async def mode_to_pop(mq: "Client", group: str) -> Any:
+    """`pop` or `ordered`, as the group is.
+
+    Raises:
+        Failure: it is neither.
+    """
+    found = await mq.admin.consumer_groups(name=group)
+    mode = found[0].mode if found else "pop"
+    if mode not in ("pop", "ordered"):
+        raise Failure(
+            f"consumer group {group!r} has mode {mode}: nobody pops for it",
+            fix=f"`raftmq consume TOPIC -g {group}` reads for it, or take another group",
+        )
+    return mode
+
+
+def _printer(output: str, template: str | None) -> Callable[[list[Taken]], None]:
+    if template is not None:
+        return _lines(template)
+    if output == "table":
+        return _table
+    return _json_lines if output == "json" else _raw
+
+
+def _lines(template: str) -> Callable[[list[Taken]], None]:
+    handles: dict[int, str] = {}
+    render = compiled(
+        template,
+        {
+            "H": lambda message: handles[id(message)].encode(),
+            "a": lambda message: b"%d" % message.attempt,  # type: ignore[attr-defined]
+        },
+    )
+
+    def show(taken: list[Taken]) -> None:
+        handles.update((id(message), handle) for message, handle in taken)
+        _write(b"".join(render(message) for message, _ in taken))
+
+    return show
+
+
+def _table(taken: list[Taken]) -> None:
+    rows = [
+        (
+            handle,
+            message.attempt,
+            time_text(message.deadline)[11:19],
+            message.id,
+            message.key or "",
+            message.tag or "",
+            body_text(message),
+        )
+        for message, handle in taken
+    ]
+    if rows:
+        columns = ["!HANDLE", ">TRY", "!UNTIL", "!ID", "KEY", "TAG", "~BODY"]
+        print_table(columns, rows)
+
+
+def _json_lines(taken: list[Taken]) -> None:
+    for message, handle in taken:
+        leased = {
+            "handle": handle,
+            "attempt": message.attempt,
+            "token": message.token,
+            "deadline": message.deadline,
+        }
+        _write(as_json(message, leased))
+
+
+def _raw(taken: list[Taken]) -> None:
+    _write(b"".join(message.body + b"\n" for message, _ in taken))
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+# Settling
+
+
+def _settling(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `ack` and its like have in common."""
+    return click.argument("handles", nargs=-1, required=True, metavar="HANDLE...")(
+        output_option()(command)
+    )
+
+
+@click.command()
+@_settling
+@with_session
+def ack(session: Session, handles: tuple[str, ...], output: str) -> int:
+    """Acknowledge messages: they are done with and never come again.
+
+    HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin. The
+    exit code is 1 if some are not settled: their time ran out, or they were settled in another way.
+    What was acknowledged before counts as done: the log is looked into for up to 100 messages.
+    """
+    return _settle(session, "ack", "acknowledged", handles, output)
+
+
+@click.command()
+@click.option(
+    "--delay",
+    type=DURATION,
+    metavar="DURATION",
+    help="How long they wait until they are handed out again.  [default: by the group's schedule]",
+)
+@_settling
+@with_session
+def nack(session: Session, handles: tuple[str, ...], delay: float | None, output: str) -> int:
+    """Say that messages failed: they are handed out again, or are dead letters after the last
+    attempt.
+
+    HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
+    """
+    return _settle(session, "nack", "to be handed out again", handles, output, delay=delay)
+
+
+@click.command()
+@click.option("--reason", default="rejected", help="Why, for people.  [default: rejected]")
+@_settling
+@with_session
+def reject(session: Session, handles: tuple[str, ...], reason: str, output: str) -> int:
+    """Say that messages can never be done: they are dead letters at once.
+
+    HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
+    """
+    return _settle(session, "reject", "dead-lettered", handles, output, reason=reason)
+
+
+@click.command()
+@click.option(
+    "--for",
+    "seconds",
+    type=DURATION,
+    required=True,
+    metavar="DURATION",
+    help="How long, from now, they are handed to no other consumer.",
+)
+@_settling
+@with_session
+def extend(session: Session, handles: tuple[str, ...], seconds: float, output: str) -> int:
+    """Give messages more time, with all others that were handed out together with them.
+
+    HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
+    """
+    done = f"extended to {duration_text(seconds)} from now"
+    return _settle(session, "extend", done, handles, output, delay=seconds)
+
+
+def _settle(
+    session: Session,
+    action: Any,
+    done: str,
+    handles: tuple[str, ...],
+    output: str,
+    **details: Any,
+) -> int:
+    wanted = list(_read(handles))
+
+    async def call(mq: "Client") -> tuple[list[bool], list[str]]:
+        settled = await mq.settle(wanted, action, **details)
+        late = [
+            handle for handle, is_settled in zip(wanted, settled, strict=True) if not is_settled
+        ]
+        if action != "ack":
+            return settled, []
+        # A script that repeats an `ack` has what it wants.
+        asked = late[:ACKED_BEFORE_MAX]
+        was_acked = await mq.acked_before(asked) if asked else []
+        return settled, [handle for handle, was in zip(asked, was_acked, strict=True) if was]
+
+    settled, before = session.run(call)
+    is_done = dict(zip(wanted, settled, strict=True)) | dict.fromkeys(before, True)
+    late = [handle for handle in wanted if not is_done[handle]]
+    if output == "json":
+        print_json({"settled": sum(settled), "acked_before": before, "not_settled": late})
+    else:
+        again = f", {counted(len(before), 'message')} before" if before else ""
+        note(f"{counted(sum(settled), 'message')} {done}{again}")
+    if not late:
+        return ExitCode.OK
+    for handle in late if output != "json" else ():
+        note(f"no longer ours: {handle}")
+    not_settled = counted(len(late), "message")
+    raise Failure(
+        f"{not_settled} not settled: their time ran out, or they were settled before",
+        fix="what is not done with comes again: `raftmq pop` takes it, with a new handle",
+    )
+
+
+def _read(handles: tuple[str, ...]) -> Iterator[str]:
+    """The handles themselves, where `-` stands for those on stdin."""
+    for each in handles:
+        if each != "-":
+            yield each
+            continue
+        for line in sys.stdin:
+            if line.lstrip().startswith("{"):
+                yield _handle_in(line)
+            else:
+                yield from line.split()
+
+
+def _handle_in(line: str) -> str:
+    """The handle in a line of what `pop -o json` prints."""
+    try:
+        return str(json.loads(line)["handle"])
+    except (ValueError, KeyError) as error:
+        message = f"a line of stdin is no JSON with a handle: {line.strip()[:60]!r}"
+        raise click.UsageError(message) from error

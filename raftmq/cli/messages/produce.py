@@ -1,0 +1,372 @@
+"""`raftmq produce`: send messages."""
+
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from raftmq.cli.exits import ExitCode, Failure, explained
+from raftmq.cli.names import TOPIC
+from raftmq.cli.output import Meter, note, output_option, print_line
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.values import DURATION, PROPERTY, SIZE
+from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
+from raftmq.words import counted
+
+from .sources import Chunk, given, lines, made_up
+
+if TYPE_CHECKING:
+    from anyio import CancelScope
+
+    from raftmq.cli.values import Scalar
+    from raftmq.client import Client, PendingMany, Producer, SentMany
+
+ANSWER_SECONDS_MAX = 2.0
+"""After Ctrl-C, what is under way may take this long to be answered."""
+
+UNDER_WAY_MAX = 32
+"""Chunks that wait for their receipts at a time."""
+
+RECEIPTS_SHOWN_MAX = 100
+"""So many arguments are answered line by line; more messages are only counted."""
+
+
+@dataclass(slots=True)
+class _Sending:
+    topic: str
+    source: AsyncIterator[Chunk]
+    key: str | None
+    tag: str | None
+    props: "dict[str, Scalar]"
+    queue: int | None
+    delay: float | None
+    total: int | None
+    show: "Callable[[SentMany], None]"
+    done: int = 0
+    unstored: int = 0
+    in_doubt: int = 0
+    error: RaftmqError | None = None
+    is_interrupted: bool = False
+    started: float = 0.0
+    reading: "CancelScope | None" = None
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("messages", nargs=-1)
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="Send each line of this file; - is stdin.",
+)
+@click.option("--whole", is_flag=True, help="With --file: send the file as one message.")
+@click.option("-k", "--key", help="Messages of one key go to one queue, in order.")
+@click.option("-K", "--key-separator", help=r"Each line is KEY<separator>BODY, as -K '\t'.")
+@click.option("--tag", help="One label for filters.")
+@click.option(
+    "-p",
+    "--prop",
+    "props",
+    type=PROPERTY,
+    multiple=True,
+    help='A property; numbers, true and false are typed, "7" is text (repeat).',
+)
+@click.option("-q", "--queue", type=click.IntRange(0), help="Send to this queue.")
+@click.option("--delay", type=DURATION, help="Deliver them after this time, as 10s or 2h.")
+@click.option("--count", type=click.IntRange(1), help="Make up this many messages.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Of them, this many a second."
+)
+@click.option("--size", type=SIZE, default="100", help="Bytes of each of them.  [default: 100]")
+@output_option()
+@with_session
+def produce(
+    session: Session,
+    topic: str,
+    messages: tuple[str, ...],
+    file: Path | None,
+    whole: bool,
+    key: str | None,
+    key_separator: str | None,
+    tag: str | None,
+    props: "tuple[tuple[str, Scalar], ...]",
+    queue: int | None,
+    delay: float | None,
+    count: int | None,
+    rate: float | None,
+    size: int,
+    output: str,
+) -> int:
+    """Send messages: MESSAGES, or the lines of --file or stdin, or --count made-up ones.
+
+    Each is stored on the disks of a majority before it is counted.
+
+    \b
+    raftmq produce orders hello world -k order-1 --tag paid -p buyerId=7
+    seq 1000 | raftmq produce orders
+    raftmq produce orders --count 100000 --size 1k --rate 5000
+    raftmq produce orders "still there?" --delay 2h
+    """
+    _check(messages, file, count, whole=whole, rate=rate)
+    separator = None if key_separator is None else _separator(key_separator)
+    if separator is not None and (messages or count is not None or whole):
+        raise click.UsageError("-K splits lines, of --file or stdin: give a key with -k")
+    if separator is not None and key is not None:
+        raise click.UsageError("-k and -K exclude each other: each line has a key of its own")
+    source = _source(messages, file, count, whole=whole, rate=rate, size=size, separator=separator)
+    total = count or (len(messages) or None)
+    sending = _Sending(
+        topic, source, key, tag, dict(props), queue, delay, total, _shower(output, messages)
+    )
+    try:
+        session.run(lambda mq: _send(mq, sending))
+    except KeyboardInterrupt:
+        _summarize(sending)
+        return ExitCode.INTERRUPTED
+    except Failure:
+        if sending.done or sending.unstored or sending.in_doubt:
+            _summarize(sending)
+        raise
+    _summarize(sending)
+    if sending.error is not None:
+        raise _failure(sending, sending.error, session.url)
+    return ExitCode.INTERRUPTED if sending.is_interrupted else ExitCode.OK
+
+
+async def _send(mq: "Client", sending: _Sending) -> None:
+    import anyio
+
+    under_way: deque[tuple[int, PendingMany]] = deque()
+    sending.started = time.monotonic()
+    is_many = sending.total is None or sending.total > RECEIPTS_SHOWN_MAX
+    is_typed = sending.total is None and sys.stdin.isatty()
+    with Meter("sending", total=sending.total, is_shown=is_many and not is_typed) as meter:
+
+        async def settle() -> None:
+            count, pending = under_way[0]
+            sent = await pending.wait(check=False)
+            under_way.popleft()
+            sending.show(sent)
+            _count(sending, sent)
+            meter.advance(count)
+
+        async with mq.producer(sending.topic) as producer, _until_interrupted(sending):
+            try:
+                with anyio.CancelScope() as sending.reading:
+                    await _send_all(producer, sending, under_way, settle)
+                # After Ctrl-C too what is under way is answered, mostly within milliseconds.
+                with anyio.move_on_after(ANSWER_SECONDS_MAX if sending.is_interrupted else None):
+                    while under_way:
+                        await settle()
+                if under_way:
+                    # Leaving the producer in peace would wait for their deadlines.
+                    raise KeyboardInterrupt
+            finally:
+                sending.in_doubt += sum(count for count, _ in under_way)
+
+
+async def _send_all(
+    producer: "Producer",
+    sending: _Sending,
+    under_way: "deque[tuple[int, PendingMany]]",
+    settle: "Callable[[], Awaitable[None]]",
+) -> None:
+    try:
+        async for chunk in sending.source:
+            while (pending := _take(producer, sending, chunk)) is None:
+                if not under_way:
+                    raise Unavailable(
+                        f"the buffer has no room for {counted(len(chunk.bodies), 'message')}"
+                    )
+                await settle()
+            under_way.append((len(chunk.bodies), pending))
+            while under_way and (under_way[0][1].is_done or len(under_way) >= UNDER_WAY_MAX):
+                await settle()
+            if sending.error is not None:
+                # What is under way is settled by the caller: a part of it may be stored.
+                return
+    except (Failure, Rejected):
+        # A line that cannot be sent: those before it count once they are answered.
+        while under_way:
+            await settle()
+        raise
+
+
+def _count(sending: _Sending, sent: "SentMany") -> None:
+    """Count outcomes. The error to show is the first one, of those in doubt if there are any."""
+    sending.done += len(sent) - len(sent.failed)
+    for _, error in sent.failed:
+        is_sure = isinstance(error, Unavailable | Rejected)
+        if sending.error is None or not (is_sure or sending.in_doubt):
+            sending.error = error
+        if is_sure:
+            sending.unstored += 1
+        else:
+            sending.in_doubt += 1
+
+
+def _failure(sending: _Sending, error: RaftmqError, url: str) -> Failure:
+    """Why not all messages are stored, in the words and numbers of the summary."""
+    total = sending.done + sending.unstored + sending.in_doubt
+    failed, what = sending.unstored, "not stored"
+    if sending.in_doubt:
+        failed, what = sending.in_doubt, "not known to be stored"
+    shown = explained(error, url=url)
+    # "Unreachable" promises that nothing happened.
+    code = ExitCode.FAILED if sending.done or sending.in_doubt else shown.code
+    text = f"{failed:,} of {counted(total, 'message')} {what}; the first one: {error}"
+    return Failure(text, fix=shown.fix, code=code)
+
+
+@asynccontextmanager
+async def _until_interrupted(sending: _Sending) -> AsyncIterator[None]:
+    """Inside, the first Ctrl-C ends the reading, and the second one ends everything."""
+    import anyio
+
+    async def watch() -> None:
+        with anyio.open_signal_receiver(signal.SIGINT) as signals:
+            async for _ in signals:
+                if sending.is_interrupted:
+                    raise KeyboardInterrupt
+                sending.is_interrupted = True
+                assert sending.reading is not None
+                sending.reading.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+def _take(producer: "Producer", sending: _Sending, chunk: Chunk) -> "PendingMany | None":
+    """Hand a chunk to the producer; None if there is no room for it now."""
+    size = len(chunk.bodies)
+    try:
+        return producer.send_many_nowait(
+            bodies=chunk.bodies,
+            keys=chunk.keys or ([sending.key] * size if sending.key else None),
+            tags=[sending.tag] * size if sending.tag else None,
+            props=[sending.props] * size if sending.props else None,
+            queue=sending.queue,
+            delay=sending.delay,
+        )
+    except Unavailable:
+        return None
+    except Rejected as error:
+        if not chunk.first_line or error.reason is not Reason.TOO_LARGE:
+            raise
+        sizes = [len(body) for body in chunk.bodies]
+        line = chunk.first_line + sizes.index(max(sizes))
+        sent = f"nothing from line {chunk.first_line:,} on is sent"
+        raise Failure(
+            f"line {line:,} is too large: {error}; {sent}",
+            fix="send shorter lines, or raise limits.batch_bytes_max on every node",
+        ) from error
+
+
+def _source(
+    messages: tuple[str, ...],
+    file: Path | None,
+    count: int | None,
+    *,
+    whole: bool,
+    rate: float | None,
+    size: int,
+    separator: bytes | None,
+) -> AsyncIterator[Chunk]:
+    if count is not None:
+        return made_up(count, size, rate)
+    if messages:
+        return given([message.encode(errors="surrogateescape") for message in messages])
+    path = None if file is None or str(file) == "-" else file
+    if whole:
+        return given([sys.stdin.buffer.read() if path is None else path.read_bytes()])
+    if path is None and sys.stdin.isatty():
+        note("one message a line; Ctrl-D ends")
+    return lines(path, separator)
+
+
+def _check(
+    messages: tuple[str, ...],
+    file: Path | None,
+    count: int | None,
+    *,
+    whole: bool,
+    rate: float | None,
+) -> None:
+    given_by = [
+        name
+        for name, is_given in [
+            ("MESSAGES", bool(messages)),
+            ("--file", file is not None),
+            ("--count", count is not None),
+        ]
+        if is_given
+    ]
+    if len(given_by) > 1:
+        raise click.UsageError(f"{' and '.join(given_by)} exclude each other: give one of them")
+    if whole and file is None:
+        raise click.UsageError("--whole needs --file, which may be - for stdin")
+    if rate is not None and count is None:
+        raise click.UsageError("--rate needs --count")
+
+
+def _separator(text: str) -> bytes:
+    """The separator with `\\t` and the like replaced."""
+    separator = text.encode().decode("unicode_escape").encode("latin-1")
+    if not separator:
+        raise click.UsageError("--key-separator must not be empty")
+    return separator
+
+
+def _shower(output: str, messages: tuple[str, ...]) -> "Callable[[SentMany], None]":
+    """What prints receipts: always as JSON; as text only for a few messages on the command line."""
+    if output == "json":
+        return _show_json
+    if 0 < len(messages) <= RECEIPTS_SHOWN_MAX:
+        return _show_text
+    return lambda sent: None
+
+
+def _show_json(sent: "SentMany") -> None:
+    from raftmq.client import Receipt
+
+    for outcome in sent:
+        if isinstance(outcome, Receipt):
+            plain = {"id": outcome.id, "queue": outcome.queue, "offset": outcome.offset}
+            later = {"deliver_at_ms": outcome.deliver_at_ms} if outcome.number else {}
+            print_line({**plain, "timestamp": outcome.timestamp, **later})
+        else:
+            print_line({"error": str(outcome), "kind": type(outcome).__name__})
+
+
+def _show_text(sent: "SentMany") -> None:
+    from raftmq.client import Receipt
+
+    for outcome in sent:
+        if isinstance(outcome, Receipt):
+            place = f"offset {outcome.offset}"
+            if outcome.number:
+                due = datetime.fromtimestamp(outcome.deliver_at_ms / 1000).astimezone()
+                place = f"due {due.isoformat(' ', 'seconds')}"
+            click.echo(f"{outcome.id}  queue {outcome.queue}  {place}")
+
+
+def _summarize(sending: _Sending) -> None:
+    if not sending.started:
+        return
+    seconds = time.monotonic() - sending.started
+    rate = f", {sending.done / seconds:,.0f}/s" if sending.done > RECEIPTS_SHOWN_MAX else ""
+    note(f"{counted(sending.done, 'message')} stored in {seconds:.2f} s{rate}")
+    if sending.unstored:
+        note(f"{counted(sending.unstored, 'message')} not stored")
+    if sending.in_doubt:
+        note(f"{counted(sending.in_doubt, 'message')} sent and not known to be stored")

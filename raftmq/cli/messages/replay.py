@@ -1,0 +1,142 @@
+"""`raftmq topic replay`: send a range of a topic's messages to another topic again.
+
+    orders  queue 0   ....[120 ..... 480)....   ──> orders-again  queue 0, in order
+            queue 1   ....[118 ..... 495)....   ──> orders-again  queue 1, in order
+
+The range is fixed before the first message is sent: exactly these messages, each queue in its
+order, with keys, tags and properties. They get new ids, and go out at once even if they were
+delayed. If it is interrupted, it says for each queue up to where everything is stored.
+
+Left out: to a group. `raftmq group reset` lets one go on from an earlier place; a group of its own
+on the other topic gets exactly a range.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.names import TOPIC
+from raftmq.cli.output import note, output_option, print_json, print_table
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.values import START
+from raftmq.words import counted
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, Message, Producer
+    from raftmq.client.consume.start import Start
+
+READ_MESSAGES = 1000
+"""Messages that are read and sent at once."""
+READ_SECONDS = 30.0
+"""How long to wait for messages that are stored, and only have to come."""
+
+
+class Range(NamedTuple):
+    """What is replayed of a queue."""
+
+    queue: int
+    """The queue within the topic, from 0."""
+    start: int
+    """The first offset."""
+    stop: int
+    """The offset after the last one."""
+    target: int
+    """The queue of the other topic."""
+
+
+@click.command()
+@click.argument("source", type=TOPIC)
+@click.argument("target", type=TOPIC)
+@click.option(
+    "--from",
+    "start",
+    type=START,
+    required=True,
+    metavar="START",
+    help="earliest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago).",
+)
+@click.option(
+    "--until",
+    "stop",
+    type=START,
+    default="latest",
+    metavar="START",
+    help="Up to there, and without it.  [default: latest]",
+)
+@click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
+@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@output_option()
+@with_session
+def replay(
+    session: Session,
+    source: str,
+    target: str,
+    start: "Start",
+    stop: "Start",
+    queues: tuple[int, ...],
+    execute: bool,
+    output: str,
+) -> None:
+    """Send a range of SOURCE's messages to the topic TARGET again. A dry run without --execute.
+
+    Each queue keeps its order. The same command again sends the messages again. If TARGET
+    has fewer queues, several go into one.
+
+    \b
+    raftmq topic replay orders orders-again --from 2026-11-20T10:00 --until 2026-11-20T11:00
+    """
+    if source == target:
+        raise click.UsageError("TARGET is SOURCE itself: it would read what it sends")
+
+    async def call(mq: "Client") -> list[Range]:
+        ranges = await _ranges(mq, source, target, start, stop, queues)
+        if execute:
+            async with mq.producer(target) as producer:
+                for each in ranges:
+                    await _replay(mq, source, each, producer)
+        return ranges
+
+    ranges = session.run(call)
+    count = sum(each.stop - each.start for each in ranges)
+    if output == "json":
+        plain = [each._asdict() for each in ranges]
+        print_json({"executed": execute, "messages": count, "queues": plain})
+    else:
+        rows = [(each.queue, each.start, each.stop, each.target) for each in ranges]
+        print_table([">QUEUE", ">FROM", ">UNTIL", ">TO QUEUE"], rows)
+    note(counted(count, "message"))
+    if not execute:
+        note("nothing was sent: add --execute to do it")
+
+
+async def _ranges(
+    mq: "Client", source: str, target: str, start: "Start", stop: "Start", queues: tuple[int, ...]
+) -> list[Range]:
+    """What there is to replay, by queue."""
+    first = await mq.admin.find_offsets(source, start, queues=queues or None)
+    last = await mq.admin.find_offsets(source, stop, queues=queues or None)
+    count = len((await mq.admin.describe_topic(target)).queues)
+    return [
+        Range(queue, first[queue], last[queue], queue % count)
+        for queue in sorted(first)
+        if first[queue] < last[queue]
+    ]
+
+
+async def _replay(mq: "Client", source: str, part: Range, producer: "Producer") -> None:
+    """Send the messages of a queue, in order; on return they are stored."""
+    done = part.start
+    try:
+        async with mq.consumer(source, queues=[part.queue], start=part.start) as consumer:
+            while done < part.stop:
+                count = min(READ_MESSAGES, part.stop - done)
+                messages: list[Message] = list(await consumer.fetch(count, wait=READ_SECONDS))
+                if not messages:
+                    what = f"queue {part.queue} of {source} has messages and sends none"
+                    raise Failure(what, fix="`raftmq cluster status` shows what its nodes lack")
+                await producer.send_many(messages, queue=part.target)
+                done = messages[-1].offset + 1
+    finally:
+        if done < part.stop:
+            note(f"queue {part.queue}: all before offset {done} is stored, go on from there")

@@ -1,0 +1,169 @@
+"""`raftmq trace`: the way of a message through its consumer groups, as bars over time.
+
+    stored   2026-11-20T12:00:00.000+00:00
+
+    billing: acked 12.4s after it was stored, 2 attempts
+      fresh      3ms  |.                                       |
+      in hand   1.2s  |====                                    |
+      waiting    10s  |    --------------------------------    |
+      in hand   1.2s  |                                    ====|
+
+All bars of a message have one scale, from when it was stored to the last that happened.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from raftmq.cli.output import duration_text, output_option, print_json, time_text
+from raftmq.cli.session import Session, with_session
+
+from .msg import consumer_text, run_with_id, touch_json, warn_if_cut
+
+if TYPE_CHECKING:
+    from raftmq.client import Journey, Touch, Trace
+
+BAR_MIN, BAR_MAX = 20, 72
+"""Characters of a bar."""
+LABEL_COLUMNS = 46
+"""What stands beside a bar."""
+
+_PHASES = {
+    "stored": ("fresh", "."),
+    "handed out": ("in hand", "="),
+    "extended": ("in hand", "="),
+    "nacked": ("waiting", "-"),
+    "expired": ("waiting", "-"),
+    "ready": ("ready", "."),
+    "given back": ("ready", "."),
+    "redriven": ("ready", "."),
+    "reset": ("fresh", "."),
+    "filter gone": ("fresh", "."),
+    "dead letter": ("dead", "x"),
+}
+"""After what happened: what the message is, and how that is drawn; nothing if all is over."""
+_OPEN = ("leased", "waiting", "ready", "fresh")
+
+
+class Phase(NamedTuple):
+    """What a message was for a while."""
+
+    name: str
+    """In words."""
+    mark: str
+    """How it is drawn."""
+    start: int
+    """Since when, in milliseconds."""
+    end: int
+    """Until when."""
+    note: str
+    """How it ended, and by whom."""
+
+
+@click.command()
+@click.argument("message_id", metavar="ID")
+@output_option()
+@with_session
+def trace(session: Session, message_id: str, output: str) -> None:
+    """Draw the way of the message of an ID through each consumer group that pops.
+
+    \b
+    = in hand   - waits for its retry   . to be handed out   x dead letter
+    """
+    found = run_with_id(session, lambda mq: mq.trace(message_id))
+    if output == "json":
+        print_json(_json(found))
+    else:
+        width = min(max(_columns() - LABEL_COLUMNS, BAR_MIN), BAR_MAX)
+        for line in picture(found, now=int(time.time() * 1000), width=width):
+            click.echo(line)
+    warn_if_cut(found)
+
+
+def _columns() -> int:
+    from shutil import get_terminal_size
+
+    return get_terminal_size((100, 24)).columns
+
+
+def _json(found: "Trace") -> dict[str, object]:
+    return {
+        "id": found.id,
+        "topic": found.topic,
+        "queue": found.queue,
+        "offset": found.offset,
+        "stored": None if found.stored is None else touch_json(found.stored),
+        "groups": [
+            {
+                "group": journey.group,
+                "state": journey.state,
+                "touches": [touch_json(touch) for touch in journey.touches],
+            }
+            for journey in found.journeys
+        ],
+        "is_whole": found.is_whole,
+    }
+
+
+def picture(found: "Trace", *, now: int, width: int) -> Iterator[str]:
+    """The lines of the picture; what goes on still is drawn up to `now`."""
+    yield f"{found.id}  {found.topic}, queue {found.queue}, offset {found.offset}"
+    if found.stored is not None:
+        yield f"stored {time_text(found.stored.timestamp)}{_by(found.stored)}"
+    if not found.journeys:
+        yield "no consumer group that pops has come to it"
+        return
+    begin = found.touches[0].timestamp
+    end = max(touch.timestamp for touch in found.touches)
+    if any(journey.state in _OPEN for journey in found.journeys):
+        end = max(end, now)
+    for journey in found.journeys:
+        yield ""
+        yield _headline(journey, begin)
+        for phase in phases(found, journey, end=end):
+            bar = _bar(phase, begin, max(end - begin, 1), width)
+            lasted = duration_text((phase.end - phase.start) / 1000)
+            yield f"  {phase.name:8}{lasted:>8}  |{bar}|  {phase.note}".rstrip()
+
+
+def _by(touch: "Touch") -> str:
+    node = f", node {touch.node}" if touch.node else ""
+    return f" (entry {touch.index}, term {touch.term}{node})"
+
+
+def _headline(journey: "Journey", begin: int) -> str:
+    last = journey.touches[-1]
+    after = duration_text((last.timestamp - begin) / 1000)
+    attempts = max(touch.attempt for touch in journey.touches)
+    tries = "" if not attempts else f", {attempts} attempt{'s' * (attempts > 1)}"
+    reason = f": {last.reason}" if last.reason else ""
+    return f"{journey.group}: {journey.state} {after} after it was stored{tries}{reason}"
+
+
+def phases(found: "Trace", journey: "Journey", *, end: int) -> Iterator[Phase]:
+    """What the message was for the group, one after the other."""
+    touches = list(journey.touches)
+    if found.stored is not None:
+        touches.insert(0, found.stored)
+    for touch, after in zip(touches, [*touches[1:], None], strict=True):
+        name, mark = _PHASES.get(touch.what, ("", ""))
+        is_due = touch.what in ("nacked", "expired") and touch.until <= touch.timestamp
+        if is_due:
+            name, mark = "ready", "."
+        if name:
+            until = end if after is None else after.timestamp
+            yield Phase(name, mark, touch.timestamp, until, _note(touch, after))
+
+
+def _note(touch: "Touch", after: "Touch | None") -> str:
+    who = f" by {consumer_text(touch.consumer)}" if touch.what == "handed out" else ""
+    ended = "" if after is None or after.what in ("handed out", "ready") else after.what
+    return f"{ended}{who}".strip()
+
+
+def _bar(phase: Phase, begin: int, whole: int, width: int) -> str:
+    first = min((phase.start - begin) * width // whole, width - 1)
+    last = max(-(-(phase.end - begin) * width // whole), first + 1)
+    return (" " * first + phase.mark * (last - first)).ljust(width)

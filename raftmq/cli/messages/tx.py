@@ -1,0 +1,74 @@
+"""`raftmq tx`: open transactions."""
+
+from datetime import datetime
+
+import click
+
+from raftmq.cli.exits import ExitCode
+from raftmq.cli.lazy import HintedGroup
+from raftmq.cli.output import note, output_option, print_json, print_table
+from raftmq.cli.session import Session, with_session
+from raftmq.words import counted
+
+
+@click.group(cls=HintedGroup)
+def tx() -> None:
+    """Show open transactions, and end them.
+
+    \b
+    raftmq tx list
+    raftmq tx resolve t1-5f3a9c --commit
+    """
+
+
+@tx.command("list")
+@click.option("-g", "--group", default="", help="Only those of this producer group.")
+@output_option()
+@with_session
+def list_(session: Session, group: str, output: str) -> int:
+    """List transactions that are open, the oldest first.
+
+    A producer group that runs a check-back ends them by itself, and one that acknowledges popped
+    messages (ACKS) ends with their leases; what stays here for long needs somebody who knows how
+    it ended.
+    """
+    found = session.run(lambda mq: mq.open_transactions(group))
+    if output == "json":
+        print_json([transaction._asdict() for transaction in found])
+        return ExitCode.OK
+    if not found:
+        note("no transaction is open")
+        return ExitCode.OK
+    rows = [
+        [
+            t.id,
+            t.group or "-",
+            _time(t.opened_ms),
+            str(t.messages),
+            str(t.inputs),
+            t.note.replace("\n", " "),
+        ]
+        for t in found
+    ]
+    print_table(["ID", "GROUP", "SINCE", "MESSAGES", "ACKS", "NOTE"], rows)
+    return ExitCode.OK
+
+
+@tx.command()
+@click.argument("transaction")
+@click.option("--commit/--rollback", "is_commit", default=None, help="How it ended.  [required]")
+@with_session
+def resolve(session: Session, transaction: str, is_commit: bool | None) -> int:
+    """End a transaction: deliver its messages, or throw them away. The first outcome holds."""
+    if is_commit is None:
+        raise click.UsageError("say how it ended: --commit delivers, --rollback throws away")
+    count = session.run(lambda mq: mq.end_transaction(transaction, commit=is_commit))
+    done = "delivered" if is_commit else "thrown away"
+    note(
+        f"{done}: {counted(count, 'message')}" if count else "it had ended so before, or was empty"
+    )
+    return ExitCode.OK
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(" ", "seconds")

@@ -1,0 +1,1 @@
+"""Commands that run and examine nodes: `serve`, `up`, `down`, `doctor`, `inspect`."""

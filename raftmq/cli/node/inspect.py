@@ -1,0 +1,361 @@
+"""`raftmq inspect`: print what a data folder holds, damaged or not, without touching it.
+
+A folder may be that of one partition group, of a node, or of a whole local cluster: every folder
+below it that holds segments or snapshots is a log. The summary has one line a log; `--records`
+prints each record, sync mark and damaged stretch in the order in which they stand.
+
+A damaged stretch that reaches the end of the last segment is what a crash leaves behind (a *torn
+tail*): the next start cuts it, if nothing after it was durable. Anything else is rot, and the exit
+code is 4.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.output import (
+    bytes_text,
+    note,
+    output_option,
+    print_json,
+    print_line,
+    print_table,
+    time_text,
+)
+from raftmq.words import counted
+
+if TYPE_CHECKING:
+    from raftmq.log.inspect import DamagedItem, Item, RecordItem
+    from raftmq.log.record import Record
+
+SUFFIXES = (".log", ".snapshot")
+
+
+@dataclass(slots=True)
+class Summary:
+    """One log."""
+
+    folder: Path
+    node: int | None = None
+    group: int | None = None
+    segments: int = 0
+    bytes: int = 0
+    snapshots: list[int] = field(default_factory=list)
+    indexes: int = 0
+    records: Counter[str] = field(default_factory=Counter)
+    first: int | None = None
+    last: int | None = None
+    last_ms: int = 0
+    hard_state: tuple[int, int, int] | None = None
+    """Term, vote, commit."""
+    damaged: "list[DamagedItem]" = field(default_factory=list)
+    last_segment: str = ""
+
+    def is_torn(self, damaged: "DamagedItem") -> bool:
+        """Whether this is only the end of the last segment."""
+        if damaged.path != self.last_segment:
+            return False
+        return damaged.position + damaged.bytes == Path(damaged.path).stat().st_size
+
+    @property
+    def rot(self) -> "list[DamagedItem]":
+        """What no crash explains."""
+        return [damaged for damaged in self.damaged if not self.is_torn(damaged)]
+
+    def add(self, item: "Item") -> None:
+        """Count one item."""
+        from raftmq.log import inspect
+
+        match item:
+            case inspect.SegmentItem():
+                self.segments += 1
+                self.bytes += item.bytes
+                self.last_segment = item.path
+                _, self.node, self.group = item.header.identity
+            case inspect.RecordItem():
+                self._count(item.record)
+            case inspect.MarkItem():
+                term, vote, commit = item.mark.hard_state
+                self.hard_state = (term, vote, commit)
+            case inspect.SnapshotItem():
+                self.snapshots.append(item.meta.index)
+                self.bytes += item.bytes
+            case inspect.IndexItem():
+                self.indexes += 1
+                self.bytes += item.bytes
+            case inspect.DamagedItem():
+                self.damaged.append(item)
+                # Damage of no bytes is a segment that is missing before this one.
+                if item.bytes and item.position == 0 and item.path.endswith(".log"):
+                    self.segments += 1
+                    self.last_segment = item.path
+            case inspect.OtherItem():
+                pass
+
+    def _count(self, record: "Record") -> None:
+        self.records[_kind(record)] += 1
+        # A later record with a smaller index supersedes what stood from there on.
+        self.first = record.index if self.first is None else min(self.first, record.index)
+        self.last, self.last_ms = record.index, record.timestamp
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON prints it."""
+        names = ("term", "vote", "commit")
+        hard_state = (
+            None if self.hard_state is None else dict(zip(names, self.hard_state, strict=True))
+        )
+        return {
+            "folder": str(self.folder),
+            "node": self.node,
+            "group": self.group,
+            "segments": self.segments,
+            "bytes": self.bytes,
+            "snapshots": self.snapshots,
+            "indexes": self.indexes,
+            "records": dict(self.records),
+            "first": self.first,
+            "last": self.last,
+            "last_ms": self.last_ms,
+            "hard_state": hard_state,
+            "damaged": [
+                {**damaged._asdict(), "is_torn_tail": self.is_torn(damaged)}
+                for damaged in self.damaged
+            ],
+        }
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-r", "--records", "is_records", is_flag=True, help="Print every record.")
+@click.option("-g", "--group", type=int, help="Only this partition group.")
+@click.option("--first", type=int, default=0, help="With --records: from this Raft index on.")
+@click.option("--last", type=int, default=1 << 62, help="With --records: up to this Raft index.")
+@click.option("--marks", is_flag=True, help="With --records: the sync marks too.")
+@output_option()
+def inspect(
+    folder: Path,
+    is_records: bool,
+    group: int | None,
+    first: int,
+    last: int,
+    marks: bool,
+    output: str,
+) -> int:
+    """Print what a data folder holds, damaged or not.
+
+    FOLDER is a partition group's, a node's, or a local cluster's. Nothing in it is touched.
+
+    \b
+    raftmq inspect /var/lib/raftmq
+    raftmq inspect /var/lib/raftmq/groups/00001 --records --first 4000
+    """
+    summaries = []
+    for log in _logs(folder):
+        if group is not None and _number(log) != group:
+            continue
+        summary = Summary(log)
+        if is_records and output == "table":
+            click.echo(f"{log}\n{_ROW % _HEADINGS}")
+        for item in _items(log):
+            summary.add(item)
+            if is_records and _is_wanted(item, first, last, marks=marks):
+                _print_item(item, output)
+        summaries.append(summary)
+    if not summaries:
+        fix = "give the folder that a node's settings name as node.data, or one below it"
+        raise Failure(f"{folder} holds no log", fix=fix)
+    if not is_records:
+        _print_summaries(summaries, output)
+    return _verdict(summaries)
+
+
+def _logs(folder: Path) -> list[Path]:
+    """The folders of logs: this one, or those below it.
+
+    Raises:
+        PermissionError: some of it may not be read, so what is there is not known.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise error
+
+    # `rglob` passes over folders that may not be read, as if they were empty.
+    for _ in os.walk(folder, onerror=refuse):
+        pass
+    found = {path.parent for suffix in SUFFIXES for path in folder.rglob(f"[0-9]*{suffix}")}
+    return sorted(found)
+
+
+def _number(log: Path) -> int | None:
+    return int(log.name) if log.name.isdigit() else None
+
+
+def _items(log: Path) -> "Iterator[Item]":
+    from raftmq.log.files import RealFiles
+    from raftmq.log.inspect import inspect_folder
+
+    return inspect_folder(RealFiles(), str(log))
+
+
+def _is_wanted(item: "Item", first: int, last: int, *, marks: bool) -> bool:
+    from raftmq.log.inspect import MarkItem, RecordItem
+
+    if isinstance(item, RecordItem):
+        return first <= item.record.index <= last
+    return marks or not isinstance(item, MarkItem)
+
+
+_ROW = "%12s %10s %8s  %-10s %9s  %-24s %s"
+_HEADINGS = ("POSITION", "INDEX", "TERM", "KIND", "BYTES", "TIME", "WHAT")
+
+
+def _print_item(item: "Item", output: str) -> None:
+    from raftmq.log import inspect
+
+    plain = _plain_item(item)
+    if output == "json":
+        print_line(plain)
+        return
+    match item:
+        case inspect.RecordItem():
+            record = item.record
+            what = _what(record) + (", supersedes" if item.supersedes else "")
+            # A leader's first entry carries no time.
+            moment = time_text(record.timestamp)[:23] if record.timestamp else ""
+            size = len(record.encoded)
+            row = (item.position, record.index, record.term, _kind(record), size, moment, what)
+            click.echo(_ROW % row)
+        case inspect.MarkItem():
+            term, vote, commit = item.mark.hard_state
+            what = f"vote {vote}, commit {commit}, durable before {item.mark.durable}"
+            click.echo(_ROW % (item.mark.position, item.mark.last, term, "mark", "", "", what))
+        case inspect.DamagedItem():
+            place = (item.position, "", "", "DAMAGED", item.bytes, "", item.message)
+            click.echo(_ROW % place)
+        case _:
+            facts = {k: v for k, v in plain.items() if k not in ("item", "path")}
+            words = ", ".join(f"{name} {value}" for name, value in facts.items())
+            click.echo(f"# {plain['item']} {Path(item.path).name}: {words}")
+
+
+def _plain_item(item: "Item") -> dict[str, Any]:
+    from raftmq.log import inspect
+
+    match item:
+        case inspect.RecordItem():
+            return {"item": "record", "path": item.path, **_plain_record(item)}
+        case inspect.MarkItem():
+            term, vote, commit = item.mark.hard_state
+            state = {"term": term, "vote": vote, "commit": commit}
+            mark = {"position": item.mark.position, "durable": item.mark.durable, **state}
+            return {"item": "mark", "path": item.path, **mark, "last": item.mark.last}
+        case inspect.SegmentItem():
+            header = {"first": item.header.first, "sequence": item.header.sequence}
+            return {"item": "segment", "path": item.path, "bytes": item.bytes, **header}
+        case inspect.SnapshotItem():
+            meta = {"index": item.meta.index, "term": item.meta.term}
+            return {"item": "snapshot", "path": item.path, "bytes": item.bytes, **meta}
+        case inspect.IndexItem() | inspect.OtherItem() | inspect.DamagedItem():
+            name = type(item).__name__.removesuffix("Item").lower()
+            return {"item": name, **item._asdict()}
+
+
+def _plain_record(item: "RecordItem") -> dict[str, Any]:
+    record = item.record
+    return {
+        "position": item.position,
+        "index": record.index,
+        "term": record.term,
+        "kind": _kind(record),
+        "bytes": len(record.encoded),
+        "timestamp": record.timestamp,
+        "supersedes": item.supersedes,
+        "what": _what(record),
+    }
+
+
+def _kind(record: "Record") -> str:
+    from raftmq.log.record import Kind
+
+    return Kind(record.kind).name.lower() if record.kind in set(Kind) else f"kind {record.kind}"
+
+
+def _what(record: "Record") -> str:
+    """What a record's payload says, in a few words."""
+    import cbor2
+
+    from raftmq.batch import peek
+    from raftmq.consensus.changes import decode_change
+    from raftmq.errors import CorruptRecord
+    from raftmq.log.record import Kind
+
+    try:
+        if record.kind == Kind.BATCH:
+            head = peek(record.payload)
+            end = head.first_sequence + head.count - 1
+            place = f"topic {head.queue >> 16} queue {head.queue & 0xFFFF}"
+            by = f"producer {head.producer:x} sequence {head.first_sequence}..{end}"
+            return f"{counted(head.count, 'message')} for {place}, {by}"
+        if record.kind == Kind.COMMANDS:
+            return ", ".join(map(str, cbor2.loads(bytes(record.payload))))
+        if record.kind == Kind.MEMBERSHIP:
+            change = decode_change(record.payload)
+            singles = [f"{single.kind.name.lower()} {single.node}" for single in change.changes]
+            return ", ".join(singles) or "leave joint"
+    except (CorruptRecord, cbor2.CBORError, TypeError) as error:
+        return f"cannot be read: {error}"
+    return ""
+
+
+def _print_summaries(summaries: list[Summary], output: str) -> None:
+    if output == "json":
+        print_json([summary.plain() for summary in summaries])
+        return
+    print_table(
+        [
+            *("FOLDER", ">NODE", ">GROUP", ">SEGMENTS", ">SIZE", "RECORDS", ">BATCHES", ">TERM"),
+            *(">VOTE", ">COMMIT", "SNAPSHOTS", "LAST WRITTEN", "DAMAGED"),
+        ],
+        [_summary_row(summary) for summary in summaries],
+    )
+
+
+def _summary_row(summary: Summary) -> list[object]:
+    is_empty = summary.first is None
+    damage = []
+    if summary.damaged:
+        torn = len(summary.damaged) - len(summary.rot)
+        damage = [f"torn tail {torn}"] * bool(torn) + [f"ROT {len(summary.rot)}"] * bool(
+            summary.rot
+        )
+    return [
+        summary.folder,
+        *("?" if number is None else number for number in (summary.node, summary.group)),
+        summary.segments,
+        bytes_text(summary.bytes),
+        "-" if is_empty else f"{summary.first}..{summary.last}",
+        summary.records["batch"],
+        *(summary.hard_state or ("?", "?", "?")),
+        ", ".join(map(str, summary.snapshots)) or "-",
+        "-" if is_empty else time_text(summary.last_ms)[:23],
+        ", ".join(damage) or "-",
+    ]
+
+
+def _verdict(summaries: list[Summary]) -> int:
+    code = ExitCode.OK
+    for summary in summaries:
+        for damaged in summary.damaged:
+            place = f"{damaged.path}, byte {damaged.position}, {counted(damaged.bytes, 'byte')}"
+            if summary.is_torn(damaged):
+                note(f"torn tail: {place}: {damaged.message}; the next start cuts it")
+            else:
+                note(f"damaged: {place}: {damaged.message}")
+                code = ExitCode.UNHEALTHY
+    return code

@@ -1,0 +1,199 @@
+"""A local cluster's folder: what `raftmq up` makes, finds again, and leaves for `raftmq down`.
+
+| in the folder | what |
+|---|---|
+| `node-1.toml` ... | the settings of each node, written once |
+| `node-1/` ... | each node's data |
+| `node-1.log` ... | what each node wrote to stderr |
+| `up.json` | the running nodes, as `State`; rewritten whenever one is started |
+| `up.lock` | locked by the supervisor as long as it runs |
+
+Invariants:
+- `up.json` is believed only while the lock is held: a process id left by a dead supervisor may
+  be a stranger's by now.
+- A folder found in the temporary folder is believed only if it is this user's.
+"""
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import socket
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from raftmq.cli.exits import ExitCode, Failure
+
+PREFIX = f"raftmq-up-{os.getuid()}-"
+"""Begins the name of a temporary cluster's folder."""
+
+HOST = "127.0.0.1"
+
+
+@dataclass(slots=True)
+class RunningNode:
+    """One node of a running local cluster."""
+
+    id: int
+    """Its number."""
+    address: str
+    """`host:port` of the native protocol."""
+    pid: int
+    """Its process; 0: it is down and will be started again."""
+    data: str
+    """Its data folder."""
+    role: str
+    """`starting`, `leads group ...`, `follows`, or `down`."""
+
+
+@dataclass(slots=True)
+class State:
+    """What `up.json` says."""
+
+    pid: int
+    """The supervisor's process."""
+    is_ready: bool = False
+    """True once every node has served."""
+    nodes: list[RunningNode] = field(default_factory=list)
+    """By number."""
+
+    @property
+    def url(self) -> str:
+        """What `RAFTMQ_URL` should be."""
+        return "raftmq://" + ",".join(node.address for node in self.nodes)
+
+
+class Playground:
+    """The folder of one local cluster."""
+
+    def __init__(self, folder: Path, *, is_temporary: bool) -> None:
+        self.folder = folder
+        """Where everything is."""
+        self.is_temporary = is_temporary
+        """True if it is removed when the cluster stops."""
+
+    def config(self, node: int) -> Path:
+        """The node's settings file."""
+        return self.folder / f"node-{node}.toml"
+
+    def data(self, node: int) -> Path:
+        """The node's data folder."""
+        return self.folder / f"node-{node}"
+
+    def log(self, node: int) -> Path:
+        """What the node writes to stderr."""
+        return self.folder / f"node-{node}.log"
+
+    def ports(self) -> list[int]:
+        """The ports of the nodes that were founded here, by node; empty: none were."""
+        ports: dict[int, int] = {}
+        for path in self.folder.glob("node-*.toml"):
+            match = re.search(r"^port = (\d+)$", path.read_text(), re.MULTILINE)
+            if match:
+                ports[int(path.stem.removeprefix("node-"))] = int(match[1])
+        return [port for _, port in sorted(ports.items())]
+
+    def found(self, ports: Sequence[int]) -> None:
+        """Write the settings of a new cluster's nodes."""
+        cluster = f"up-{secrets.token_hex(4)}"
+        peers = "\n".join(
+            f'    {{ id = {node}, host = "{HOST}", port = {port} }},'
+            for node, port in enumerate(ports, 1)
+        )
+        for node, port in enumerate(ports, 1):
+            self.config(node).write_text(
+                f"# Written by `raftmq up`; deploy/node.toml explains every setting.\n"
+                f"[node]\nid = {node}\n"
+                f'cluster = "{cluster}"\n'
+                f"data = {json.dumps(str(self.data(node)))}\n"
+                f'host = "{HOST}"\nport = {port}\n'
+                f"groups = {len(ports)}\nreplicas = {min(len(ports), 3)}\n"
+                f"peers = [\n{peers}\n]\n"
+            )
+
+    def lock(self) -> int | None:
+        """Take the folder's lock for this process: a descriptor to keep; None: it is taken."""
+        return self._locked(os.O_RDWR | os.O_CREAT)
+
+    def is_running(self) -> bool:
+        """True while a supervisor holds the lock."""
+        with suppress(FileNotFoundError):
+            descriptor = self._locked(os.O_RDWR)
+            if descriptor is None:
+                return True
+            os.close(descriptor)
+        return False
+
+    def _locked(self, flags: int) -> int | None:
+        descriptor = os.open(self.folder / "up.lock", flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def write_state(self, state: State) -> None:
+        """Replace `up.json`."""
+        new = self.folder / "up.json.new"
+        new.write_text(json.dumps(asdict(state), indent=2) + "\n")
+        new.rename(self.folder / "up.json")
+
+    def read_state(self) -> State | None:
+        """What the running supervisor last wrote; None: nothing yet, or nobody runs."""
+        with suppress(FileNotFoundError):
+            if self.is_running():
+                plain = json.loads((self.folder / "up.json").read_text())
+                nodes = [RunningNode(**node) for node in plain.pop("nodes")]
+                return State(**plain, nodes=nodes)
+        return None
+
+
+def temporary() -> Playground:
+    """A new folder in the system's temporary folder."""
+    return Playground(Path(tempfile.mkdtemp(prefix=PREFIX)), is_temporary=True)
+
+
+def running() -> list[Playground]:
+    """This user's running clusters in temporary folders."""
+    return [
+        Playground(path, is_temporary=True)
+        for path in sorted(Path(tempfile.gettempdir()).glob(PREFIX + "*"))
+        if path.stat().st_uid == os.getuid() and Playground(path, is_temporary=True).is_running()
+    ]
+
+
+def choose_ports(count: int, first: int, *, any_port: bool) -> list[int]:
+    """`count` free ports: `first` and those after it, or any.
+
+    Raises:
+        Failure: one of them is taken.
+    """
+    if first + count > 65_536:
+        fix = "choose a smaller --port"
+        raise Failure(f"ports {first} to {first + count - 1} do not exist", fix=fix)
+    wanted = [0] * count if any_port else list(range(first, first + count))
+    with ExitStack() as held:
+        return [_free_port(port, held) for port in wanted]
+
+
+def _free_port(port: int, held: ExitStack) -> int:
+    probe = held.enter_context(socket.socket())
+    # As servers do: a port whose old connections are not forgotten yet counts as free.
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind((HOST, port))
+        probe.listen()
+    except OSError as error:
+        raise Failure(
+            f"port {port} is taken: {error.strerror}",
+            fix="`raftmq down` stops a cluster that runs in the background; --port P takes P and "
+            "the ones after it, --any-port takes free ones",
+            code=ExitCode.FAILED,
+        ) from error
+    chosen: int = probe.getsockname()[1]
+    return chosen

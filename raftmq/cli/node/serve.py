@@ -1,0 +1,370 @@
+"""`raftmq serve`: run one node until it is told to stop.
+
+SIGTERM and SIGINT end it gracefully: it hands over what it leads, answers what is under way and
+exits with 0. A second signal ends it at once, which is a crash: what was acked is safe. A fault
+that the node must not live on with ends it with 1 and says why.
+
+What happens is written to stderr, one line an event, as text or JSON.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftmq.cli.exits import ExitCode, Failure
+
+from .notify import notify
+
+if TYPE_CHECKING:
+    import trio
+    from structlog.typing import FilteringBoundLogger
+
+    from raftmq.broker.node import Node
+    from raftmq.broker.settings import Settings
+    from raftmq.broker.world import World
+
+SETTINGS_FIX = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
+WATCH_SECONDS = 0.2
+"""Between two looks at what the node leads."""
+WAIT_SECONDS = 1.0
+"""A node that waits for others at its start does not say so before."""
+JOIN_SECONDS = 2.0
+"""A node that was added before it was started is counted sooner than this."""
+LEAVE_SECONDS = 1.0
+"""Between two questions whether a node that leaves is out."""
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The node's settings; deploy/node.toml explains each of them.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="TABLE.NAME=VALUE",
+    help="Replace a setting of the file, as node.id=2 (repeat).",
+)
+@click.option("--log", "log_format", type=click.Choice(["text", "json"]), default="text")
+@click.option("--parent", type=int, default=0, hidden=True, help="Die with this process.")
+def serve(config: Path, overrides: tuple[str, ...], log_format: str, parent: int) -> int:
+    """Run one node.
+
+    \b
+    raftmq serve -c node.toml
+    raftmq serve -c node.toml --set node.id=2 --set node.port=7401
+    """
+    if not __debug__:
+        fix = "start it without -O and without PYTHONOPTIMIZE"
+        raise Failure("a node's assertions guard its data and must stay on", fix=fix)
+    if parent:
+        die_with(parent)
+    settings = read_settings(config, overrides)
+
+    import trio
+
+    log = _logger(log_format, settings.node.id)
+    return trio.run(_serve, settings, log, parent)
+
+
+def read_settings(config: Path, overrides: tuple[str, ...]) -> "Settings":
+    """The file's settings with some replaced.
+
+    Raises:
+        Failure: the file or an override is wrong; the message says where.
+    """
+    import tomllib
+
+    import msgspec
+
+    from raftmq.broker.settings import Settings
+
+    replaced = [_replacement(override) for override in overrides]
+    try:
+        tables = tomllib.loads(config.read_text())
+        for table, name, value in replaced:
+            tables.setdefault(table, {})[name] = value
+        return msgspec.convert(tables, Settings).validate()
+    except (ValueError, OSError) as error:
+        where = f"{config} with --set {' --set '.join(overrides)}" if overrides else config
+        raise Failure(f"{where}: {error}", fix=SETTINGS_FIX) from error
+
+
+def _replacement(override: str) -> tuple[str, str, Any]:
+    """Table, name and value of a `--set`.
+
+    Raises:
+        Failure: there is no such setting, or the value is of another type.
+    """
+    import tomllib
+
+    import msgspec
+
+    from raftmq.broker.settings import Settings
+
+    path, found, text = override.partition("=")
+    table, dot, name = path.strip().partition(".")
+    if not found or not dot:
+        what = f"--set {override!r} is not TABLE.NAME=VALUE, as node.id=2"
+        raise Failure(what, fix=SETTINGS_FIX)
+    part = _named(override, "table", table, Settings)
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    try:
+        msgspec.convert(value, _named(override, f"setting in [{table}]", name, part))
+    except msgspec.ValidationError as error:
+        raise Failure(f"--set {override}: {error}", fix=SETTINGS_FIX) from error
+    return table, name, value
+
+
+def _named(override: str, what: str, name: str, struct: Any) -> Any:
+    """The type of a field, by its name."""
+    from difflib import get_close_matches
+
+    import msgspec
+
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    if name not in types:
+        near = get_close_matches(name, types, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(types)}"
+        raise Failure(f"--set {override}: there is no {what} {name}; {hint}", fix=SETTINGS_FIX)
+    return types[name]
+
+
+async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int) -> int:
+    import trio
+
+    from raftmq.broker.node import Node, NodeStopped
+    from raftmq.broker.settings import listens_elsewhere
+    from raftmq.broker.system_world import RealWorld, tune_interpreter
+
+    tune_interpreter()
+    node = Node(settings, _armed(RealWorld()))
+    own = settings.node
+    try:
+        async with trio.open_nursery() as nursery:
+            is_serving = trio.Event()
+            await nursery.start(_await_signals, node, log, nursery, is_serving)
+            log.info("starting", host=own.host, port=own.port, data=own.data, cluster=own.cluster)
+            if text := listens_elsewhere(own):
+                log.warning("listens elsewhere", what=text)
+            nursery.start_soon(_tell_waiting, node, log)
+            await nursery.start(_run_node, node, nursery)
+            is_serving.set()
+            log.info("serving", host=own.host, port=own.port, incarnation=node.incarnation)
+            notify("READY=1", f"STATUS={leads_text([])}")
+            nursery.start_soon(_watch, node, log, parent)
+            nursery.start_soon(_look_for_removal, node)
+    except* NodeStopped as stopped:
+        log.error("stopped by a fault", reason=str(stopped.exceptions[0]))
+        return_code = ExitCode.FAILED
+    else:
+        log.info("stopped")
+        return_code = ExitCode.OK
+    return return_code
+
+
+def _armed(world: "World") -> "World":
+    """The world itself, or one with faults if the environment asks for them (chaos tests do)."""
+    if not ({"RAFTMQ_CRASH_AT", "RAFTMQ_CHAOS"} & os.environ.keys()):
+        return world
+    from raftmq.chaos.real.armed import arm
+
+    try:
+        return arm(world, os.environ)
+    except ValueError as error:
+        raise Failure(str(error), fix="unset RAFTMQ_CRASH_AT: it is for tests") from error
+
+
+async def _run_node(
+    node: "Node", nursery: "trio.Nursery", *, task_status: "trio.TaskStatus[None]"
+) -> None:
+    await node.run(task_status=task_status)
+    nursery.cancel_scope.cancel()
+
+
+async def _await_signals(
+    node: "Node",
+    log: "FilteringBoundLogger",
+    nursery: "trio.Nursery",
+    is_serving: "trio.Event",
+    *,
+    task_status: "trio.TaskStatus[None]",
+) -> None:
+    import trio
+
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        is_first = True
+        async for number in signals:
+            name = signal.Signals(number).name
+            if not is_first:
+                log.warning("ending at once", signal=name)
+                os._exit(ExitCode.FAILED)
+            is_first = False
+            log.info("stopping", signal=name)
+            notify("STOPPING=1", "STATUS=handing over")
+            if is_serving.is_set():
+                node.stop()
+            else:
+                # It waits for its peers and leads nothing yet.
+                nursery.cancel_scope.cancel()
+
+
+async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
+    """Say what a node waits for before it serves, or until a cluster counts it, if it waits for
+    long."""
+    import trio
+
+    from raftmq.broker.cluster.admission import why_not_counted
+
+    told = ""
+    await trio.sleep(WAIT_SECONDS)
+    while not node.is_serving:
+        if node.waits_for and node.waits_for != told:
+            told = node.waits_for
+            log.warning("waits", what=told)
+            notify(f"STATUS=waits: {told}")
+        await trio.sleep(WATCH_SECONDS)
+    if node.generation:
+        log.info("has a new data folder", generation=node.generation)
+    await trio.sleep(JOIN_SECONDS)
+    is_told = False
+    while waits := why_not_counted(node):
+        if not is_told:
+            is_told = True
+            log.warning("waits", what=waits)
+            notify(f"STATUS=waits: {waits}")
+        await trio.sleep(WATCH_SECONDS)
+    if is_told:
+        log.info("is a member of the cluster")
+        notify(f"STATUS={leads_text([])}")
+
+
+async def _look_for_removal(node: "Node") -> None:
+    """Ask the others whether this node is out, once it leaves, and whether it is in again."""
+    import trio
+
+    while True:
+        await node.removal.look()
+        await trio.sleep(LEAVE_SECONDS)
+
+
+async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None:
+    """Say what changes: the groups this node leads, what rots, what dead letters lost, the peers it
+    reaches."""
+    import trio
+
+    from raftmq.broker.cluster.founders import settings_not_followed
+
+    led: list[int] = []
+    damaged: set[str] = set()
+    gone: dict[int, int] = {}
+    reached: dict[int, bool] = {}
+    is_removed = is_corrected = False
+    while True:
+        now_led = sorted(number for number, group in node.groups.items() if group.is_leader)
+        if now_led != led:
+            led = now_led
+            log.info("leads", groups=led)
+            notify(f"STATUS={leads_text(led)}")
+        damaged = _tell_damage(node, log, damaged)
+        gone = tell_gone(node.retention.gone, log, gone)
+        if node.removal.is_removed and not is_removed:
+            log.warning("removed from the cluster", fix="stop this process; its folder can go")
+        is_removed = node.removal.is_removed
+        if not is_corrected and (text := settings_not_followed(node)):
+            is_corrected = True
+            log.warning("settings not followed", what=text)
+        for link in node.links.all():
+            peer = link.peer.id
+            if reached.get(peer) != link.is_connected:
+                reached[peer] = link.is_connected
+                log.info("peer reached" if link.is_connected else "peer not reached", peer=peer)
+        if parent and os.getppid() != parent:
+            node.stop()
+        await trio.sleep(WATCH_SECONDS)
+
+
+def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) -> set[str]:
+    """Say what is newly found to be rotten, how that goes on, and when it is over."""
+    now = {
+        f"group {number}: {found['found']}; {found['state']}"
+        for number in list(node.groups)
+        for found in node.repairs.status(number)
+    }
+    now |= {
+        f"group {number} abstains: {group.abstains}"
+        for number, group in node.groups.items()
+        if group.abstains
+    }
+    for text in sorted(now - before):
+        log.error("damaged", what=text)
+    if before and not now:
+        log.info("nothing is damaged any more", segments_mended=node.repairs.mended)
+    return now
+
+
+def tell_gone(
+    gone: Mapping[int, int], log: "FilteringBoundLogger", before: Mapping[int, int]
+) -> dict[int, int]:
+    """Say of which groups dead letters lost more messages to retention; `gone` as of now."""
+    for group, messages in sorted(gone.items()):
+        if messages > before.get(group, 0):
+            log.warning("dead letters lost messages to retention", group=group, messages=messages)
+    return dict(gone)
+
+
+def leads_text(groups: list[int]) -> str:
+    """What a node leads, in words.
+
+    >>> leads_text([0, 2]), leads_text([2]), leads_text([])
+    ('leads groups 0, 2', 'leads group 2', 'follows')
+    """
+    if not groups:
+        return "follows"
+    what = "group" if len(groups) == 1 else "groups"
+    return f"leads {what} {', '.join(map(str, groups))}"
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent ends, however that happens."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    # It may have ended before the call above; elsewhere than on Linux `_watch` looks on.
+    if os.getppid() != parent:
+        raise Failure("the process that started this node is gone", fix="start it again")
+
+
+def _logger(log_format: str, node: int) -> "FilteringBoundLogger":
+    import structlog
+
+    renderer: Any = structlog.processors.JSONRenderer()
+    if log_format == "text":
+        is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        renderer = structlog.dev.ConsoleRenderer(colors=is_colored, pad_event_to=20)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    log: FilteringBoundLogger = structlog.get_logger(node=node)
+    return log

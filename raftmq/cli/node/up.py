@@ -1,0 +1,265 @@
+"""`raftmq up` and `raftmq down`: a local cluster in one command.
+
+`up` stays in the foreground and keeps the nodes running until Ctrl-C. With `--detach` it starts
+itself again in the background, waits until that one is ready, prints the same and returns; `down`
+finds it by its folder.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.output import bytes_text, note, print_table
+from raftmq.words import counted
+
+from .playground import Playground, State, choose_ports, running, temporary
+from .supervisor import Supervisor
+
+TABLE_SECONDS = 2.0
+"""The table is printed after so long even if not every node serves yet; a line tells when."""
+
+GIVE_UP_DEATHS = 3
+"""So many nodes may end before the cluster was ready once; then `up` gives up."""
+
+DETACH_SECONDS_MAX = 30.0
+DOWN_SECONDS_MAX = 30.0
+
+
+@click.command()
+@click.option("-n", "--nodes", type=click.IntRange(1, 9), help="How many nodes.  [default: 3]")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the cluster in this folder, and go on with the one in it.  "
+    "[default: a temporary folder, removed at the end]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    help="Port of the first node; the others take the next ones.  [default: 7400]",
+)
+@click.option("--any-port", is_flag=True, help="Take free ports.")
+@click.option("--detach", is_flag=True, help="Run in the background until `raftmq down`.")
+@click.option("--temporary", "is_temporary", is_flag=True, hidden=True)
+def up(
+    nodes: int | None,
+    data: Path | None,
+    port: int | None,
+    any_port: bool,
+    detach: bool,
+    is_temporary: bool,
+) -> None:
+    """Start a local cluster and keep it running: a node that dies is started again.
+
+    Ctrl-C stops it. Each node is a process of its own with settings and data in one folder.
+    """
+    started = time.monotonic()
+    playground = _prepare(nodes, data, port, any_port=any_port)
+    playground.is_temporary = playground.is_temporary or is_temporary
+    warn_of_space(playground.folder)
+    if detach:
+        _detach(playground)
+    else:
+        _stay(playground, started)
+
+
+def warn_of_space(folder: Path) -> None:
+    """Say it if the nodes will start and refuse each write."""
+    from raftmq.broker.settings import Log
+
+    free, reserve = shutil.disk_usage(folder).free, Log().reserve_bytes
+    if free < reserve:
+        note(
+            f"the disk of {folder} has {bytes_text(free)} left, and nodes take no messages below "
+            f"log.reserve_bytes, {bytes_text(reserve)}: free some, or give --data another disk"
+        )
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The cluster's folder.  [default: the one cluster in a temporary folder]",
+)
+@click.option("--all", "is_all", is_flag=True, help="Stop all clusters in temporary folders.")
+def down(data: Path | None, is_all: bool) -> None:
+    """Stop a cluster that `raftmq up --detach` started, or one in another terminal."""
+    for playground in _choose(data, is_all=is_all):
+        state = playground.read_state()
+        if state is None:
+            fix = "`raftmq up --data DIR --detach` starts one"
+            raise Failure(f"no cluster is running in {playground.folder}", fix=fix)
+        os.kill(state.pid, signal.SIGTERM)
+        until = time.monotonic() + DOWN_SECONDS_MAX
+        while playground.folder.exists() and playground.is_running():
+            if time.monotonic() > until:
+                fix = f"look into {playground.folder}, or end it with `kill -9 {state.pid}`"
+                raise Failure(f"the cluster (pid {state.pid}) does not end", fix=fix)
+            time.sleep(0.05)
+        kept = "" if playground.folder.exists() else ", its temporary folder was removed"
+        note(f"stopped {counted(len(state.nodes), 'node')} of {playground.folder}{kept}")
+
+
+def _choose(data: Path | None, *, is_all: bool) -> list[Playground]:
+    if data is not None:
+        return [Playground(data.resolve(), is_temporary=False)]
+    found = running()
+    if not found:
+        fix = "`raftmq up --detach` starts one; --data DIR names one that is kept in a folder"
+        raise Failure("no cluster is running in a temporary folder", fix=fix)
+    if len(found) > 1 and not is_all:
+        folders = ", ".join(str(playground.folder) for playground in found)
+        raise Failure(f"{len(found)} are running: {folders}", fix="name one with --data, or --all")
+    return found
+
+
+def _prepare(
+    nodes: int | None, data: Path | None, port: int | None, *, any_port: bool
+) -> Playground:
+    """The folder with a cluster founded in it, whose ports are free.
+
+    Raises:
+        Failure: the cluster in it is another one than was asked for, or runs already.
+    """
+    if data is None:
+        ports = choose_ports(nodes or 3, port or 7400, any_port=any_port)
+        playground = temporary()
+        playground.found(ports)
+        return playground
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "let this user make it and write to it, or give --data another folder"
+        raise Failure(f"the folder {data} cannot be used: {error}", fix=fix) from error
+    playground = Playground(data.resolve(), is_temporary=False)
+    if playground.is_running():
+        fix = f"`raftmq down --data {data}` stops it"
+        raise Failure(f"a cluster is running in {data} already", fix=fix)
+    ports = playground.ports()
+    if not ports:
+        playground.found(choose_ports(nodes or 3, port or 7400, any_port=any_port))
+    elif (nodes or len(ports)) != len(ports) or (port or ports[0]) != ports[0]:
+        raise Failure(
+            f"{data} holds a cluster of {counted(len(ports), 'node')} on port {ports[0]} and after",
+            fix="leave out -n and --port to go on with it, or give --data another folder",
+        )
+    else:
+        for known in ports:
+            choose_ports(1, known, any_port=False)
+    return playground
+
+
+def _stay(playground: Playground, started: float) -> None:
+    """Run the cluster until a signal comes."""
+    lock = playground.lock()
+    if lock is None:
+        fix = f"`raftmq down --data {playground.folder}` stops it"
+        raise Failure(f"a cluster is running in {playground.folder} already", fix=fix)
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: signals.append(received))
+    supervisor = Supervisor(playground, playground.ports(), say=note)
+    try:
+        supervisor.start()
+        note(f"starting {counted(len(playground.ports()), 'node')} in {playground.folder}")
+        _watch(supervisor, playground, signals, started)
+        note("stopping: each node hands over and ends (a second Ctrl-C kills them)")
+    finally:
+        count = len(signals)
+        supervisor.stop(is_hurried=lambda: len(signals) > count)
+        if playground.is_temporary:
+            shutil.rmtree(playground.folder, ignore_errors=True)
+        os.close(lock)
+    note(f"stopped; {'removed' if playground.is_temporary else 'kept'} {playground.folder}")
+
+
+def _watch(
+    supervisor: Supervisor, playground: Playground, signals: list[int], started: float
+) -> None:
+    """Keep the nodes running until a signal comes; show the table and when all is ready.
+
+    Raises:
+        Failure: the nodes never became ready.
+    """
+    is_shown = is_led = is_announced = False
+    while not signals:
+        supervisor.step()
+        is_led = is_led or supervisor.is_led
+        seconds = time.monotonic() - started
+        if not is_shown and (is_led or seconds > TABLE_SECONDS):
+            is_shown = True
+            _show(supervisor.state())
+            note(f"{_fate(playground)}; Ctrl-C stops it")
+        if is_shown and is_led and not is_announced:
+            is_announced = True
+            roles = "; ".join(f"node {node.id} {node.role}" for node in supervisor.state().nodes)
+            note(f"ready after {seconds:.1f} s: {roles}")
+            playground.write_state(supervisor.state())
+        if not supervisor.is_ready and supervisor.deaths >= GIVE_UP_DEATHS:
+            # Their logs are all there is to find out why.
+            playground.is_temporary = False
+            fix = f"read {playground.folder}/node-*.log; `raftmq doctor` examines this machine"
+            raise Failure("the nodes do not stay alive", fix=fix)
+
+
+def _detach(playground: Playground) -> None:
+    """Start the supervisor in the background and wait until its cluster is ready."""
+    command = [sys.executable, "-m", "raftmq", "up", "--data", str(playground.folder)]
+    if playground.is_temporary:
+        command.append("--temporary")
+    with (playground.folder / "up.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        state = _wait_ready(playground, process)
+    except BaseException:
+        process.terminate()
+        raise
+    _show(state)
+    folder = "" if playground.is_temporary else f" --data {playground.folder}"
+    note(f"{_fate(playground)}; `raftmq down{folder}` stops it")
+
+
+def _wait_ready(playground: Playground, process: "subprocess.Popen[bytes]") -> State:
+    until = time.monotonic() + DETACH_SECONDS_MAX
+    while time.monotonic() < until:
+        state = playground.read_state()
+        # The folder may tell of the supervisor that ran here before.
+        if state is not None and state.is_ready and state.pid == process.pid:
+            return state
+        if process.poll() is not None:
+            note((playground.folder / "up.log").read_text().strip())
+            raise Failure("the cluster did not start", fix=f"see above and {playground.folder}")
+        time.sleep(0.02)
+    fix = f"read the logs in {playground.folder}; `raftmq doctor` examines this machine"
+    raise Failure(f"the cluster is not ready after {DETACH_SECONDS_MAX:g} s", fix=fix)
+
+
+def _fate(playground: Playground) -> str:
+    if playground.is_temporary:
+        return f"{playground.folder} is removed at the end; --data DIR keeps a cluster"
+    return f"{playground.folder} is kept; `raftmq up --data {playground.folder}` goes on with it"
+
+
+def _show(state: State) -> None:
+    print_table(
+        [">NODE", "ROLE", "ADDRESS", ">PID", "DATA"],
+        [(node.id, node.role, node.address, node.pid, node.data) for node in state.nodes],
+    )
+    click.echo(f"\nexport RAFTMQ_URL={state.url}\n")
+    click.echo("raftmq topic create orders")
+    click.echo("raftmq produce orders hello -k order-1")
+    click.echo("raftmq consume orders -n 1\n")
+    sys.stdout.flush()

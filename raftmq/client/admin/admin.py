@@ -1,0 +1,589 @@
+"""The administrative calls: topics, consumer groups, nodes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from raftmq.client.arguments import typed
+from raftmq.client.consume.membership import find_members
+from raftmq.client.consume.offsets import after, find_offsets, seconds_left
+from raftmq.client.consume.start import Exactly, Start, start_of
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.catalog import change_catalog
+from raftmq.client.routing.connection import Connection, Lost
+from raftmq.client.routing.refusals import exception_of, refusal_of
+from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.filters import compile as compile_filter
+from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
+from raftmq.wire.assignment import MemberView
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.messages import (
+    EARLIEST,
+    LATEST,
+    ChangeMember,
+    ClusterView,
+    FrameKind,
+    NodeStatus,
+    Status,
+    TopicView,
+    Transfer,
+)
+
+from .consumer_groups import (
+    GroupSettings,
+    attach,
+    delete_group,
+    detach,
+    find_groups,
+    policy_of,
+    put_group,
+)
+from .dead_letters import POPPED, Backlog, DeadLetter, change_dead, find_backlogs, find_dead
+from .descriptions import (
+    ConsumerGroup,
+    OffsetChange,
+    QueueDescription,
+    TopicDescription,
+    TopicInfo,
+    find_standings,
+)
+from .resets import begin, go_on, make_like, where_is
+from .subscriptions import Subscription, find_subscriptions, subscribe, unsubscribe
+
+_MASK = (1 << QUEUE_BITS) - 1
+
+
+@typed()
+class Admin:
+    """Administrative calls. Made by `Client.admin`.
+
+    Every call may be repeated safely. Each takes `timeout`, seconds for all that it asks (None: the
+    client's default), and raises `Unavailable` if no leader was found in time (nothing happened),
+    `OutcomeUnknown` if a change was sent and not answered, `Rejected` with the reason. Cancelling a
+    change leaves it done or not done.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def create_topic(
+        self, name: str, queues: int = 8, *, beside: str = "", timeout: float | None = None
+    ) -> TopicInfo:
+        """Create a topic; done already if it exists with as many queues.
+
+        Args:
+            name: 1 to 127 of `A-Z a-z 0-9 . _ -`.
+            queues: how many, 1 to 65,536.
+            beside: a topic; queue n of both is in the same partition group. With as many queues,
+                messages of one key are, too: what is popped there can be handed off to here.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `TOPIC_EXISTS` with another number of queues, or not beside that topic;
+                `UNKNOWN_TOPIC` of that name, or it was deleted meanwhile; `BAD_NAME`,
+                `BAD_ARGUMENT`.
+        """
+        left = seconds_left(self._router, timeout)
+        await change_catalog(self._router, CreateTopic(name, queues, beside), left())
+        return await self._changed(name, left())
+
+    async def list_topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
+        """All topics by name."""
+        view = await self.cluster(timeout=timeout)
+        return sorted(_info(topic) for topic in view.topics)
+
+    async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
+        """A topic's queues: who leads them, and what they hold.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        left = seconds_left(self._router, timeout)
+        view = await self._topic(name, left())
+        groups = _queues_of(view)
+        first = await find_offsets(self._router, groups, EARLIEST, left())
+        queues = []
+        for number, group in groups.items():
+            known = self._router.groups.get(group)
+            leader = known.leader if known is not None else 0
+            found = first[number]
+            queues.append(
+                QueueDescription(number & _MASK, group, leader, found.earliest, found.end)
+            )
+        return TopicDescription(view.name, view.id, queues)
+
+    async def alter_topic(
+        self, name: str, queues: int, *, timeout: float | None = None
+    ) -> TopicInfo:
+        """Give a topic more queues. Keys may go to other queues from then on.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`, or `BAD_ARGUMENT` for fewer queues than it has.
+        """
+        left = seconds_left(self._router, timeout)
+        number = (await self._topic(name, left())).id
+        await change_catalog(self._router, AlterTopic(name, queues, number), left())
+        return await self._changed(name, left())
+
+    async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """Delete a topic; its messages can no longer be reached.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        left = seconds_left(self._router, timeout)
+        number = (await self._topic(name, left())).id
+        await change_catalog(self._router, DeleteTopic(name, number), left())
+        self._router.topics.pop(name, None)
+
+    async def list_groups(
+        self, *, topic: str | None = None, timeout: float | None = None
+    ) -> list[ConsumerGroup]:
+        """All consumer groups with committed offsets and lag, by name; of one topic, or of all."""
+        left = seconds_left(self._router, timeout)
+        view = await self.cluster(timeout=left())
+        groups: dict[int, int] = {}
+        names: dict[int, str] = {}
+        for found in view.topics:
+            if topic is None or found.name == topic:
+                groups |= _queues_of(found)
+                names[found.id] = found.name
+        if topic is not None and not groups:
+            raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {topic!r}")
+        return await find_standings(self._router, groups, names, None, left())
+
+    async def describe_group(self, name: str, *, timeout: float | None = None) -> ConsumerGroup:
+        """One consumer group.
+
+        Raises:
+            Rejected: `UNKNOWN_GROUP`, it was not created, has committed nothing and subscribed to
+                nothing.
+        """
+        left = seconds_left(self._router, timeout)
+        view = await self.cluster(timeout=left())
+        groups = {number: g for topic in view.topics for number, g in _queues_of(topic).items()}
+        names = {topic.id: topic.name for topic in view.topics}
+        found = await find_standings(self._router, groups, names, name, left())
+        subscriptions = tuple(await find_subscriptions(self._router, None, name, left()))
+        settings = next(iter(await find_groups(self._router, name, None, left())), None)
+        if not found and not subscriptions and settings is None:
+            message = (
+                f"consumer group {name!r} was not created, has committed nothing and subscribed "
+                "to nothing"
+            )
+            raise Rejected(Reason.UNKNOWN_GROUP, message)
+        offsets = found[0].offsets if found else []
+        return ConsumerGroup(name, offsets, subscriptions, settings)
+
+    async def create_consumer_group(
+        self,
+        name: str,
+        mode: str = "pop",
+        *,
+        schedule: Sequence[float] | None = None,
+        attempts_max: int | None = None,
+        invisible: float | None = None,
+        order: str = "key",
+        is_blocking: bool = False,
+        timeout: float | None = None,
+    ) -> GroupSettings:
+        """Create a consumer group, or give the one of this name other settings but the mode.
+
+        A group need not be created: the first consumer of its name does so, with the usual
+        settings. Messages that are in hand or wait keep their times.
+
+        Args:
+            name: the consumer group: 1 to 127 of `A-Z a-z 0-9 . _ -`.
+            mode: `pop`, `ordered`, `broadcast` or `pull`; it never changes.
+            schedule: seconds that a message waits after its first failure, the second, …; the last
+                one repeats. 1 to 64 of them, up to 7 days each, as `exponential` makes them; None:
+                10 s up to 2 h, 16 steps.
+            attempts_max: a message that failed this many times is a dead letter; None: 17.
+            invisible: seconds for which messages are a consumer's alone if it does not say, 1 s to
+                12 h; None: 30 s.
+            order: for an ordered group: keep `key`s or the whole `queue` in order; it never
+                changes.
+            is_blocking: for an ordered group: a message that failed for the last time blocks the
+                messages after it until it is redriven or purged.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `GROUP_MODE`, it exists in another mode or order; `BAD_NAME`, `BAD_ARGUMENT`,
+                or `TOO_LARGE`: there are too many.
+        """
+        left = seconds_left(self._router, timeout)
+        policy = policy_of(schedule, attempts_max, invisible, order, is_blocking)
+        await put_group(self._router, name, mode, policy, left())
+        with after([name], "consumer group"):
+            found = await find_groups(self._router, name, None, left())
+        if not found:
+            raise Rejected(Reason.UNKNOWN_GROUP, f"consumer group {name!r} was deleted meanwhile")
+        return found[0]
+
+    async def consumer_groups(
+        self, *, name: str | None = None, topic: str | None = None, timeout: float | None = None
+    ) -> list[GroupSettings]:
+        """How consumer groups are served, by name: one of them or all, those of a topic or all.
+
+        A group that only reads by offset need not be among them: `list_groups` has those.
+        """
+        return await find_groups(self._router, name, topic, timeout)
+
+    async def delete_consumer_group(
+        self, name: str, *, force: bool = False, timeout: float | None = None
+    ) -> None:
+        """Forget a consumer group: what it has in hand or committed, dead letters and filters.
+
+        Messages stay. A broadcast group takes its instances along; `group@instance` is one of them.
+        Members must have left; with `force` they end by an error. Consumers that read by offset
+        without being members are not known: stop them first, as a commit begins the group again.
+
+        Raises:
+            Rejected: `UNKNOWN_GROUP`; `BAD_ARGUMENT`: it has members.
+            OutcomeUnknown: it is deleted, but a partition group without a leader has yet to forget
+                what was committed: that happens by itself. To do it again is safe.
+        """
+        await delete_group(self._router, name, is_forced=force, timeout=timeout)
+
+    async def attach(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: str = "pop",
+        start: str = "earliest",
+        timeout: float | None = None,
+    ) -> int:
+        """Let a consumer group take messages of a topic, as its first consumer does.
+
+        Nothing changes if it does so already. To attach it before messages come, or before there
+        are consumers, makes sure that none is missed.
+
+        Args:
+            topic: the topic.
+            group: the consumer group; it is created if there is none.
+            mode: `pop`, `ordered`, `broadcast` or `pull`.
+            start: where it begins: `earliest` or `latest`.
+            timeout: seconds; None: the client's default.
+
+        Returns:
+            The attachment's number.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, it exists in another mode; `BAD_NAME`,
+                `BAD_ARGUMENT`, or `TOO_LARGE`: there are too many.
+        """
+        left = seconds_left(self._router, timeout)
+        if start not in ("earliest", "latest"):
+            message = f"start is 'earliest' or 'latest', not {start!r}"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        attached = await attach(
+            self._router, topic, group, mode, is_latest=start == "latest", timeout=left()
+        )
+        if mode in POPPED:
+            with after([attached.number], "attachment"):
+                queues = _queues_of(await self._topic(topic, left()))
+                await begin(self._router, attached.number, queues, [], left())
+        return attached.number
+
+    async def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:
+        """Let a consumer group take no more messages of a topic; False: it did not.
+
+        What it has in hand and its dead letters of the topic are forgotten. Its filter stays.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        return await detach(self._router, topic, group, timeout) != 0
+
+    async def backlogs(
+        self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
+    ) -> list[Backlog]:
+        """What groups that pop have left to do, by group, topic and queue: of one of them or all.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        left = seconds_left(self._router, timeout)
+        view = await self.cluster(timeout=left())
+        if topic is not None and all(known.name != topic for known in view.topics):
+            raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {topic!r}")
+        groups = await find_groups(self._router, group, topic, left())
+        return await find_backlogs(self._router, view.topics, groups, left())
+
+    async def dead_letters(
+        self, topic: str, group: str, *, limit: int | None = None, timeout: float | None = None
+    ) -> list[DeadLetter]:
+        """The dead letters of a consumer group that pops, by partition group and number; `limit`:
+        about as many messages, None: all.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: there is none that pops, or it takes no
+                messages of the topic.
+        """
+        left = seconds_left(self._router, timeout)
+        view = await self._topic(topic, left())
+        return await find_dead(self._router, view, group, limit, left())
+
+    async def redrive(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
+        """Hand dead letters out again as if for the first time: the messages that they name, so for
+        some of a letter's give `letter.part(ids)`; how many that were.
+
+        Those that left their letter meanwhile are passed over, so to do it again is safe.
+
+        Raises:
+            Rejected: `UNKNOWN_GROUP`: the group was detached or deleted.
+            OutcomeUnknown: the time ran out after a part of it; the text names the partition
+                groups that are done.
+        """
+        return await change_dead(self._router, letters, is_purge=False, timeout=timeout)
+
+    async def purge(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
+        """Throw dead letters away: no consumer gets the messages that they name. Returns how many
+        there were.
+
+        As with `redrive`, it may be some of a letter's, and to do it again is safe.
+
+        Raises:
+            As `redrive`.
+        """
+        return await change_dead(self._router, letters, is_purge=True, timeout=timeout)
+
+    async def subscribe(
+        self,
+        topic: str,
+        group: str,
+        filter: str,  # noqa: A002  # what users call it
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Say what a consumer group wants of a topic; consumers that run follow at once.
+
+        A first subscription holds for all that the group has not read yet, a changed one for
+        messages that are stored after it: see the page on filters.
+
+        Args:
+            topic: the topic.
+            group: the consumer group; it need not have read anything.
+            filter: tags (`paid || shipped`) or SQL (`amount > 5`).
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            FilterSyntaxError: the filter cannot be read; it is a `Rejected`.
+            Rejected: `UNKNOWN_TOPIC`, `BAD_NAME`, or `TOO_LARGE`: there are too many.
+        """
+        compile_filter(filter)
+        await subscribe(self._router, topic, group, filter, timeout)
+
+    async def unsubscribe(self, topic: str, group: str, *, timeout: float | None = None) -> None:
+        """A consumer group wants everything of a topic that it has not read yet.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        await unsubscribe(self._router, topic, group, timeout)
+
+    async def list_subscriptions(
+        self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
+    ) -> list[Subscription]:
+        """What consumer groups want: of one topic or of all, one of them or all."""
+        return await find_subscriptions(self._router, topic, group, timeout)
+
+    async def reset_group(
+        self,
+        name: str,
+        topic: str,
+        *,
+        to: Start,
+        queues: Sequence[int] | None = None,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> list[OffsetChange]:
+        """Let a consumer group go on elsewhere in a topic.
+
+        A group that pops, members of a group and instances of a broadcast group go on from there at
+        once. Other consumers that run do not see it until they start again. What consumers that pop
+        have in hand of these queues is fenced; dead letters before the new place stay, and those
+        after it come again with all other messages there.
+
+        Args:
+            name: the consumer group; if it does not pop it need not exist. `group@instance` is an
+                instance of a broadcast group.
+            topic: the topic.
+            to: where it shall go on; an offset is cut to what the queue holds.
+            queues: the queues to move; None: all.
+            dry_run: change nothing and return what would be done.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: it pops, but not messages of this topic.
+        """
+        left = seconds_left(self._router, timeout)
+        view = await self._topic(topic, left())
+        groups = _queues_of(view, queues)
+        standing = await where_is(self._router, view, name, groups, left())
+        places = await self._offsets_at(groups, to, left())
+        if not dry_run:
+            await go_on(self._router, topic, name, standing, groups, places, left())
+        return [OffsetChange(n & _MASK, standing.offsets.get(n), places[n]) for n in groups]
+
+    async def clone_group(
+        self,
+        source: str,
+        name: str,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> list[OffsetChange]:
+        """Let a consumer group go on where another one stands on a topic.
+
+        Of a group that pops that is the first message that was never handed out: what it has in
+        hand, what failed and what is dead stays its own.
+
+        Args:
+            source: the group whose place is taken, of queues where it has one.
+            name: the group that gets it. If there is none it is made with the settings of
+                `source`, if that one pops. If it runs: see `reset_group`.
+            topic: the topic.
+            dry_run: change nothing and return what would be done.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: `source` pops, but not messages of this
+                topic.
+        """
+        left = seconds_left(self._router, timeout)
+        view = await self._topic(topic, left())
+        groups, router = _queues_of(view), self._router
+        places = (await where_is(router, view, source, groups, left())).offsets
+        groups = {number: groups[number] for number in sorted(places)}
+        before = await where_is(router, view, name, groups, left(), must_take=False)
+        if not dry_run and groups:
+            await make_like(router, topic, source, name, left())
+            with after([name], "consumer group"):
+                now = await where_is(router, view, name, groups, left())
+                await go_on(router, topic, name, now, groups, places, left())
+        return [OffsetChange(n & _MASK, before.offsets.get(n), places[n]) for n in groups]
+
+    async def members(
+        self, group: str | None = None, *, timeout: float | None = None
+    ) -> list[MemberView]:
+        """Members of a consumer group (`group@instance`: an instance), or of all, with queues."""
+        return await find_members(self._router, group, timeout)
+
+    async def find_offsets(
+        self,
+        topic: str,
+        at: Start,
+        *,
+        queues: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> dict[int, int]:
+        """Queue → offset for a time or an end; an offset is cut to what the queue holds."""
+        left = seconds_left(self._router, timeout)
+        groups = _queues_of(await self._topic(topic, left()), queues)
+        found = await self._offsets_at(groups, at, left())
+        return {number & _MASK: offset for number, offset in found.items()}
+
+    async def cluster(self, *, is_latest: bool = True, timeout: float | None = None) -> ClusterView:
+        """Nodes, groups with leaders, topics; not `is_latest`: as any one node knows them."""
+        asking = self._router.ask_system_leader(None) if is_latest else self._router.ask_any_node()
+        return await self._router.within(timeout, asking, "reading the routing table")
+
+    async def status(self, node: int, *, timeout: float | None = None) -> dict[str, Any]:
+        """A node's picture of itself; see `raftmq.broker.status`.
+
+        Raises:
+            Rejected: `UNKNOWN_NODE`.
+            Unavailable: the node does not answer.
+        """
+        asking = self._status(node)
+        return await self._router.within(timeout, asking, f"the status of node {node}")
+
+    async def transfer(
+        self, partition_group: int, *, to: int = 0, timeout: float | None = None
+    ) -> None:
+        """Hand the leadership of a partition group to node `to`; 0: to any that is caught up."""
+        message = Transfer(partition_group, to)
+        await self._router.call_leader(
+            partition_group, FrameKind.TRANSFER, message, timeout=timeout, is_change=True
+        )
+
+    async def add_node(
+        self, node: int, host: str, port: int, *, timeout: float | None = None
+    ) -> None:
+        """Make a node, running or to be started with `join`, a member of the cluster."""
+        await self._member(ChangeMember("add", node, host, port), timeout)
+
+    async def remove_node(self, node: int, *, timeout: float | None = None) -> None:
+        """Take a node out of the cluster."""
+        await self._member(ChangeMember("remove", node), timeout)
+
+    async def replace_node(
+        self, node: int, new: int, host: str, port: int, *, timeout: float | None = None
+    ) -> None:
+        """Let a new node, with a number that was never used, take over all that a node carries.
+
+        The old one may be dead. On return the groups begin to move; the old node is forgotten when
+        none counts on it.
+        """
+        await self._member(ChangeMember("replace", node, host, port, new), timeout)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _member(self, change: ChangeMember, timeout: float | None) -> None:
+        await self._router.call_leader(
+            SYSTEM_GROUP, FrameKind.MEMBER, change, timeout=timeout, is_change=True
+        )
+
+    async def _changed(self, name: str, timeout: float | None) -> TopicInfo:
+        """A topic that was created or altered."""
+        with after([name], "topic"):
+            return _info(await self._topic(name, timeout))
+
+    async def _topic(self, name: str, timeout: float | None) -> TopicView:
+        looking = self._router.topic(name, is_fresh=True)
+        return await self._router.within(timeout, looking, f"looking up topic {name!r}")
+
+    async def _status(self, node: int) -> dict[str, Any]:
+        connection = await self._router.node(node)
+        status = await _status_page(connection, Status())
+        while "next" in status:
+            page = await _status_page(connection, Status(status.pop("next")))
+            status |= page | {"groups": status["groups"] + page["groups"]}
+        return status
+
+    async def _offsets_at(
+        self, groups: dict[int, int], at: Start, timeout: float | None
+    ) -> dict[int, int]:
+        where = start_of(at)
+        if not isinstance(where, Exactly):
+            found = await find_offsets(self._router, groups, where, timeout)
+            return {number: reply.offset for number, reply in found.items()}
+        found = await find_offsets(self._router, groups, LATEST, timeout)
+        return {n: min(max(where.offset, found[n].earliest), found[n].end) for n in groups}
+
+
+async def _status_page(connection: Connection, question: Status) -> dict[str, Any]:
+    answer = await connection.call(FrameKind.STATUS, pack(question))
+    if isinstance(answer, Lost):
+        raise Unavailable(answer.why)
+    refusal = refusal_of(answer)
+    if refusal is not None:
+        raise exception_of(refusal)
+    return unpack(NodeStatus, answer.header).status
+
+
+def _info(view: TopicView) -> TopicInfo:
+    return TopicInfo(view.name, view.id, len(view.groups))
+
+
+def _queues_of(view: TopicView, queues: Sequence[int] | None = None) -> dict[int, int]:
+    """Queue number → partition group, of all queues or of those named."""
+    for queue in queues or ():
+        if not 0 <= queue < len(view.groups):
+            message = f"topic {view.name!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+    wanted = range(len(view.groups)) if queues is None else queues
+    return {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in wanted}

@@ -1,0 +1,264 @@
+"""Consumer groups with a mode and a policy, asked of and told to the leader of the system group."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import anyio
+
+from raftmq.client.consume.offsets import committed_of, seconds_left
+from raftmq.client.routing.catalog import change_catalog
+from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected
+from raftmq.machine.catalog.consumer_groups import (
+    Attach,
+    DeleteConsumerGroup,
+    Detach,
+    PutConsumerGroup,
+)
+from raftmq.pop.policy import Mode, Order, Policy
+from raftmq.wire.codec import unpack
+from raftmq.wire.consumer_groups import (
+    ConsumerGroupView,
+    FindConsumerGroups,
+    ForgetGroup,
+    FoundConsumerGroups,
+)
+from raftmq.wire.messages import FrameKind
+
+E = TypeVar("E", Mode, Order)
+
+SECONDS_MAX = 1_000_000
+"""No time of a policy is longer; what is allowed, the catalog says."""
+USUAL = Policy()
+"""The policy of a group without a policy of its own."""
+
+
+class GroupAttachment(NamedTuple):
+    """A consumer group takes messages of a topic."""
+
+    topic: str
+    """The topic."""
+    number: int
+    """Of this attachment; a group that is detached and attached again gets another one."""
+    is_latest: bool
+    """True: it began at the end of the queues that the topic had then, else with the first message
+    that was kept."""
+    queues: int
+    """How many queues the topic had then; the others it reads from their first message."""
+
+
+class GroupSettings(NamedTuple):
+    """How a consumer group is served."""
+
+    name: str
+    """Its name."""
+    mode: str
+    """`pop`, `ordered`, `broadcast` or `pull`."""
+    schedule: tuple[float, ...]
+    """Seconds that a message waits after its first failure, the second, …; the last repeats."""
+    attempts_max: int
+    """A message that failed this many times is a dead letter."""
+    invisible: float
+    """Seconds for which messages are a consumer's alone if it does not say."""
+    order: str
+    """For an ordered group: what is kept in order, `key` or `queue`."""
+    is_blocking: bool
+    """For an ordered group: a message that failed for the last time blocks what comes after it."""
+    attachments: tuple[GroupAttachment, ...]
+    """The topics that it takes messages of, in the order of their numbers."""
+
+
+class Attached(NamedTuple):
+    """What a consumer must know to ask for messages."""
+
+    number: int
+    """The attachment's number: it names the group in what is asked of partition groups."""
+    policy_version: int
+    """Raft index of the catalog's record that gave the group its policy."""
+
+
+def policy_of(
+    schedule: Sequence[float] | None,
+    attempts_max: int | None,
+    invisible: float | None,
+    order: str,
+    is_blocking: bool,
+) -> Policy:
+    """A policy with times in seconds; None: as usual.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, there is no such order.
+    """
+    return Policy(
+        USUAL.schedule_ms if schedule is None else tuple(_ms(delay) for delay in schedule),
+        USUAL.attempts_max if attempts_max is None else attempts_max,
+        USUAL.invisible_ms if invisible is None else _ms(invisible),
+        _one_of(Order, order, "order"),
+        is_blocking,
+    )
+
+
+def mode_of(name: str) -> Mode:
+    """The mode of this name.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, there is none.
+    """
+    return _one_of(Mode, name, "mode")
+
+
+def _one_of(kind: type[E], name: str, what: str) -> E:
+    try:
+        return kind(name)
+    except ValueError:
+        right = ", ".join(each.value for each in kind)
+        message = f"there is no {what} {name!r}: it is one of {right}"
+        raise Rejected(Reason.BAD_ARGUMENT, message) from None
+
+
+def _ms(seconds: float) -> int:
+    if not 0 <= seconds <= SECONDS_MAX:
+        message = f"{seconds} is no number of seconds that a group can wait: 0 to {SECONDS_MAX}"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    return round(seconds * 1000)
+
+
+def require_no_instance(name: str) -> None:
+    """Refuse the name of an instance: what it has committed would go with the broadcast group.
+
+    Raises:
+        Rejected: `BAD_NAME`.
+    """
+    if "@" in name:
+        message = f"{name[:140]!r} names an instance of a broadcast group: take a name without '@'"
+        raise Rejected(Reason.BAD_NAME, message)
+
+
+async def put_group(
+    router: Router, name: str, mode: str, policy: Policy, timeout: float | None = None
+) -> None:
+    """Create a consumer group, or give it another policy."""
+    require_no_instance(name)
+    await change_catalog(router, PutConsumerGroup(name, mode_of(mode), policy), timeout)
+
+
+async def delete_group(
+    router: Router, name: str, *, is_forced: bool = False, timeout: float | None = None
+) -> None:
+    """Delete a consumer group: see `Admin.delete_consumer_group`. The timeout is for all of it.
+
+    Cancelling leaves it deleted or not; what is begun goes on by itself.
+    """
+    left = seconds_left(router, timeout)
+    has_offsets = False
+    view = await router.within(left(), router.ask_system_leader([]), "reading the routing table")
+    groups = [group.id for group in view.groups if group.id != SYSTEM_GROUP]
+    if not await find_groups(router, name, None, left()):
+        for group in groups:
+            has_offsets = has_offsets or bool(await committed_of(router, group, name, left()))
+    command = DeleteConsumerGroup(
+        name, is_whole=True, is_forced=is_forced, has_offsets=has_offsets, seen=view.version
+    )
+    index = int(await change_catalog(router, command, left()))
+    silent: dict[int, RaftmqError] = {}
+
+    async def forget(group: int) -> None:
+        message = ForgetGroup(group, index)
+        try:
+            await router.call_leader(
+                group, FrameKind.FORGET_GROUP, message, timeout=left(), is_change=True
+            )
+        except RaftmqError as error:
+            silent[group] = error
+
+    async with anyio.create_task_group() as tasks:
+        for group in groups:
+            tasks.start_soon(forget, group)
+    if silent:
+        numbers = ", ".join(map(str, sorted(silent)))
+        message = (
+            f"consumer group {name!r} is deleted, but what it committed in partition groups "
+            f"{numbers} is not forgotten yet: that follows by itself as soon as they have a "
+            f"leader; {next(iter(silent.values()))}"
+        )
+        raise OutcomeUnknown(message)
+
+
+async def attach(
+    router: Router,
+    topic: str,
+    group: str,
+    mode: str,
+    *,
+    is_latest: bool = False,
+    timeout: float | None = None,
+) -> Attached:
+    """Let a consumer group take messages of a topic, or learn the number under which it does."""
+    require_no_instance(group)
+    command = Attach(topic, group, mode_of(mode), is_latest)
+    number, version = await change_catalog(router, command, timeout)
+    return Attached(number, version)
+
+
+async def detach(router: Router, topic: str, group: str, timeout: float | None = None) -> int:
+    """Let a consumer group take no more messages of a topic; the number that it had, 0: none."""
+    left = seconds_left(router, timeout)
+    found = await find_groups(router, group, topic, left())
+    if not found or not found[0].attachments:
+        await router.within(left(), router.topic(topic, is_fresh=True), f"looking up {topic!r}")
+        return 0
+    number = found[0].attachments[0].number
+    return int(await change_catalog(router, Detach(topic, group, number), left()))
+
+
+async def find_groups(
+    router: Router,
+    name: str | None = None,
+    topic: str | None = None,
+    timeout: float | None = None,
+) -> list[GroupSettings]:
+    """Consumer groups by name: one of them or all, attached to one topic or all.
+
+    Long answers come in pages, each with a timeout of its own.
+    """
+    left = seconds_left(router, timeout)
+    found: dict[str, GroupSettings] = {}
+    question = FindConsumerGroups(name, topic)
+    while True:
+        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.GROUPS, question, timeout=left())
+        page = unpack(FoundConsumerGroups, frame.header)
+        for view in page.groups:
+            settings = _settings(view)
+            before = found.get(view.name)
+            if before is not None:
+                settings = settings._replace(attachments=before.attachments + settings.attachments)
+            found[view.name] = settings
+        if not page.is_cut:
+            return list(found.values())
+        last = page.groups[-1]
+        after = last.attachments[-1].topic_id if last.attachments else 0
+        question = FindConsumerGroups(name, topic, last.name, after)
+
+
+async def require_mode(router: Router, name: str, mode: Mode, timeout: float) -> None:
+    """Raise `Rejected` with `GROUP_MODE` if a group was created, and in another mode."""
+    for settings in await find_groups(router, name, timeout=timeout):
+        if settings.mode != mode:
+            message = (
+                f"consumer group {name!r} has mode {settings.mode}, not {mode.value}: use it as "
+                f"{settings.mode}, or take another name"
+            )
+            raise Rejected(Reason.GROUP_MODE, message)
+
+
+def _settings(view: ConsumerGroupView) -> GroupSettings:
+    return GroupSettings(
+        view.name,
+        view.mode,
+        tuple(delay / 1000 for delay in view.schedule_ms),
+        view.attempts_max,
+        view.invisible_ms / 1000,
+        view.order,
+        view.is_blocking,
+        tuple(GroupAttachment(a.topic, a.number, a.is_latest, a.queues) for a in view.attachments),
+    )

@@ -1,0 +1,341 @@
+"""What groups that pop have left to do, and their dead letters, as partition groups tell them."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from raftmq.client.consume.offsets import after, find_offsets, seconds_left
+from raftmq.client.message import QUEUE_BITS, format_id, parse_id
+from raftmq.client.pop.leases import offsets_of
+from raftmq.client.routing.router import Router
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.pieces import bits_of
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import LATEST, FrameKind, TopicView
+from raftmq.wire.popping import (
+    SETTLE_ITEMS_MAX,
+    BacklogView,
+    ChangeDead,
+    DeadChanged,
+    DeadView,
+    FindBacklogs,
+    FindDead,
+    FoundBacklogs,
+    FoundDead,
+)
+
+from .consumer_groups import GroupAttachment, GroupSettings, find_groups
+
+PAGE_LETTERS = 1000
+"""Dead letters that are asked for at once."""
+CHANGED_BYTES = 256 * 1024
+"""Of the messages of dead letters that one request changes, a bit each, and one letter more."""
+ASKED_ONE_BY_ONE = 8
+"""Above this number of groups, a partition group is asked for all that it has."""
+
+_MASK = (1 << QUEUE_BITS) - 1
+POPPED = ("pop", "ordered")
+"""Modes of groups that pop."""
+
+
+class Backlog(NamedTuple):
+    """What a consumer group that pops has left to do of one queue."""
+
+    group: str
+    """The consumer group."""
+    topic: str
+    """The topic."""
+    queue: int
+    """The queue within the topic, from 0."""
+    end: int
+    """The offset after the queue's last message."""
+    next: int
+    """The first offset that was never handed out."""
+    leased: int
+    """Messages in hand."""
+    waiting: int
+    """Messages that failed and wait for their time."""
+    ready: int
+    """Messages that are to be handed out again, or wait for their turn with their key."""
+    dead: int
+    """Messages in dead letters."""
+    acked: int
+    """Messages that are done with."""
+    passed: int
+    """Messages that a filter passed over."""
+    lost: int
+    """Messages that retention took before they were settled."""
+    purged: int = 0
+    """Messages of dead letters that were thrown away."""
+    has_begun: bool = True
+    """False: the group has no place in this queue yet. `next` is where it would begin now, at
+    `latest` further on with each message that comes."""
+
+    @property
+    def fresh(self) -> int:
+        """Messages that were never handed out; a filter may pass over some."""
+        return max(0, self.end - self.next)
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not done with, dead ones apart."""
+        return self.fresh + self.ready + self.waiting + self.leased
+
+
+class DeadLetter(NamedTuple):
+    """Neighbouring messages of one queue that failed together."""
+
+    group: str
+    """The consumer group."""
+    topic: str
+    """The topic."""
+    number: int
+    """The number of the group's attachment to the topic."""
+    partition_group: int
+    """The partition group that keeps it."""
+    letter: int
+    """Its number there."""
+    queue: int
+    """The queue within the topic, from 0."""
+    attempt: int
+    """How often its messages were tried."""
+    reason: str
+    """In the words of the consumer that rejected it, or `failed` or `expired`."""
+    timestamp: int
+    """Since when, milliseconds since 1970."""
+    ids: tuple[str, ...]
+    """The ids of its messages, or of those of them that are meant."""
+
+    def part(self, ids: Collection[str]) -> "DeadLetter":
+        """The same letter with only those of its messages whose ids are given: to redrive or purge
+        these and leave the others in it."""
+        return self._replace(ids=tuple(each for each in self.ids if each in ids))
+
+
+async def find_backlogs(
+    router: Router,
+    topics: Iterable[TopicView],
+    groups: Sequence[GroupSettings],
+    timeout: float | None = None,
+) -> list[Backlog]:
+    """What these groups have left to do, by group, topic and queue.
+
+    The entry of an attached group without a place has the place where it would begin now, and says
+    so.
+    """
+    left = seconds_left(router, timeout)
+    by_name = {topic.name: topic for topic in topics}
+    wanted = {
+        attachment.number: _Attached(settings.name, attachment, by_name[attachment.topic])
+        for settings in groups
+        if settings.mode in POPPED
+        for attachment in settings.attachments
+        if attachment.topic in by_name
+    }
+    views = await _views(router, wanted, left())
+    untold: dict[int, int] = {}
+    for number, attached in wanted.items():
+        queues = attached.queues.items()
+        untold |= {queue: carrier for queue, carrier in queues if (number, queue) not in views}
+    ends = await find_offsets(router, untold, LATEST, left()) if untold else {}
+    found = []
+    for number, attached in wanted.items():
+        for queue in attached.queues:
+            view = views.get((number, queue))
+            if view is None:
+                end, earliest = ends[queue].end, ends[queue].earliest
+                start = end if attached.is_latest(queue) else earliest
+                unbegun = BacklogView(number, queue, end, start, 0, 0, 0, 0, 0, 0, 0)
+                found.append(_backlog(attached, unbegun)._replace(has_begun=False))
+                continue
+            found.append(_backlog(attached, view))
+    return sorted(found)
+
+
+class _Attached(NamedTuple):
+    """A consumer group and a topic that it takes messages of."""
+
+    group: str
+    attachment: GroupAttachment
+    topic: TopicView
+
+    def is_latest(self, queue: int) -> bool:
+        """True if the group begins at the end of a queue, given by its number."""
+        is_old = queue & _MASK < self.attachment.queues
+        return self.attachment.is_latest and is_old
+
+    @property
+    def queues(self) -> dict[int, int]:
+        """Queue number → its partition group."""
+        first = self.topic.id << QUEUE_BITS
+        return {first | n: group for n, group in enumerate(self.topic.groups)}
+
+
+async def _views(
+    router: Router, wanted: Mapping[int, _Attached], timeout: float | None
+) -> dict[tuple[int, int], BacklogView]:
+    """What partition groups tell of these attachments: (number, queue) → its backlog."""
+    left = seconds_left(router, timeout)
+    carried: dict[int, list[int]] = {}
+    for number, attached in wanted.items():
+        for partition_group in sorted(set(attached.topic.groups)):
+            carried.setdefault(partition_group, []).append(number)
+    views: dict[tuple[int, int], BacklogView] = {}
+    for partition_group, numbers in carried.items():
+        # One by one while they are few; else all that there are.
+        for number in numbers if len(numbers) <= ASKED_ONE_BY_ONE else [0]:
+            question = FindBacklogs(partition_group, number)
+            while True:
+                frame = await router.call_leader(
+                    partition_group, FrameKind.BACKLOGS, question, timeout=left()
+                )
+                page = unpack(FoundBacklogs, frame.header)
+                views |= {
+                    (view.number, view.queue): view
+                    for view in page.backlogs
+                    if view.number in wanted
+                }
+                if not page.is_cut:
+                    break
+                last = page.backlogs[-1]
+                question = FindBacklogs(partition_group, number, last.number, last.queue)
+    return views
+
+
+def _backlog(attached: _Attached, view: BacklogView) -> Backlog:
+    return Backlog(
+        attached.group,
+        attached.topic.name,
+        view.queue & _MASK,
+        view.end,
+        view.next,
+        view.leased,
+        view.waiting,
+        view.ready,
+        view.dead,
+        view.acked,
+        view.passed,
+        view.lost,
+        view.purged,
+    )
+
+
+async def _attachment(router: Router, group: str, topic: str, timeout: float | None) -> int:
+    """The number under which a group that pops takes messages of a topic.
+
+    Raises:
+        Rejected: `UNKNOWN_GROUP`, it takes none, or there is no such group that pops.
+    """
+    found = await find_groups(router, group, None, timeout)
+    known = [settings for settings in found if settings.mode in POPPED]
+    if not known:
+        message = f"there is no consumer group {group!r} that pops, and no other has dead letters"
+        raise Rejected(Reason.UNKNOWN_GROUP, message)
+    numbers = [each.number for each in known[0].attachments if each.topic == topic]
+    if not numbers:
+        message = f"consumer group {group!r} takes no messages of {topic!r}: attach it first"
+        raise Rejected(Reason.UNKNOWN_GROUP, message)
+    return numbers[0]
+
+
+async def find_dead(
+    router: Router,
+    topic: TopicView,
+    group: str,
+    limit: int | None = None,
+    timeout: float | None = None,
+) -> list[DeadLetter]:
+    """The dead letters of a group on a topic, by partition group and number.
+
+    Long answers come in pages.
+
+    Raises:
+        Rejected: `UNKNOWN_GROUP`, see `_attachment`.
+    """
+    left = seconds_left(router, timeout)
+    number = await _attachment(router, group, topic.name, left())
+    found: list[DeadLetter] = []
+    messages = 0
+    for partition_group in sorted(set(topic.groups)):
+        question = FindDead(partition_group, number, limit=PAGE_LETTERS)
+        while limit is None or messages < limit:
+            frame = await router.call_leader(
+                partition_group, FrameKind.DEAD, question, timeout=left()
+            )
+            page = unpack(FoundDead, frame.header)
+            for view in page.letters:
+                found.append(_letter(view, group, topic.name, number, partition_group))
+                messages += len(found[-1].ids)
+            if not page.is_cut:
+                break
+            after = page.letters[-1].letter
+            question = FindDead(partition_group, number, after, limit=PAGE_LETTERS)
+    return found
+
+
+def _letter(
+    view: DeadView, group: str, topic: str, number: int, partition_group: int
+) -> DeadLetter:
+    offsets = offsets_of(view.base, int.from_bytes(view.bits, "little"))
+    return DeadLetter(
+        group,
+        topic,
+        number,
+        partition_group,
+        view.letter,
+        view.queue & _MASK,
+        view.attempt,
+        view.reason,
+        view.at_ms,
+        tuple(format_id(view.queue, offset) for offset in offsets),
+    )
+
+
+async def change_dead(
+    router: Router,
+    letters: Sequence[DeadLetter],
+    *,
+    is_purge: bool,
+    timeout: float | None = None,
+) -> int:
+    """Hand messages of dead letters out again, or throw them away; how many that were."""
+    left = seconds_left(router, timeout)
+    where: dict[tuple[int, int], list[DeadLetter]] = {}
+    for each in letters:
+        if each.ids:
+            where.setdefault((each.partition_group, each.number), []).append(each)
+    messages = 0
+    done: set[int] = set()
+    for (partition_group, number), some in where.items():
+        for change in _changes(partition_group, number, some, is_purge=is_purge):
+            request = msgspec.structs.replace(change, request=router.draw_request())
+            with after(done, "dead letters of partition groups"):
+                frame = await router.call_leader(
+                    partition_group, FrameKind.BURY, request, timeout=left(), is_change=True
+                )
+            messages += unpack(DeadChanged, frame.header).messages
+            done.add(partition_group)
+    return messages
+
+
+def _changes(
+    partition_group: int, number: int, letters: Sequence[DeadLetter], *, is_purge: bool
+) -> Iterator[ChangeDead]:
+    """The requests, each within the bounds of one."""
+    numbers: list[int] = []
+    bases: list[int] = []
+    bits: list[bytes] = []
+    size = 0
+    for each in letters:
+        offsets = sorted(parse_id(one)[1] for one in each.ids)
+        meant = bits_of(offsets)
+        numbers.append(each.letter)
+        bases.append(offsets[0])
+        bits.append(meant.to_bytes((meant.bit_length() + 7) // 8, "little"))
+        size += len(bits[-1])
+        if len(numbers) == SETTLE_ITEMS_MAX or size >= CHANGED_BYTES:
+            yield ChangeDead(partition_group, number, numbers, is_purge, bases, bits)
+            numbers, bases, bits, size = [], [], [], 0
+    if numbers:
+        yield ChangeDead(partition_group, number, numbers, is_purge, bases, bits)

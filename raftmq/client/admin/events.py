@@ -1,0 +1,248 @@
+"""What became of all messages, by a range of the log of a partition group, as columns.
+
+    page = await mq.events(1)                        from the first record that the log still has
+    page = await mq.events(1, page.next)             and so on, until next == end
+    page.to_arrow()                                  -> a record batch
+
+A row is one thing that one record did to a *run*: messages of a queue that follow each other. A
+thousand messages that were stored, handed out or acked at once are one row, and those of them that
+failed are a row for each run among them. `Client.trace` tells the same of one message.
+
+| what | detail |
+|---|---|
+| `stored` | -; the batch was placed in its queue |
+| `handed out`, `extended` | until when the lease runs |
+| `nacked`, `expired` | when they are due again |
+| `dead letter` | the letter's number |
+| `acked`, `ready`, `given back`, `redriven`, `purged`, `passed over`, `lost` | - |
+| `trimmed`, `skipped` | -; about all before an offset: what is not settled is lost, or skipped |
+| `filter gone`, `reset` | -; about all from an offset on that were stored by then |
+
+Leases that run out together are one row, without consumer and token: these are in the rows of the
+hand-out.
+
+Invariants:
+- Rows of one range are the same at any time and from any leader; they are told in the log's order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from raftmq.client.consume.offsets import seconds_left
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.message_events import TouchKind
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import FrameKind
+from raftmq.wire.traces import FindEvents, FoundEvents
+
+from .consumer_groups import find_groups
+from .traces import WITH_UNTIL, word_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow
+
+Column: TypeAlias = "npt.NDArray[Any]"
+
+_TRIMMED = "trimmed"
+"""Kind of an event about all messages before an offset; unsettled ones are `lost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Rows of the records in [start, next) of a partition group's log; each column as long."""
+
+    partition_group: int
+    """The partition group."""
+    start: int
+    """The first record asked for."""
+    next: int
+    """The record to go on with."""
+    first: int
+    """The first record that the log still has."""
+    end: int
+    """The record after the last one; at the end `next` is `end`."""
+    index: Column
+    """The record's position in the log, i64."""
+    term: Column
+    """The record's term, i64."""
+    timestamp: Column
+    """The record's time, milliseconds since 1970, i64."""
+    kind: Column
+    """What it did, u8: see `words`."""
+    queue_number: Column
+    """`topic id << 16 | queue`, u64."""
+    offset: Column
+    """The first message of the run, i64."""
+    count: Column
+    """Messages in the run, i64, at least 1; up to 2^63 - 1 - `offset` where it has no end."""
+    number: Column
+    """The attachment of the consumer group, u32; 0: about no group."""
+    consumer: Column
+    """The consumer that did it or has the messages, i64; 0: none. Of `stored`: the producer."""
+    token: Column
+    """The lease, i64; 0: none."""
+    attempt: Column
+    """How often the messages were handed out by then, u16."""
+    detail: Column
+    """A time in milliseconds since 1970 or the number of a dead letter, i64; see the table."""
+    topics: dict[int, str]
+    """Names of the topics by number; `#7` for one that is gone."""
+    groups: dict[int, str]
+    """Names of the consumer groups by the numbers of their attachments; `#7` likewise."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def words(self) -> list[str]:
+        """What the kinds are called, from kind 0 on."""
+        highest = int(self.kind.max(initial=0))
+        return [
+            _TRIMMED if kind == TouchKind.TRIMMED else word_of(kind) for kind in range(highest + 1)
+        ]
+
+    def to_arrow(self) -> "pyarrow.RecordBatch":
+        """All rows, with names in place of numbers; needs pyarrow.
+
+        Columns: partition_group int32, index int64, step int32 (which of its record's rows it is,
+        from 0), term int64, timestamp (us, UTC), what string, topic string, topic_id int64, queue
+        int32, offset int64, count int64, group string, attachment int64, producer int64 (of
+        `stored`), consumer int64, token int64, attempt int32, until timestamp (us, UTC). Null:
+        group and attachment of `stored`, producer, consumer and token where there is none, until
+        where the detail is no time.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        topics = (self.queue_number >> np.uint64(QUEUE_BITS)).astype(np.int64)
+        queues = (self.queue_number & np.uint64((1 << QUEUE_BITS) - 1)).astype(np.int32)
+        has_group = self.number != 0
+        is_consumer = (self.kind != 0) & (self.consumer != 0)
+        is_producer = (self.kind == 0) & (self.consumer != 0)
+        attachments = self.number.astype(np.int64)
+        # Events end with a record, and begin with one.
+        steps = np.arange(len(self)) - np.searchsorted(self.index, self.index)
+        stamp = pa.timestamp("us", "UTC")
+        columns = {
+            "partition_group": pa.array(np.full(len(self), self.partition_group, np.int32)),
+            "index": pa.array(self.index),
+            "step": pa.array(steps.astype(np.int32)),
+            "term": pa.array(self.term),
+            "timestamp": pa.array(self.timestamp * 1000, pa.int64()).cast(stamp),
+            "what": pa.array(self.words).take(pa.array(self.kind)),
+            "topic": _named(topics, self.topics),
+            "topic_id": pa.array(topics),
+            "queue": pa.array(queues),
+            "offset": pa.array(self.offset),
+            "count": pa.array(self.count),
+            "group": _named(attachments, self.groups | {0: None}),
+            "attachment": pa.array(attachments, mask=~has_group),
+            "producer": pa.array(self.consumer, mask=~is_producer),
+            "consumer": pa.array(self.consumer, mask=~is_consumer),
+            "token": pa.array(self.token, mask=self.token == 0),
+            "attempt": pa.array(self.attempt.astype(np.int32)),
+            "until": pa.array(
+                self.detail * 1000, pa.int64(), mask=~np.isin(self.kind, WITH_UNTIL)
+            ).cast(stamp),
+        }
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _named(numbers: Column, names: "dict[int, str] | dict[int, str | None]") -> "pyarrow.Array":
+    import numpy as np
+    import pyarrow as pa
+
+    known, places = np.unique(numbers, return_inverse=True)
+    words = pa.array([names[number] for number in known.tolist()], pa.string())
+    return words.take(pa.array(places))
+
+
+class Names:
+    """Names of topics and of attached groups by their numbers, asked for when they are met."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.topics: dict[int, str] = {}
+        """Topics by number."""
+        self.groups: dict[int, str] = {}
+        """Consumer groups by the numbers of their attachments."""
+
+    async def learn(
+        self, topics: Iterable[int], numbers: Iterable[int], timeout: float | None
+    ) -> None:
+        """Know these. What the catalog does not know is gone for ever: no number is used twice."""
+        left = seconds_left(self._router, timeout)
+        if not self.topics.keys() >= set(topics):
+            asking = self._router.ask_system_leader(None)
+            view = await self._router.within(left(), asking, "reading the routing table")
+            self.topics |= {topic.id: topic.name for topic in view.topics}
+            self.topics |= {n: f"#{n}" for n in topics if n not in self.topics}
+        if not self.groups.keys() >= set(numbers):
+            for settings in await find_groups(self._router, timeout=left()):
+                self.groups |= {each.number: settings.name for each in settings.attachments}
+            self.groups |= {n: f"#{n}" for n in numbers if n not in self.groups}
+
+
+async def read_events(
+    router: Router,
+    names: Names,
+    partition_group: int,
+    *,
+    start: int | None,
+    stop: int | None,
+    bytes_max: int,
+    timeout: float | None,
+) -> Events:
+    """See `Client.events`."""
+    left = seconds_left(router, timeout)
+    from . import event_columns
+
+    await _require(router, partition_group, left())
+    found, pages = FoundEvents(0, 0, 0, 0, 0, 0), [event_columns.columns_of(0, 0, b"")]
+    if start is None or bytes_max <= 0:
+        found, _ = await _ask(router, FindEvents(partition_group, 0, bytes_max=0), left())
+    following = start = found.first if start is None else start
+    skip, is_cut = 0, bytes_max > 0 and stop != start
+    # A page may end within a record; what is given to the caller does not.
+    while is_cut:
+        question = FindEvents(partition_group, following, stop or 0, skip, bytes_max)
+        found, body = await _ask(router, question, left())
+        pages.append(event_columns.columns_of(found.rows, found.bits, body))
+        following, skip = found.next, found.skip
+        is_cut = skip > 0
+    columns = event_columns.joined(pages)
+    topics, numbers = event_columns.topics_of(columns), event_columns.numbers_of(columns)
+    await names.learn(topics, numbers, left())
+    return Events(
+        partition_group=partition_group,
+        start=start,
+        next=following,
+        first=found.first,
+        end=found.end,
+        **columns,
+        topics={number: names.topics[number] for number in topics},
+        groups={number: names.groups[number] for number in numbers},
+    )
+
+
+async def _ask(
+    router: Router, question: FindEvents, timeout: float | None
+) -> tuple[FoundEvents, bytes]:
+    group = question.partition_group
+    frame = await router.call_leader(group, FrameKind.EVENTS, question, timeout=timeout)
+    return unpack(FoundEvents, frame.header), frame.body
+
+
+async def _require(router: Router, partition_group: int, timeout: float | None) -> None:
+    """Refuse a number that is no partition group with queues: no node would ever answer for it."""
+    if partition_group not in router.groups:
+        asking = router.ask_system_leader(None)
+        await router.within(timeout, asking, "reading the routing table")
+    known = sorted(router.groups.keys() - {SYSTEM_GROUP})
+    if partition_group not in known:
+        message = f"there is no partition group {partition_group} with queues: there are {known}"
+        raise Rejected(Reason.BAD_ARGUMENT, message)

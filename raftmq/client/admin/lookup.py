@@ -1,0 +1,122 @@
+"""Finding single messages: by id, and by key."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from raftmq.client.consume.offsets import seconds_left, time_ms
+from raftmq.client.consume.read_ahead import vector
+from raftmq.client.message import QUEUE_BITS, Message, decode, parse_id
+from raftmq.client.routing.router import Router
+from raftmq.errors import ProtocolError, Reason, Rejected
+from raftmq.wire.codec import unpack
+from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    ErrorReply,
+    FindKey,
+    FoundKey,
+    FrameKind,
+    TopicView,
+)
+from raftmq.words import counted
+
+
+class Place(NamedTuple):
+    """Where a message stands."""
+
+    topic: TopicView
+    """Its topic."""
+    number: int
+    """Its queue's number."""
+    queue: int
+    """The queue within the topic."""
+    offset: int
+    """The offset in the queue."""
+    partition_group: int
+    """What carries the queue."""
+
+
+async def place_of(router: Router, message_id: str, timeout: float | None) -> Place:
+    """The place that an id names, with or without a message there.
+
+    Raises:
+        Rejected: the id is none, or there is no such queue.
+        Unavailable: the topic was not found in time.
+    """
+    queue_number, offset = parse_id(message_id)
+    looking = router.topic_of(queue_number)
+    topic = await router.within(timeout, looking, f"looking up the topic of {message_id}")
+    queue = queue_number & ((1 << QUEUE_BITS) - 1)
+    if queue >= len(topic.groups):
+        queues = counted(len(topic.groups), "queue")
+        message = f"topic {topic.name!r} has {queues}, and no queue {queue}"
+        raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
+    return Place(topic, queue_number, queue, offset, topic.groups[queue])
+
+
+async def get_message(router: Router, message_id: str, timeout: float | None) -> Message:
+    """See `Client.get`."""
+    left = seconds_left(router, timeout)
+    topic, queue_number, queue, offset, group = await place_of(router, message_id, left())
+    request = Fetch([FetchFrom(queue_number, offset)], wait_ms=0, bytes_max=1)
+    frame = await router.call_leader(
+        group,
+        FrameKind.FETCH,
+        request,
+        timeout=left(),
+        refusal_in=_refusal_in,
+        queue_number=queue_number,
+    )
+    for part in unpack(Fetched, frame.header).queues:
+        for base, timestamp, size in zip(
+            vector(part.bases, "Q"), vector(part.timestamps, "q"), vector(part.sizes, "I"),
+            strict=True,
+        ):  # fmt: skip
+            batch = decode(frame.body[:size], base, timestamp, queue_number, topic.name)
+            if 0 <= offset - base < len(batch):
+                return Message(batch, offset - base, queue_number, topic.name)
+            break
+    message = f"queue {queue} of topic {topic.name!r} holds no message at offset {offset} yet"
+    raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
+
+
+def _refusal_in(frame: Frame) -> ErrorReply | None:
+    """Why the one queue that was asked for could not be read."""
+    queues = unpack(Fetched, frame.header).queues
+    return queues[0].error if queues else None
+
+
+async def find_by_key(
+    router: Router,
+    topic_name: str,
+    *,
+    key: str,
+    since: datetime | None,
+    limit: int,
+    timeout: float | None,
+) -> list[Message]:
+    """See `Client.find`."""
+    left = seconds_left(router, timeout)
+    since_ms = 0 if since is None else time_ms(since)
+    if limit < 1:
+        raise Rejected(Reason.BAD_ARGUMENT, "limit must be positive")
+    # Queues that the table lacks would be left out in silence.
+    looking = router.topic(topic_name, is_fresh=True)
+    topic = await router.within(left(), looking, f"looking up topic {topic_name!r}")
+    found: list[Message] = []
+    # The key may be in any queue: queues may have been added, or named by the producer.
+    for group in sorted(set(topic.groups)):
+        request = FindKey(group, topic.id, key.encode(), since_ms, limit)
+        frame = await router.call_leader(group, FrameKind.KEY, request, timeout=left())
+        position = 0
+        for entry in unpack(FoundKey, frame.header).batches:
+            payload = frame.body[position : position + entry.size]
+            position += entry.size
+            if len(payload) != entry.size:
+                raise ProtocolError("the batches of a search are cut")
+            batch = decode(payload, entry.base_offset, entry.timestamp, entry.queue, topic_name)
+            messages = [Message(batch, at, entry.queue, topic_name) for at in range(len(batch))]
+            if entry.timestamp >= since_ms:
+                found += [message for message in messages if message.key == key]
+    found.sort(key=lambda message: (message.timestamp, message.queue, message.offset), reverse=True)
+    return found[:limit]

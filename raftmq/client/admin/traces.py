@@ -1,0 +1,200 @@
+"""What became of a message: each record that touched it, and its way through each consumer group.
+
+    stored 12:00:00.000 ── billing: handed out +3 ms, nacked +1 s, ready +10 s, handed out, acked
+                        └─ audit:   handed out +2 ms, acked +5 ms
+
+Brokers tell what each record did; that leases which ran out together are told without their tokens,
+and that what retention takes does not matter to what is settled, is made good for here.
+
+Left out: when a message was sent by its producer: its batch does not say it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from raftmq.client.consume.offsets import seconds_left
+from raftmq.client.routing.router import Router
+from raftmq.pop.message_events import FRESH, TouchKind, follow
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import FrameKind, TopicView
+from raftmq.wire.traces import FindTouches, FoundTouches, TouchView
+
+from .consumer_groups import find_groups
+from .lookup import place_of
+
+_WORDS = {
+    TouchKind.HANDED: "handed out",
+    TouchKind.NACKED: "nacked",
+    TouchKind.GIVEN_BACK: "given back",
+    TouchKind.DEAD: "dead letter",
+    TouchKind.PASSED: "passed over",
+    TouchKind.UNFILTERED: "filter gone",
+    TouchKind.TRIMMED: "lost",
+}
+_KNOWN = frozenset(TouchKind)
+WITH_UNTIL = (TouchKind.HANDED, TouchKind.EXTENDED, TouchKind.NACKED, TouchKind.EXPIRED)
+"""Kinds whose detail is a time."""
+_OF_ITS_LEASE = (TouchKind.EXPIRED, TouchKind.DEAD, TouchKind.GIVEN_BACK)
+"""Kinds that may come without the lease that they end."""
+_SWEEPING = (TouchKind.TRIMMED, TouchKind.UNFILTERED, TouchKind.SKIPPED, TouchKind.RESET)
+"""Kinds that name a whole stretch of messages, with or without an effect on each."""
+
+
+class Touch(NamedTuple):
+    """What one record of the log did to a message."""
+
+    what: str
+    """`stored`, `handed out`, `acked`, `nacked`, `expired`, `ready`, `given back`, `extended`,
+    `dead letter`, `redriven`, `purged`, `passed over`, `filter gone`, `lost`, `skipped`, `reset`;
+    a word like `kind 99` if the broker knows more than this client."""
+    timestamp: int
+    """When, milliseconds since 1970: the record's time."""
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    """The record's position in the log of its partition group."""
+    term: int
+    """The record's term."""
+    node: int
+    """Who led that term, as far as the leader of today has seen it; 0: unknown."""
+    group: str
+    """The consumer group; `#7` if it is gone, by the number of its attachment; empty: none."""
+    consumer: int
+    """The consumer that did it or had the message; 0: none."""
+    token: int
+    """The lease; 0: none."""
+    attempt: int
+    """How often the message was handed out by then."""
+    until: int
+    """When the lease ends, or the message is due again, milliseconds since 1970; 0: neither."""
+    reason: str
+    """Of a dead letter, as long as it is there."""
+
+
+class Journey(NamedTuple):
+    """The way of a message through one consumer group."""
+
+    group: str
+    """The consumer group, as in `Touch`."""
+    state: str
+    """Where it is now: `leased`, `waiting`, `ready`, `dead`, `acked`, `passed`, `purged`, `lost`,
+    `skipped`, or `fresh`: to be handed out for the first time, or after a reset."""
+    touches: tuple[Touch, ...]
+    """What happened, in the order of the log."""
+
+
+class Trace(NamedTuple):
+    """The way of a message through all consumer groups that pop."""
+
+    id: str
+    """The message's id."""
+    topic: str
+    """The topic."""
+    queue: int
+    """The queue within the topic."""
+    offset: int
+    """The offset in the queue."""
+    stored: Touch | None
+    """When it was placed in its queue; None: the log does not reach back so far."""
+    journeys: tuple[Journey, ...]
+    """By consumer group; those that have not come to it are not named."""
+    is_whole: bool
+    """False: earlier events may be missing, as retention has dropped that part of the log."""
+
+    @property
+    def touches(self) -> list[Touch]:
+        """All of it in the order of the log."""
+        found = [touch for journey in self.journeys for touch in journey.touches]
+        found.sort(key=lambda touch: touch.index)
+        return found if self.stored is None else [self.stored, *found]
+
+
+async def trace(router: Router, message_id: str, timeout: float | None = None) -> Trace:
+    """See `Client.trace`."""
+    left = seconds_left(router, timeout)
+    place = await place_of(router, message_id, left())
+    views: list[TouchView] = []
+    is_whole, after = True, 0
+    while True:
+        question = FindTouches(place.partition_group, place.number, place.offset, after)
+        frame = await router.call_leader(
+            place.partition_group,
+            FrameKind.WHY,
+            question,
+            timeout=left(),
+            queue_number=place.number,
+        )
+        page = unpack(FoundTouches, frame.header)
+        views += page.touches
+        is_whole, after = is_whole and page.is_whole, page.after
+        if not after:
+            break
+    names = await _names(router, place.topic, left())
+    stored = [_touch(view, "") for view in views if view.kind == TouchKind.STORED]
+    return Trace(
+        message_id,
+        place.topic.name,
+        place.queue,
+        place.offset,
+        stored[0] if stored else None,
+        tuple(_journeys(views, names)),
+        is_whole,
+    )
+
+
+async def _names(router: Router, topic: TopicView, timeout: float | None) -> dict[int, str]:
+    """The consumer groups of a topic by the numbers of their attachments."""
+    left = seconds_left(router, timeout)
+    return {
+        attachment.number: settings.name
+        for settings in await find_groups(router, topic=topic.name, timeout=left())
+        for attachment in settings.attachments
+        if attachment.topic == topic.name
+    }
+
+
+def _journeys(views: Iterable[TouchView], names: Mapping[int, str]) -> Iterator[Journey]:
+    by_number: dict[int, list[TouchView]] = {}
+    for view in views:
+        if view.kind != TouchKind.STORED:
+            by_number.setdefault(view.number, []).append(view)
+    for number, of_group in sorted(by_number.items()):
+        group = names.get(number, f"#{number}")
+        state, consumer, token = FRESH, 0, 0
+        touches: list[Touch] = []
+        for view in of_group:
+            before = state
+            if view.kind in _KNOWN:
+                state = follow(state, view.kind, detail=view.detail, at=view.at_ms)
+            if view.kind in _SWEEPING and state == before:
+                continue
+            touch = _touch(view, group)
+            if view.kind in _OF_ITS_LEASE and not view.token:
+                touch = touch._replace(consumer=consumer, token=token)
+            consumer, token = touch.consumer, touch.token
+            touches.append(touch)
+        if touches:
+            yield Journey(group, state, tuple(touches))
+
+
+def word_of(kind: int) -> str:
+    """What a kind of touch is called."""
+    if kind not in _KNOWN:
+        return f"kind {kind}"
+    known = TouchKind(kind)
+    return _WORDS.get(known, known.name.lower())
+
+
+def _touch(view: TouchView, group: str) -> Touch:
+    has_end = view.kind in WITH_UNTIL
+    return Touch(
+        word_of(view.kind),
+        view.at_ms,
+        view.index,
+        view.term,
+        view.node,
+        group,
+        view.consumer,
+        view.token,
+        view.attempt,
+        view.detail if has_end else 0,
+        view.reason,
+    )

@@ -1,0 +1,53 @@
+"""Cursors of a consumer that reads by offset, at the places where it begins."""
+
+from collections.abc import Sequence
+
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.router import Router
+from raftmq.wire.messages import TopicView
+
+from .offsets import committed_offsets, find_offsets
+from .read_ahead import Cursor
+from .start import Exactly
+
+
+async def cursors_at(
+    router: Router,
+    view: TopicView,
+    queues: Sequence[int],
+    start: int | Exactly,
+    *,
+    name: str | None,
+    is_owner: bool,
+) -> list[Cursor]:
+    """Cursors at the committed offsets, and at `start` where nothing was committed.
+
+    Args:
+        router: finds the leaders.
+        view: the topic.
+        queues: within the topic.
+        start: `EARLIEST`, `LATEST`, a time in milliseconds, or one offset for all.
+        name: under which offsets are committed; None: none are.
+        is_owner: True for a member, whose cursors know what is committed.
+
+    Raises:
+        Unavailable: a leader was not found in time.
+    """
+    groups = {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in queues}
+    found: dict[int, int] = {}
+    if name is not None:
+        found = await committed_offsets(router, groups, name)
+    missing = {number: group for number, group in groups.items() if number not in found}
+    if isinstance(start, Exactly):
+        found |= dict.fromkeys(missing, start.offset)
+    elif missing:
+        replies = await find_offsets(router, missing, start)
+        found |= {number: reply.offset for number, reply in replies.items()}
+    cursors = [
+        Cursor(queue_number=number, group=group, offset=found[number])
+        for number, group in groups.items()
+    ]
+    for cursor in cursors if is_owner else ():
+        if cursor.queue_number not in missing:
+            cursor.committed = cursor.fetched
+    return cursors

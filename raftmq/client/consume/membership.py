@@ -1,0 +1,108 @@
+"""A consumer's membership in its group, as frames: join, heartbeat, give up, leave."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import anyio
+import msgspec
+
+from raftmq.client.routing.catalog import change_catalog
+from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.errors import Reason, Rejected
+from raftmq.machine.catalog.membership import JoinGroup, LeaveGroup, MemberCommand, ReleaseQueues
+from raftmq.wire.assignment import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import FrameKind
+
+from .offsets import seconds_left
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One consumer as a member of its group."""
+
+    router: Router
+    """Finds the leader of the system group."""
+    join_command: JoinGroup
+    """Who it is."""
+
+    async def join(self, *, is_again: bool = False, timeout: float | None = None) -> None:
+        """Become a member; safe to repeat, and harmless if a repeat arrives late.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`, `GROUP_MODE`; if it joins again `UNKNOWN_GROUP`: the group
+                was deleted meanwhile, or `FENCED`: another process has taken the place of its
+                instance.
+        """
+        command = msgspec.structs.replace(
+            self.join_command, is_again=is_again, must_exist=is_again, replaces=0
+        )
+        left = seconds_left(self.router, timeout)
+        while True:
+            try:
+                return await self._change(command, left())
+            except Rejected as error:
+                if is_again or error.reason is not Reason.FENCED:
+                    raise
+                holder = await self._find_holder(left())
+                # 0 twice: who held the place when this was refused has lapsed or left since.
+                if holder and holder == command.replaces:
+                    raise
+            command = msgspec.structs.replace(command, replaces=holder)
+
+    async def _find_holder(self, timeout: float) -> int:
+        """The member that has the place of this one's instance; 0: none."""
+        place = (self.join_command.topic, self.join_command.instance)
+        members = await find_members(self.router, self.join_command.offsets_name, timeout)
+        return next((m.member for m in members if (m.topic, m.instance) == place), 0)
+
+    async def heartbeat(self, version: int, wait_ms: int) -> tuple[Assigned, float]:
+        """Be heard, and wait for news beyond `version`.
+
+        Returns:
+            What the member has, and until when its lease surely runs, by the event loop's clock.
+
+        Raises:
+            Rejected: `FENCED`, it is no longer a member.
+            Unavailable: no leader answered for as long as a session.
+        """
+        begun = anyio.current_time()
+        message = Heartbeat(self.join_command.member, version, wait_ms)
+        seconds = self.join_command.session_ms / 1000
+        frame = await self.router.call_leader(
+            SYSTEM_GROUP, FrameKind.HEARTBEAT, message, timeout=seconds
+        )
+        assigned = unpack(Assigned, frame.header)
+        # The answer may have waited; what remains counts from when it was made, at the earliest
+        # when it was asked for.
+        return assigned, begun + assigned.remaining_ms / 1000
+
+    async def release(self, epochs: Mapping[int, int]) -> None:
+        """Give up queues: by number within the topic, with the epochs under which they are owned.
+        Safe to repeat."""
+        number = self.join_command.member
+        await self._change(ReleaseQueues(number, list(epochs), list(epochs.values())), None)
+
+    async def leave(self, timeout: float | None) -> None:
+        """Be a member no more. Safe to repeat."""
+        await self._change(LeaveGroup(self.join_command.member), timeout)
+
+    async def _change(self, command: MemberCommand, timeout: float | None) -> None:
+        await change_catalog(self.router, command, timeout)
+
+
+async def find_members(
+    router: Router, group: str | None, timeout: float | None = None
+) -> list[MemberView]:
+    """Members of a consumer group (None: of all). Pages have a timeout of their own."""
+    left = seconds_left(router, timeout)
+    found: list[MemberView] = []
+    question = FindMembers(group)
+    while True:
+        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.MEMBERS, question, timeout=left())
+        page = unpack(FoundMembers, frame.header)
+        found += page.members
+        if not page.is_cut:
+            return found
+        last = found[-1]
+        question = FindMembers(group, last.consumer_group, last.topic_id, last.member)

@@ -1,0 +1,134 @@
+"""How far a job has come: offsets kept under a group's name, by one owner at a time.
+
+For who plans what to read by offset, and reads it elsewhere: Spark's driver. A consumer that reads
+and commits in one place needs none of this.
+
+    progress = await mq.progress("orders", "spark-daily")   # now it is ours
+    done = progress.committed                               # {0: 1200, 1: 1180}
+    await progress.commit({0: 1300, 1: 1244})
+
+Taking it draws an *owner epoch* from the catalog, higher than any before, and claims each queue in
+its own log. From then on the commits of an earlier holder are refused, so two drivers that were
+started for one job never overwrite each other.
+
+`raftmq group lag` shows it like any other group, and `raftmq group reset` moves it.
+"""
+
+from collections.abc import Mapping
+
+from raftmq.client.admin.consumer_groups import require_no_instance
+from raftmq.client.admin.resets import draw_epoch
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.router import Router
+from raftmq.errors import Reason, Rejected
+from raftmq.machine.offsets import CLAIM
+from raftmq.wire.messages import TopicView
+
+from .offsets import Stamp, after, by_partition, commit_offsets, committed_offsets, seconds_left
+
+_MASK = (1 << QUEUE_BITS) - 1
+
+
+class Progress:
+    """A job's place in a topic. Made by `Client.progress`."""
+
+    def __init__(self, router: Router, topic: TopicView, group: str, epoch: int) -> None:
+        self._router = router
+        self._view = topic
+        self._sequence = 0
+        # Queue → the number of the call that said where it stands in `committed`.
+        self._numbers: dict[int, int] = {}
+        self.topic = topic.name
+        """The topic's name."""
+        self.topic_id = topic.id
+        """Its number; a new topic of the same name has another one."""
+        self.group = group
+        """The name under which the offsets are kept."""
+        self.epoch = epoch
+        """Under which it is ours; it grows with each owner."""
+        self.committed: dict[int, int] = {}
+        """Queue → the next offset to read, as committed last; queues without are left out."""
+
+    async def commit(self, offsets: Mapping[int, int], *, timeout: float | None = None) -> None:
+        """Remember how far the job has come: on the disks of a majority on return.
+
+        Safe to repeat. Of two calls that run at once the one that began later counts. Cancelling
+        leaves some queues' offsets committed and others not.
+
+        Args:
+            offsets: queue → the next offset to read; it may go back.
+            timeout: seconds for all of it; None: the client's default.
+
+        Raises:
+            Rejected: `FENCED`, another driver took it; `OFFSET_OUT_OF_RANGE`, an offset is beyond
+                the queue's end; `UNKNOWN_TOPIC`, the topic is gone; `BAD_ARGUMENT`, it has no such
+                queue.
+            Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.
+        """
+        # The call's number, and what it commits, are those of now: others may begin while it waits.
+        self._sequence = sequence = self._sequence + 1
+        wanted = dict(offsets)
+        await self._commit(wanted, sequence, timeout)
+        for queue, offset in wanted.items():
+            # A call that began later and ended sooner has the last word.
+            if sequence > self._numbers.get(queue, 0):
+                self._numbers[queue] = sequence
+                self.committed[queue] = offset
+
+    async def take(self, timeout: float | None) -> None:
+        """For `Client.progress`: claim every queue, and find what is committed."""
+        left = seconds_left(self._router, timeout)
+        claims = dict.fromkeys(range(len(self._view.groups)), CLAIM)
+        await self._commit(claims, self._sequence, left())
+        groups = self._groups_of(range(len(self._view.groups)))
+        with after([self.group], "an earlier holder is out of group"):
+            found = await committed_offsets(self._router, groups, self.group, left())
+        self.committed = {number & _MASK: offset for number, offset in found.items()}
+
+    async def _commit(
+        self, offsets: Mapping[int, int], sequence: int, timeout: float | None
+    ) -> None:
+        left = seconds_left(self._router, timeout)
+        if offsets and max(offsets) >= len(self._view.groups):
+            # The topic may have got more queues.
+            looking = self._router.topic(self.topic, is_fresh=True)
+            view = await self._router.within(left(), looking, f"looking {self.topic!r} up")
+            self._view = view if view.id == self.topic_id else self._view
+        groups = self._groups_of(offsets)
+        done: list[int] = []
+        for group, numbers in by_partition(groups).items():
+            part = {number: offsets[number & _MASK] for number in numbers}
+            stamp = Stamp(dict.fromkeys(numbers, self.epoch), sequence)
+            with after(done, "the commit of queues"):
+                fenced = await commit_offsets(
+                    self._router, group, self.group, part, left(), stamp=stamp
+                )
+            done += [number & _MASK for number in numbers]
+            if fenced:
+                message = (
+                    f"group {self.group!r} on topic {self.topic!r} was taken over by somebody "
+                    "else, who started later"
+                )
+                raise Rejected(Reason.FENCED, message)
+
+    def _groups_of(self, queues: "Mapping[int, int] | range") -> dict[int, int]:
+        """Queue number → partition group."""
+        view = self._view
+        for queue in queues:
+            if not 0 <= queue < len(view.groups):
+                message = f"topic {view.name!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
+                raise Rejected(Reason.BAD_ARGUMENT, message)
+        return {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in queues}
+
+
+async def take_progress(
+    router: Router, topic: str, group: str, timeout: float | None = None
+) -> Progress:
+    """See `Client.progress`."""
+    require_no_instance(group)
+    left = seconds_left(router, timeout)
+    view = await router.within(left(), router.topic(topic, is_fresh=True), f"finding {topic!r}")
+    epoch = await draw_epoch(router, topic, group, left())
+    progress = Progress(router, view, group, epoch)
+    await progress.take(left())
+    return progress

@@ -1,0 +1,571 @@
+"""Reading ahead: one long-polling `FETCH` at each leader, for all queues that it leads.
+
+Each queue has a cursor: the next offset to fetch. An answer is checked (structure and CRC-32C of
+each batch, its queue, no gap, nothing twice), its batches are buffered, the cursors move, and the
+next request leaves at once, as long as the buffer is below its bound. It says only what is
+different since the last one (`fetch_session`), so an answer costs what it brings, however many
+queues are read. When something else is wanted from a node than what it was asked (after a seek, or
+when a queue comes to it) its request is recalled: it is answered at once, and another is sent.
+
+    answer, seek, leader found, room ──> kick(): for each leader that is not being asked, ask
+
+If the consumer's group has subscribed, an answer says how far it goes (`next`) and which messages
+of its batches match. Runs of those enter the buffer; the cursor passes over the others, and what
+was handed out and is done follows, so that the group's lag is true.
+
+Invariants:
+- A batch enters the buffer only if it continues its cursor, so a change of leader, an answer that
+  was late or one that was sent twice can neither repeat nor skip a message. With a filter the
+  leader vouches for what lies between.
+- The buffer holds `bytes_max` and one answer a node at most.
+- A queue with an error is not asked for until it is moved.
+
+Sources: Kafka's fetch sessions (KIP-227): one request a broker for all its partitions.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+
+import anyio
+
+from raftmq.batch import Batch
+from raftmq.client.message import QUEUE_BITS, Slice, decode
+from raftmq.client.routing.connection import Answer, Connection, Lost
+from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
+from raftmq.client.routing.router import Router
+from raftmq.client.supervisor import TaskScope
+from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, UnreadableBatch
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.fetches import UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    REPLY,
+    ErrorReply,
+    FrameKind,
+)
+
+from .fetch_session import ReadSession
+
+FETCH_BYTES = 1024 * 1024
+"""Asked of a node at once: large enough that the work for a request does not show."""
+BEHIND_RETRY_MS = 50
+BEHIND_STRIKES_MAX = 10
+"""A leader whose queue ends before what was read from another one gets so many tries to catch up:
+about 2 s with the router's delays."""
+POLL_MS = 5_000
+"""How long a node waits for messages before it answers that there are none."""
+
+_TRIMMED = Reason.OFFSET_OUT_OF_RANGE.value
+_UNKNOWN_TOPIC = Reason.UNKNOWN_TOPIC.value
+
+
+class Cursor:
+    """Where one queue is being read."""
+
+    __slots__ = (
+        "committed",
+        "done",
+        "epoch",
+        "error",
+        "fetched",
+        "group",
+        "handed",
+        "queue_number",
+        "sent",
+        "strikes",
+        "tail",
+        "version",
+    )
+
+    def __init__(self, *, queue_number: int, group: int, offset: int) -> None:
+        self.queue_number = queue_number
+        """The cluster-wide number of the queue."""
+        self.group = group
+        """Its partition group."""
+        self.epoch = 0
+        """The epoch under which the consumer owns the queue; 0: the queue has no owner."""
+        self.version = 0
+        """Grows with each move: an answer to an earlier question is dropped."""
+        self.fetched = offset
+        """The next offset to fetch."""
+        self.handed = offset
+        """The offset after the last message that was handed out."""
+        self.done = offset
+        """The offset after the last message that the application is done with."""
+        self.committed: int | None = None
+        """What was committed last; None: not known, as nothing was, or a commit has no answer."""
+        self.sent = 0
+        """The number of the last commit that was sent."""
+        self.error: RaftmqError | None = None
+        """Why it stands still."""
+        self.strikes = 0
+        """How often in a row a leader did not have what stands before `fetched`."""
+        self.tail: _Chunk | None = None
+        """The last of its chunks in the buffer."""
+
+    @property
+    def queue(self) -> int:
+        """The queue within the topic, from 0."""
+        return self.queue_number & ((1 << QUEUE_BITS) - 1)
+
+    def move(self, offset: int) -> None:
+        """Go on from `offset`."""
+        self.version += 1
+        self.fetched = self.handed = self.done = offset
+        self.error = None
+        self.strikes = 0
+        self.tail = None
+
+    def commit_sent(self, sequence: int) -> None:
+        """A commit leaves: until its answer comes, the log may have it or not."""
+        self.sent, self.committed = sequence, None
+
+    def commit_answered(self, sequence: int, offset: int) -> None:
+        """A commit was done; one that was overtaken by a later one tells nothing."""
+        if sequence == self.sent:
+            self.committed = offset
+
+    def pass_over(self, offset: int) -> None:
+        """What lies before `offset` and was not fetched is not wanted."""
+        self.fetched = offset
+        if self.tail is not None:
+            self.tail.following = offset
+        elif self.done == self.handed:
+            self.handed = self.done = offset
+        else:
+            self.handed = offset
+
+
+class _Chunk:
+    """Neighbouring messages of a batch in the buffer."""
+
+    __slots__ = ("batch", "cursor", "following", "size", "start", "stop")
+
+    def __init__(self, cursor: Cursor, batch: Batch, start: int, stop: int, size: int) -> None:
+        self.cursor = cursor
+        self.batch = batch
+        self.start = start
+        self.stop = stop
+        self.size = size
+        self.following = batch.base_offset + stop
+        """The offset that comes next once all of it is handed out."""
+
+
+class Fetcher:
+    """Reads ahead for one consumer."""
+
+    def __init__(
+        self,
+        router: Router,
+        tasks: TaskScope,
+        *,
+        topic: str,
+        bytes_max: int,
+        on_trimmed: str,
+        consumer_group: str = "",
+        subscribed: int = 0,
+    ) -> None:
+        self._router = router
+        self._tasks = tasks
+        self._topic = topic
+        self._bytes_max = bytes_max
+        self._on_trimmed = on_trimmed
+        self._consumer_group = consumer_group
+        self._subscribed = subscribed
+        self._buffer: deque[_Chunk] = deque()
+        self._buffered_bytes = 0
+        self._sessions: dict[Connection, ReadSession] = {}
+        # Partition group → since when its leader is looked for.
+        self._lost: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
+        self._news = anyio.Event()
+        self._is_changed = False
+        self.cursors: dict[int, Cursor] = {}
+        """Queue number → its cursor."""
+
+    # -- for the consumer ------------------------------------------------------------------------
+
+    def add(self, cursors: Iterable[Cursor]) -> None:
+        """Read these queues too."""
+        for cursor in cursors:
+            self.cursors[cursor.queue_number] = cursor
+        self._is_changed = True
+        self.kick()
+
+    def move(self, cursor: Cursor, offset: int) -> None:
+        """Go on reading a queue from elsewhere; what is buffered of it is dropped."""
+        cursor.move(offset)
+        self._drop_chunks({cursor})
+
+    def remove(self, cursors: Iterable[Cursor]) -> None:
+        """Read queues no more; what is buffered of them is dropped, their positions stay."""
+        gone = set(cursors)
+        for cursor in gone:
+            del self.cursors[cursor.queue_number]
+            cursor.version += 1
+            cursor.tail = None
+        if gone:
+            self._drop_chunks(gone)
+
+    def _drop_chunks(self, cursors: set[Cursor]) -> None:
+        kept = [chunk for chunk in self._buffer if chunk.cursor not in cursors]
+        self._buffer = deque(kept)
+        self._buffered_bytes = sum(chunk.size for chunk in kept)
+        self._is_changed = True
+        self.kick()
+
+    def check(self) -> None:
+        """Raise why a queue stands still, if one does and all before that was handed out."""
+        for cursor in self.cursors.values():
+            if cursor.error is not None and all(c.cursor is not cursor for c in self._buffer):
+                raise cursor.error
+
+    def take(self, count: int) -> list[Slice]:
+        """Hand out up to `count` messages that were fetched."""
+        slices: list[Slice] = []
+        was_full = self._buffered_bytes >= self._bytes_max
+        buffer = self._buffer
+        while buffer and count > 0:
+            chunk = buffer[0]
+            cursor, batch, start = chunk.cursor, chunk.batch, chunk.start
+            stop = min(chunk.stop, start + count)
+            slices.append(Slice(batch, start, stop, cursor.queue_number))
+            cursor.handed = batch.base_offset + stop
+            count -= stop - start
+            if stop == chunk.stop:
+                buffer.popleft()
+                self._buffered_bytes -= chunk.size
+                cursor.handed = chunk.following
+                if cursor.tail is chunk:
+                    cursor.tail = None
+            else:
+                chunk.start = stop
+        if was_full and self._buffered_bytes < self._bytes_max:
+            self.kick()
+        return slices
+
+    async def wait_news(self) -> None:
+        """Wait until something was fetched or went wrong. Cancelling changes nothing."""
+        await self._news.wait()
+
+    def lost_since(self) -> float | None:
+        """Since when the leader of any queue is looked for, by the event loop's clock."""
+        return min(self._lost.values(), default=None)
+
+    def forgive(self) -> None:
+        """Count the time of lost leaders from now."""
+        now = anyio.current_time()
+        self._lost = dict.fromkeys(self._lost, now)
+
+    def close(self) -> None:
+        """Forget all requests."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.end()
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake who waits in `wait_news`."""
+        self._news.set()
+        self._news = anyio.Event()
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Ask each leader that should be asked and is not."""
+        if self._buffered_bytes >= self._bytes_max or self._tasks.is_closed:
+            return
+        if self._is_changed or not all(connection.is_open for connection in self._sessions):
+            self._is_changed = False
+            self._share_out()
+        for session in self._sessions.values():
+            if session.request is None:
+                self._ask(session)
+
+    def _share_out(self) -> None:
+        """Find out which node is to be asked for which queue."""
+        wanted: dict[Connection, dict[int, Cursor]] = {}
+        for queue, cursor in self.cursors.items():
+            if cursor.error is not None or cursor.group in self._lost:
+                continue
+            connection = self._router.open_leader(cursor.group)
+            if connection is None:
+                self._find_leader(cursor.group)
+            else:
+                wanted.setdefault(connection, {})[queue] = cursor
+        for connection in [*self._sessions]:
+            if not connection.is_open:
+                del self._sessions[connection]
+        for connection in wanted:
+            if connection not in self._sessions:
+                self._sessions[connection] = ReadSession(connection)
+        for connection, session in self._sessions.items():
+            session.want(wanted.get(connection, {}))
+
+    def _ask(self, session: ReadSession) -> None:
+        queues, forgotten = session.difference(self._lost)
+        if not session.known:
+            session.end()
+            return
+        fetch = Fetch(
+            queues,
+            POLL_MS,
+            FETCH_BYTES,
+            self._consumer_group,
+            self._subscribed,
+            session.number,
+            session.epoch,
+            forgotten,
+        )
+        session.request = session.connection.post(
+            FrameKind.FETCH, pack(fetch), (), lambda answer: self._answered(session, answer)
+        )
+
+    def _find_leader(self, group: int, retry_ms: int = 0) -> None:
+        """Look for the group's leader in the background; then its queues are asked for again."""
+        if group in self._lost or self._tasks.is_closed:
+            return
+        self._lost[group] = anyio.current_time()
+        # Who waits for messages counts the time of a lost leader from here.
+        self.tell()
+        failures = self._failures[group] = self._failures.get(group, 0) + 1
+
+        async def find() -> None:
+            if failures > 1 or retry_ms:
+                await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
+            await self._router.leader(group)
+            self._lost.pop(group, None)
+            self._is_changed = True
+            self.kick()
+
+        self._tasks.start(find)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, session: ReadSession, answer: Answer) -> None:
+        session.request = None
+        session.is_recalled = False
+        connection = session.connection
+        if self._sessions.get(connection) is not session:
+            _end_late(session, answer)
+            return
+        if isinstance(answer, Lost):
+            del self._sessions[connection]
+            self._is_changed = True
+        else:
+            try:
+                self._take_answer(session, answer)
+            except ProtocolError as error:
+                connection.close(f"node {connection.node} at {connection.address}: {error}")
+        self.kick()
+
+    def _take_answer(self, session: ReadSession, answer: Frame) -> None:
+        connection = session.connection
+        refusal = refusal_of(answer)
+        if refusal is not None:
+            self._is_changed = True
+            session.begin_again()
+            if refusal.code != UNKNOWN_SESSION:
+                for cursor, version in session.known.values():
+                    if refusal.group in {-1, cursor.group} and cursor.version == version:
+                        self._refused(connection, cursor, refusal)
+            return
+        if answer.kind != FrameKind.FETCH | REPLY:
+            raise ProtocolError(f"a fetch was answered by a frame of kind {answer.kind}")
+        fetched = unpack(Fetched, answer.header)
+        session.answered(fetched.session, [queue.queue for queue in fetched.queues])
+        view = memoryview(answer.body)
+        position = 0
+        for queue in fetched.queues:
+            sizes = vector(queue.sizes, "I")
+            stop = position + sum(sizes)
+            asked = session.known.get(queue.queue)
+            if queue.error is not None:
+                session.known.pop(queue.queue, None)
+            if asked is not None and asked[0].version == asked[1]:
+                if queue.error is not None:
+                    self._refused(connection, asked[0], queue.error)
+                else:
+                    self._read_queue(asked[0], queue, sizes, view[position:stop])
+                    self._failures.pop(asked[0].group, None)
+            position = stop
+        if position != len(view):
+            raise ProtocolError(f"a fetch of {position} bytes came with {len(view)}")
+        if not fetched.queues:
+            # Now and then all queues are looked at: the router may know better who leads them.
+            self._is_changed = True
+            for cursor, _ in session.known.values():
+                self._failures.pop(cursor.group, None)
+        self.tell()
+
+    def _read_queue(
+        self, cursor: Cursor, queue: FetchedQueue, sizes: tuple[int, ...], view: memoryview
+    ) -> None:
+        bases, timestamps = vector(queue.bases, "Q"), vector(queue.timestamps, "q")
+        if not len(bases) == len(timestamps) == len(sizes) or sum(sizes) != len(view):
+            raise ProtocolError(f"the vectors of queue {queue.queue} do not fit each other")
+        if queue.next >= 0:
+            self._read_filtered(cursor, queue, zip(bases, timestamps, sizes, strict=True), view)
+            return
+        position = 0
+        for base, timestamp, size in zip(bases, timestamps, sizes, strict=True):
+            payload = view[position : position + size]
+            position += size
+            try:
+                batch = decode(payload, base, timestamp, cursor.queue_number, self._topic)
+            except UnreadableBatch as error:
+                cursor.error = error
+                return
+            if batch.head.queue != cursor.queue_number or base > cursor.fetched:
+                raise ProtocolError(
+                    f"{self._name(cursor)} at offset {cursor.fetched} was answered with a batch of "
+                    f"queue {batch.head.queue} at offset {base}"
+                )
+            end = base + len(batch)
+            if end > cursor.fetched:
+                self._keep(_Chunk(cursor, batch, cursor.fetched - base, len(batch), size))
+                cursor.fetched = end
+                cursor.strikes = 0
+
+    def _read_filtered(
+        self,
+        cursor: Cursor,
+        queue: FetchedQueue,
+        batches: Iterable[tuple[int, int, int]],
+        view: memoryview,
+    ) -> None:
+        """Take the matching messages of an answer, and pass over the others."""
+        position = mask_position = 0
+        for base, timestamp, size in batches:
+            payload = view[position : position + size]
+            position += size
+            try:
+                batch = decode(payload, base, timestamp, cursor.queue_number, self._topic)
+            except UnreadableBatch as error:
+                cursor.pass_over(max(cursor.fetched, base))
+                cursor.error = error
+                return
+            mask_bytes = (len(batch) + 7) // 8
+            mask = queue.masks[mask_position : mask_position + mask_bytes]
+            mask_position += mask_bytes
+            if batch.head.queue != cursor.queue_number or len(mask) != mask_bytes:
+                raise ProtocolError(
+                    f"{self._name(cursor)} at offset {cursor.fetched} was answered with a batch of "
+                    f"queue {batch.head.queue} at offset {base} and a mask of {len(mask)} bytes"
+                )
+            if base + len(batch) > cursor.fetched:
+                self._take_runs(cursor, batch, runs(mask, max(0, cursor.fetched - base)), size)
+        if queue.next > cursor.fetched:
+            cursor.pass_over(queue.next)
+        cursor.strikes = 0
+
+    def _take_runs(
+        self, cursor: Cursor, batch: Batch, found: list[tuple[int, int]], size: int
+    ) -> None:
+        for start, stop in found:
+            cursor.pass_over(batch.base_offset + start)
+            # The batch stays in memory until the last of its runs is handed out.
+            chunk = _Chunk(cursor, batch, start, stop, size if stop == found[-1][1] else 0)
+            self._keep(chunk)
+            cursor.fetched = chunk.following
+        cursor.pass_over(batch.base_offset + len(batch))
+
+    def _keep(self, chunk: _Chunk) -> None:
+        self._buffer.append(chunk)
+        self._buffered_bytes += chunk.size
+        chunk.cursor.tail = chunk
+
+    def _refused(self, connection: Connection, cursor: Cursor, refusal: ErrorReply) -> None:
+        code = refusal.code
+        if code == NOT_LEADER:
+            self._router.not_leader(cursor.group, connection.node, refusal.leader)
+            self._find_leader(cursor.group, refusal.retry_ms)
+        elif code in RETRIED or code == "protocol":
+            self._find_leader(cursor.group, refusal.retry_ms)
+        elif code == _UNKNOWN_TOPIC:
+            self._confirm_topic(cursor, refusal)
+        elif code == _TRIMMED:
+            self._trimmed(cursor, refusal)
+        else:
+            cursor.error = exception_of(refusal)
+            self.tell()
+
+    def _trimmed(self, cursor: Cursor, refusal: ErrorReply) -> None:
+        if 0 <= refusal.end < cursor.fetched and cursor.strikes < BEHIND_STRIKES_MAX:
+            # What was read is committed, so this leader is new and has not applied it yet.
+            cursor.strikes += 1
+            self._find_leader(cursor.group, BEHIND_RETRY_MS)
+            return
+        if refusal.earliest >= 0 and self._on_trimmed != "error":
+            # What was fetched before stays: it is in order.
+            at = refusal.earliest if self._on_trimmed == "earliest" else refusal.end
+            cursor.version += 1
+            cursor.fetched = at
+            return
+        cursor.error = Rejected(
+            Reason.OFFSET_OUT_OF_RANGE,
+            f"{self._name(cursor)} begins at offset {refusal.earliest} and ends at offset "
+            f"{refusal.end}, and {cursor.fetched} is wanted: seek, or set on_trimmed to 'earliest' "
+            "or 'latest'",
+        )
+        self.tell()
+
+    def _confirm_topic(self, cursor: Cursor, refusal: ErrorReply) -> None:
+        """A node may not know a new topic yet: only the system group's leader is believed."""
+        if cursor.group in self._lost or self._tasks.is_closed:
+            return
+        self._lost[cursor.group] = anyio.current_time()
+
+        async def confirm() -> None:
+            try:
+                topic = await self._router.topic(self._topic, is_fresh=True)
+            except Rejected as error:
+                cursor.error = error
+            else:
+                if topic.id != cursor.queue_number >> QUEUE_BITS:
+                    cursor.error = exception_of(refusal)
+            await anyio.sleep(self._router.delay(3))
+            self._lost.pop(cursor.group, None)
+            self._is_changed = True
+            self.tell()
+            self.kick()
+
+        self._tasks.start(confirm)
+
+    def _name(self, cursor: Cursor) -> str:
+        return f"queue {cursor.queue} of topic {self._topic!r}"
+
+
+def _end_late(session: ReadSession, answer: Answer) -> None:
+    """The consumer was closed while a request was open: its answer names the session."""
+    if isinstance(answer, Frame) and answer.kind == FrameKind.FETCH | REPLY:
+        session.number = unpack(Fetched, answer.header).session
+        session.end()
+
+
+def runs(mask: bytes, first: int) -> list[tuple[int, int]]:
+    """Runs of set bits at or after position `first`, as [start, stop).
+
+    >>> runs(bytes([0b11100110]), 2)
+    [(2, 3), (5, 8)]
+    """
+    found: list[tuple[int, int]] = []
+    bits = int.from_bytes(mask, "little") >> first
+    at = first
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        length = (~bits & (bits + 1)).bit_length() - 1
+        found.append((at + skip, at + skip + length))
+        bits >>= length
+        at += skip + length
+    return found
+
+
+def vector(data: bytes, item: str) -> tuple[int, ...]:
+    """A vector of little-endian integers of a `struct` type."""
+    size = struct.calcsize(item)
+    if len(data) % size:
+        raise ProtocolError(f"a vector of {size}-byte integers has {len(data)} bytes")
+    return struct.unpack(f"<{len(data) // size}{item}", data)

@@ -1,0 +1,98 @@
+"""Whether messages were acknowledged before, found in the log by their handles.
+
+A node keeps the results of each consumer's last settlement only, so a second `ack` of a handle by
+another process is fenced like one that is late. The log tells both apart: it holds the record that
+acknowledged the message, with the lease.
+
+    handle ─> the attachment's topic ─> its queues in that partition group ─> WHY ─> acked, lease?
+
+Left out: other settlements. A nack or a rejection may be followed by another hand-out, so that it
+was done before does not say where the message is now.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from raftmq.client.admin.consumer_groups import find_groups
+from raftmq.client.consume.offsets import seconds_left
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.router import Router
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.message_events import TouchKind
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import FrameKind, TopicView
+from raftmq.wire.traces import FindTouches, FoundTouches
+
+from .handles import Handle
+
+
+async def find_acked(
+    router: Router, handles: Sequence[Handle], timeout: float | None = None
+) -> set[Handle]:
+    """Those whose messages were acknowledged under the leases that the handles name.
+
+    Each message is looked for by itself. A record that retention dropped is not found.
+
+    Raises:
+        Unavailable: a leader was not found in time.
+    """
+    left = seconds_left(router, timeout)
+    topics = await _topics(router, {handle.number for handle in handles}, left())
+    lies_in: dict[tuple[int, int], int] = {}
+    found: set[Handle] = set()
+    for handle in dict.fromkeys(handles):
+        lease = (handle.partition_group, handle.token)
+        # All messages of a lease are of one queue.
+        known = (lies_in[lease],) if lease in lies_in else _queues(topics, handle)
+        for queue in known:
+            if await _is_acked(router, handle, queue, left()):
+                lies_in[lease] = queue
+                found.add(handle)
+                break
+    return found
+
+
+async def _topics(
+    router: Router, numbers: Iterable[int], timeout: float | None
+) -> dict[int, TopicView]:
+    """The topics of attachments; without those that are gone."""
+    left = seconds_left(router, timeout)
+    found: dict[int, TopicView] = {}
+    for settings in await find_groups(router, timeout=left()):
+        for each in settings.attachments:
+            if each.number in numbers:
+                looking = router.topic(each.topic, is_fresh=True)
+                what = f"looking up topic {each.topic!r}"
+                found[each.number] = await router.within(left(), looking, what)
+    return found
+
+
+def _queues(topics: dict[int, TopicView], handle: Handle) -> Iterator[int]:
+    """The queues, by number, of which a handle's lease may be."""
+    topic = topics.get(handle.number)
+    for queue, group in enumerate(() if topic is None else topic.groups):
+        if group == handle.partition_group:
+            assert topic is not None
+            yield topic.id << QUEUE_BITS | queue
+
+
+async def _is_acked(router: Router, handle: Handle, queue: int, timeout: float | None) -> bool:
+    left = seconds_left(router, timeout)
+    group, after = handle.partition_group, 0
+    while True:
+        question = FindTouches(group, queue, handle.offset, after)
+        try:
+            frame = await router.call_leader(
+                group, FrameKind.WHY, question, timeout=left(), queue_number=queue
+            )
+        except Rejected as error:
+            if error.reason is Reason.OFFSET_OUT_OF_RANGE:
+                return False
+            raise
+        page = unpack(FoundTouches, frame.header)
+        for touch in page.touches:
+            is_of_lease = (touch.number, touch.token) == (handle.number, handle.token)
+            if touch.kind == TouchKind.ACKED and is_of_lease:
+                return True
+        after = page.after
+        if not after:
+            return False

@@ -1,0 +1,92 @@
+"""Claims: a consumer claims a piece of work, so that no other one does it, too.
+
+    claim = await consumer.claim("payment-17", ttl=86_400)
+    if claim is not None:      # else another consumer has it, or did it
+        try:
+            pay()
+        except PaymentFailed:
+            await claim.release()
+
+All claims of a consumer group on a topic are in the partition group of the topic's first queue,
+which never changes: so a key is always asked for at the same place.
+"""
+
+from raftmq.client.consume.start import milliseconds
+from raftmq.client.routing.router import Router
+from raftmq.errors import Reason, Rejected
+from raftmq.machine.claims import KEY_BYTES_MAX, TTL_MS_MAX
+from raftmq.wire.codec import unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.popping import Claim, Claimed
+
+
+class HeldClaim:
+    """A key that is ours while its time runs. Made by `PopConsumer.claim`."""
+
+    def __init__(self, router: Router, message: Claim) -> None:
+        self._router = router
+        self._message = message
+
+    async def release(self, *, timeout: float | None = None) -> bool:
+        """Give it up, so that another consumer may try; False if its time was over already.
+
+        Safe to repeat. Cancelling leaves it held or not.
+
+        Raises:
+            Unavailable: the time ran out.
+            OutcomeUnknown: the time ran out, or the answer was lost and it is not ours by now.
+        """
+        message = self._message
+        given_up = Claim(
+            message.partition_group, message.number, message.key, message.claimant, ttl_ms=0
+        )
+        try:
+            await self._router.call_leader(
+                message.partition_group,
+                FrameKind.CLAIM,
+                given_up,
+                timeout=timeout,
+                is_change=True,
+                refusal_in=_no_more_ours,
+            )
+        except Rejected as error:
+            if error.reason is not Reason.FENCED:
+                raise
+            return False
+        return True
+
+
+def _no_more_ours(frame: Frame) -> ErrorReply | None:
+    """A claim that is not held is a refusal: after a lost answer it may have been given up."""
+    if unpack(Claimed, frame.header).is_ours:
+        return None
+    return ErrorReply(Reason.FENCED.value, "the claim was over already")
+
+
+async def claim(
+    router: Router,
+    group: int,
+    number: int,
+    claimant: int,
+    key: str | bytes,
+    ttl: float,
+    timeout: float | None,
+) -> HeldClaim | None:
+    """See `PopConsumer.claim`. `group`: the partition group; `number`: the attachment's."""
+    name = key.encode() if isinstance(key, str) else bytes(key)
+    ttl_ms = milliseconds(ttl, "ttl")
+    if not 1 <= len(name) <= KEY_BYTES_MAX or not 1 <= ttl_ms <= TTL_MS_MAX:
+        days = TTL_MS_MAX // 86_400_000
+        message = f"a key has 1 to {KEY_BYTES_MAX} bytes, and a claim runs for up to {days} days"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    wanted = Claim(group, number, name, claimant, ttl_ms)
+    is_ours = (await _ask(router, wanted, timeout)).is_ours
+    return HeldClaim(router, wanted) if is_ours else None
+
+
+async def _ask(router: Router, message: Claim, timeout: float | None) -> Claimed:
+    frame = await router.call_leader(
+        message.partition_group, FrameKind.CLAIM, message, timeout=timeout, is_change=True
+    )
+    return unpack(Claimed, frame.header)

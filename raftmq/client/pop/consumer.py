@@ -1,0 +1,441 @@
+"""The consumer that pops: it gets messages of any queue, and settles them. No queue is owned.
+
+    brokers ──wishes──> sources ──> buffer ──pop──> application ──ack──> settlers ──> brokers
+
+It asks ahead, one wish at each leader of the topic's queues, while the application comes for more:
+at first for few, and for more each time when what came went at once, or did not last until more
+came. What lies on the buffer for two thirds of its lease is given back, since whoever is handed a
+message needs time for it.
+
+Invariants:
+- A message is handed to the application at most once under one token.
+- Leaving the consumer gives back what the application has not seen. What it has seen and did not
+  settle stays leased until its time runs out: it may have begun with it, so the attempt counts.
+- No wish is made unless the application waits or comes for messages; what is left of one is asked
+  for at once, until its time is over.
+
+Sources: Amazon SQS (receive, visibility timeout); RocketMQ's POP consumer; TCP's slow start, for
+how much to ask ahead.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+from weakref import ref
+
+import anyio
+import anyio.lowlevel
+
+from raftmq.client.admin.consumer_groups import attach
+from raftmq.client.admin.resets import begin
+from raftmq.client.admin.subscriptions import subscribe
+from raftmq.client.arguments import typed
+from raftmq.client.consume.offsets import after, seconds_left
+from raftmq.client.consume.start import require
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.router import Router
+from raftmq.client.supervisor import Supervisor, TaskScope
+from raftmq.client.world import ClientWorld
+from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.wire.popping import Action
+
+from .claims import HeldClaim, claim
+from .leases import Grip, HeldLease
+from .popped import (
+    LeasedMessage,
+    LeasedMessages,
+    Part,
+    PoppedMessage,
+    PoppedMessages,
+    Settlement,
+    delay_ms,
+)
+from .prefetch_buffer import Taken
+from .prefetcher import COUNT_MAX, PopSettings, Prefetcher, invisible_ms
+from .settlement import Settlements
+
+CLOSE_SECONDS = 2.0
+"""Time to give back messages that were popped ahead, after the body raised or without an answer."""
+
+_ASK_MESSAGES = 16
+"""`async for` asks for more, and lets other tasks run, after this many messages."""
+
+
+@typed()
+class PopConsumer:
+    """Takes messages of a topic for a consumer group. Made by `Client.consumer`; use it as
+    `async with`.
+
+    Any number of consumers of a group share its messages: each is one consumer's alone while its
+    lease runs. In a group of mode `ordered` messages with one key come one after the other.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        settings: PopSettings,
+        *,
+        router: Router,
+        supervisor: Supervisor,
+        world: ClientWorld,
+    ) -> None:
+        self._settings = settings.validate()
+        self._router = router
+        self._supervisor = supervisor
+        self._world = world
+        self._consumer = world.random.randrange(1, 1 << 63)
+        self._tasks: TaskScope | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._settlements: Settlements | None = None
+        self._until_ask = 0
+        # Pops that are under way; those that name a time, and which.
+        self._pops = 0
+        self._pops_for_time = 0
+        self._time_ms = 0
+        self.topic = topic
+        """The topic's name."""
+        self.group = settings.group
+        """The consumer group."""
+
+    async def __aenter__(self) -> Self:
+        """Attach the group to the topic, and make it if there is none. A consumer that was open is
+        not opened again.
+
+        With `start="latest"` a new group has begun in each partition group when this returns: what
+        is sent from then on comes. Cancelling leaves nothing behind but the group, its attachment
+        and its filter.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, the group has another mode; `BAD_NAME`.
+            Unavailable: a leader was not found in time, and nothing is done; to try again is safe.
+            OutcomeUnknown: the same, and a part is done or may be; the text names what is.
+            RaftmqError: this consumer was opened before.
+        """
+        if self._tasks is not None:
+            # The settlements of another entry would take the numbers of this one's, and be answered
+            # as their repeats.
+            raise RaftmqError("a consumer is used once: make another one by `consumer()`")
+        settings, router, place = self._settings, self._router, (self.topic, self.group)
+        left = seconds_left(router, None)
+        subscribed = 0
+        done: list[str] = []
+        with after(done, "these parts"):
+            if settings.filter is not None:
+                subscribed = await subscribe(router, *place, settings.filter, left())
+                done.append("filter")
+            attached = await attach(
+                router, *place, settings.mode, is_latest=settings.is_latest, timeout=left()
+            )
+            done.append("attachment")
+            # As it is now: an older view lacks queues, which would begin later than here.
+            looking = router.topic(self.topic, is_fresh=True)
+            view = await router.within(left(), looking, f"to open {self.topic!r}")
+            if settings.is_latest:
+                # The place is in each data group's log only once a command has named the group
+                # there.
+                queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
+                await begin(router, attached.number, queues, done, left())
+        self._tasks = self._supervisor.task_scope(self._fail)
+        prefetcher = self._prefetcher = Prefetcher(
+            self._router,
+            self._tasks,
+            settings,
+            view,
+            number=attached.number,
+            consumer=self._consumer,
+            subscribed=subscribed,
+        )
+        self._settlements = Settlements(self._router, self._tasks, prefetcher, self.topic)
+        self._router.watch(prefetcher.follow_topic)
+        self._tasks.start(prefetcher.look_after_leases)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End: as `aclose`, but if the body raised nothing else is raised and it takes no longer
+        than two seconds."""
+        if error is None:
+            await self.aclose()
+            return
+        is_cancelled = not isinstance(error, Exception)
+        try:
+            with anyio.move_on_after(CLOSE_SECONDS, shield=is_cancelled):
+                if self._prefetcher is not None:
+                    await self._prefetcher.put_away()
+        finally:
+            self._end()
+
+    def __aiter__(self) -> Self:
+        """Messages one by one, without an end: `break` when you have enough."""
+        return self
+
+    async def __anext__(self) -> PoppedMessage:
+        """The next message, however long it takes. Cancelling loses nothing.
+
+        Raises:
+            As `pop`.
+        """
+        (part, _, _), grip = await self._next_one()
+        assert self._settlements is not None
+        return PoppedMessage(part.batch, part.start, grip, self.topic, self._settlements)
+
+    async def pop(
+        self, count: int = 1, *, wait: float = 1.0, invisible: float | None = None
+    ) -> PoppedMessages:
+        """Up to `count` messages: what is there, at once; else what comes first within `wait`.
+
+        Cancelling loses nothing: what was not returned is returned by the next call, or goes back.
+
+        Args:
+            count: the most to return, at least 1.
+            wait: seconds; 0 asks the leaders for what they have and does not wait for more. A
+                leader that says "try again" is asked again, up to the client's default timeout.
+            invisible: seconds for which these messages, and those of later calls, are this
+                consumer's alone, 1 s to 12 hours; None: as before, at first what `consumer` was
+                given, or else the group's policy. Of what was popped ahead, and lay here for a
+                while, up to two thirds of that may be over, unless `invisible` says otherwise.
+                Messages that were returned before keep their time. Those that were popped ahead
+                for a longer one are given back and asked for again.
+
+        Returns:
+            An empty `PoppedMessages` if the wait ran out.
+
+        Raises:
+            Rejected: an argument is out of its range, or another pop is under way for another
+                `invisible`; or the group or topic is gone.
+            UnreadableBatch: messages that were handed out cannot be read. They are handed out
+                again, and are dead letters in the end; calling again goes on.
+            Unavailable: nothing is there and a leader was not found, or without a wait did not
+                say what it has, for the client's default timeout. Calling again goes on.
+            OutcomeUnknown: with `invisible`, a leader did not say for the client's default timeout
+                whether messages that were popped ahead have that time. Calling again goes on. No
+                call takes longer than `wait` and that timeout together.
+        """
+        taken = await self._next_many(count, wait, invisible)
+        grips = [self._grip(each) for each in taken]
+        parts = [each.part for each in taken]
+        return PoppedMessages(parts, grips, self.topic, self._open_settlements())
+
+    async def ack(
+        self,
+        messages: Iterable[LeasedMessage],
+        *,
+        timeout: float | None = None,
+    ) -> Settlement:
+        """Messages are done with; see `PoppedMessages.ack`. They may be of several calls."""
+        return await self._open_settlements().settle(
+            _parts_of(messages), Action.ACK, timeout=timeout
+        )
+
+    async def nack(
+        self,
+        messages: Iterable[LeasedMessage],
+        delay: float | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Settlement:
+        """Messages failed; see `PoppedMessages.nack`. They may be of several calls."""
+        wait, parts = delay_ms(delay), _parts_of(messages)
+        settlements = self._open_settlements()
+        return await settlements.settle(parts, Action.NACK, delay_ms=wait, timeout=timeout)
+
+    async def claim(
+        self, key: str | bytes, *, ttl: float, timeout: float | None = None
+    ) -> HeldClaim | None:
+        """Claim a piece of work; None: another claim of it runs.
+
+        A message may come twice whatever a broker does. Code that claims a key of its work before
+        it begins, and stops if it gets None, does the work once. Each call is a claimant of its
+        own: the same consumer gets None the second time, too. Cancelling leaves the key claimed or
+        not.
+
+        Args:
+            key: names the work, unique within the group and topic; up to 1024 bytes.
+            ttl: seconds for which no other claim succeeds, up to 30 days.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: the key or time is out of its range, or the group is gone.
+            Unavailable, OutcomeUnknown: the time ran out; it may have been claimed, in vain.
+        """
+        prefetcher = self._opened()
+        group, claimant = prefetcher.first_group, self._world.random.randrange(1, 1 << 63)
+        number = prefetcher.holder.number
+        return await claim(self._router, group, number, claimant, key, ttl, timeout)
+
+    async def flush(self, *, timeout: float | None = None) -> Settlement:
+        """Wait until all that is settled without waiting is settled: what came of it since the
+        last `flush`.
+
+        Cancelling stops the waiting, not the settling.
+
+        Raises:
+            OutcomeUnknown: the time ran out; it goes on in the background.
+            Rejected: the group or topic is gone.
+        """
+        return await self._open_settlements().flush(timeout=timeout)
+
+    async def aclose(self, *, timeout: float | None = None) -> None:
+        """Settle what is under way, give back what the application has not seen, and end.
+
+        A second call does nothing. Cancelling ends it at once.
+
+        Raises:
+            As `flush`.
+        """
+        if self._prefetcher is None or self._tasks is None or self._tasks.is_closed:
+            return
+        left = seconds_left(self._router, timeout)
+        try:
+            with anyio.move_on_after(min(CLOSE_SECONDS, left() / 2)):
+                await self._prefetcher.put_away()
+            await self.flush(timeout=left())
+        finally:
+            self._end()
+
+    # -- also for the blocking face --------------------------------------------------------------
+
+    async def _next_one(self) -> tuple[Taken, Grip]:
+        """Internal: what `__anext__` makes a message of."""
+        while True:
+            prefetcher = self._opened()
+            self._until_ask -= 1
+            if self._until_ask <= 0:
+                self._until_ask = _ASK_MESSAGES
+                # Others run, among them who gives back what has lain here for too long.
+                await anyio.lowlevel.checkpoint()
+                prefetcher = self._opened()
+                prefetcher.ask(1)
+            taken = prefetcher.take_one()
+            if taken is not None:
+                return taken, self._grip(taken)
+            prefetcher.check()
+            prefetcher.ask(1)
+            await prefetcher.wait(float("inf"))
+
+    async def _next_many(self, count: int, wait: float, invisible: float | None) -> list[Taken]:
+        """Internal: what `pop` makes messages of."""
+        require(1 <= count <= COUNT_MAX, f"count is 1 to {COUNT_MAX}")
+        require(wait >= 0, "wait must not be negative")
+        asked = None if invisible is None else invisible_ms(invisible)
+        await anyio.lowlevel.checkpoint()
+        prefetcher = self._opened()
+        self._pops += 1
+        try:
+            with self._for_time(asked):
+                return await self._next_for(count, wait, asked)
+        finally:
+            self._pops -= 1
+            # What stands at a leader stands for the other pops, too.
+            if not self._settings.prefetch and not self._pops:
+                prefetcher.leave()
+
+    @contextmanager
+    def _for_time(self, asked: int | None) -> Iterator[None]:
+        """A pop for a time in milliseconds, None: for no certain one.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, a pop for another time is under way. Each of the two would
+                take leases away from the other: one of this consumer's wishes stands at a leader.
+        """
+        if asked is None:
+            yield
+            return
+        if self._pops_for_time and self._time_ms != asked:
+            message = (
+                f"a pop of this consumer for invisible={self._time_ms / 1000:g} is under way: pops "
+                "for several times at once need a consumer each"
+            )
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        self._time_ms = asked
+        self._pops_for_time += 1
+        try:
+            yield
+        finally:
+            self._pops_for_time -= 1
+
+    async def _next_for(self, count: int, wait: float, asked: int | None) -> list[Taken]:
+        """Messages for a time in milliseconds, None: for any."""
+        prefetcher, begun = self._opened(), anyio.current_time()
+        left = seconds_left(self._router, wait + self._router.seconds_max)
+        if asked is not None:
+            await self._make_invisible(asked, left())
+        now = anyio.current_time()
+        deadline = now + wait
+        if not wait:
+            # Each leader is asked, again after "try again", and every answer is waited for.
+            prefetcher.ask_anew()
+        while True:
+            self._opened()
+            taken = prefetcher.take(count, now)
+            if taken:
+                if self._settings.prefetch:
+                    prefetcher.ask(count)
+                return taken
+            prefetcher.check()
+            if not wait:
+                if not prefetcher.ask_due(count):
+                    return []
+                prefetcher.check_due(begun)
+                await prefetcher.wait(begun + self._router.seconds_max)
+            elif now >= deadline:
+                return []
+            else:
+                prefetcher.ask(count, wait=deadline - now)
+                await prefetcher.wait(deadline)
+            if asked is not None:
+                # What came may have been handed out to a wish for another time.
+                await self._make_invisible(asked, left())
+            now = anyio.current_time()
+
+    async def _make_invisible(self, milliseconds: int, left: float) -> None:
+        timeout = min(left, self._router.seconds_max)
+        await self._open_settlements().make_invisible(milliseconds, timeout)
+
+    def _grip(self, taken: Taken) -> Grip:
+        grip = Grip(taken.lease)
+        if self._settings.renew is not None:
+            taken.lease.grips.append((ref(grip), taken.bits))
+        return grip
+
+    def _opened(self) -> Prefetcher:
+        if self._tasks is None or self._prefetcher is None:
+            raise RaftmqError("the consumer is not open: enter it by `async with`, or `with`")
+        self._tasks.check()
+        return self._prefetcher
+
+    def _open_settlements(self) -> Settlements:
+        self._opened()
+        assert self._settlements is not None
+        return self._settlements
+
+    def _fail(self, error: RaftmqError) -> None:
+        """The client failed inside, or was closed: waiting calls end with the error."""
+        if self._settlements is not None:
+            self._settlements.fail(error)
+        if self._prefetcher is not None:
+            self._prefetcher.tell()
+
+    def _end(self) -> None:
+        if self._tasks is None or self._prefetcher is None or self._tasks.is_closed:
+            return
+        self._tasks.cancel()
+        self._router.unwatch(self._prefetcher.follow_topic)
+        self._fail(RaftmqError("the consumer was closed"))
+        self._prefetcher.buffer.clear()
+
+
+def _parts_of(messages: Iterable[LeasedMessage]) -> list[Part]:
+    """Messages as bits of their leases."""
+    if isinstance(messages, LeasedMessages):
+        return messages.parts
+    found: dict[HeldLease, int] = {}
+    for message in messages:
+        lease, bit = message.part
+        found[lease] = found.get(lease, 0) | bit
+    return list(found.items())

@@ -1,0 +1,324 @@
+"""Handles: a message under a lease, as one short text that any process can settle.
+
+`raftmq pop` prints one for each message; the process may end, the lease runs on, and `raftmq ack`
+with the handle settles it. A handle holds all that a leader must be told:
+
+| field | form |
+|---|---|
+| version | one byte, 1 |
+| number of the attachment, partition group, token, consumer, offset | unsigned varints (LEB128) |
+| check | CRC-32C of what stands before it, its two lowest bytes, little-endian |
+
+as one big-endian integer, in the digits `0-9A-Za-z`: nothing that a shell or a double click minds.
+
+A consumer numbers its settlements, and the machine carries out each number once, and no lower one
+after it. Settlements by handle are counted apart, so the consumer may be open and settle as well.
+A settlement by handle has the clock's milliseconds as its number, with a random part below them. So
+two processes that settle for one consumer at the same moment do not take each other's answers, and
+the refusal of an overtaken one names the number to go above.
+
+Invariants:
+- A text that was cut, or of which a character changed, is refused; it settles nothing else.
+
+Messages of one lease are settled together, so those that are rejected together are one dead
+letter; the answer says which of them were in hand.
+
+Left out: handles of whole leases.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+
+from raftmq.client.consume.offsets import after, seconds_left
+from raftmq.client.routing.refusals import Overtaken, over_limit, reason_of
+from raftmq.client.routing.router import Router
+from raftmq.client.world import ClientWorld
+from raftmq.errors import Reason, Rejected
+from raftmq.pop.pieces import WIDTH_MAX
+from raftmq.wire.messages import FrameKind
+from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, SettleItem
+
+from .consumer import PopConsumer
+from .leases import packed, results_of, settled_of
+from .popped import LeasedMessage, delay_ms
+from .settlement_sender import HEADER_BYTES, ITEM_BYTES
+
+ITEMS_MAX = 1000
+"""Leases that one request settles messages of."""
+OVERTAKEN_MAX = 5
+"""How often another process may number its settlements above ours before this one gives up."""
+RANDOM_BITS = 22
+"""Of a settlement's number: with the milliseconds since 1970 above them it has 63 until 2039."""
+
+_VERSION = 1
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
+_CHARACTERS_MAX = 100
+_FIELD_MAX = (1 << 64) - 1
+
+
+class Handle(NamedTuple):
+    """A message under a lease."""
+
+    number: int
+    """The attachment's number."""
+    partition_group: int
+    """The partition group that handed it out."""
+    token: int
+    """The lease."""
+    consumer: int
+    """To whom it was handed."""
+    offset: int
+    """The message's offset in its queue."""
+
+
+def handle_of(consumer: PopConsumer, message: LeasedMessage) -> str:
+    """The handle of a message that this consumer popped."""
+    assert consumer._prefetcher is not None, "what popped was opened"
+    holder = consumer._prefetcher.holder
+    lease, _ = message.part
+    return format_handle(
+        Handle(holder.number, lease.group, lease.token, holder.consumer, message.offset)
+    )
+
+
+def format_handle(handle: Handle) -> str:
+    """The handle as a text.
+
+    >>> text = format_handle(Handle(1, 2, 5 << 20, 2**62, 1000))
+    >>> text.isalnum(), parse_handle(text).offset
+    (True, 1000)
+    """
+    data = bytes([_VERSION]) + b"".join(map(_varint, handle))
+    value = int.from_bytes(data + _check(data), "big")
+    digits = []
+    while value:
+        value, digit = divmod(value, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return "".join(reversed(digits))
+
+
+def parse_handle(text: str) -> Handle:
+    """The reverse of `format_handle`.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, it is no handle, or was damaged.
+    """
+    handle = _parsed(text)
+    if handle is None:
+        message = f"{text[:_CHARACTERS_MAX]!r} is no handle as `raftmq pop` prints them, or a part"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    return handle
+
+
+def _parsed(text: str) -> Handle | None:
+    if not 0 < len(text) <= _CHARACTERS_MAX or not _VALUES.keys() >= set(text):
+        return None
+    value = 0
+    for digit in text:
+        value = value * len(_DIGITS) + _VALUES[digit]
+    data = value.to_bytes((value.bit_length() + 7) // 8, "big")
+    if data[:1] != bytes([_VERSION]) or data[-2:] != _check(data[:-2]):
+        return None
+    fields = list(_varints(data[1:-2]))
+    if len(fields) != len(Handle._fields) or max(fields) > _FIELD_MAX:
+        return None
+    handle = Handle(*fields)
+    # One handle, one text: what is written in another way was not written by us.
+    return handle if format_handle(handle) == text else None
+
+
+def _check(data: bytes) -> bytes:
+    return int(google_crc32c.value(data)).to_bytes(4, "little")[:2]
+
+
+def _varint(value: int) -> bytes:
+    assert value >= 0, value
+    data = bytearray()
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+    return bytes(data)
+
+
+def _varints(data: bytes) -> Iterator[int]:
+    value = shift = 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield value
+            value = shift = 0
+
+
+class Deed(NamedTuple):
+    """What becomes of messages."""
+
+    action: Action
+    """What is done with them."""
+    delay_ms: int = -1
+    """See `SettleItem.delay_ms`."""
+    reason: str = ""
+    """See `SettleItem.reason`."""
+
+
+def settlement_number(world: ClientWorld) -> int:
+    """The number of a settlement that is made now."""
+    return world.now_ms() << RANDOM_BITS | world.random.getrandbits(RANDOM_BITS)
+
+
+def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
+    """The arguments of `Client.settle`, as they are sent.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, there is no such action, or a delay is missing, too many or
+            negative, or the reason is no text.
+    """
+    known = {each.name.lower(): each for each in Action}
+    if action not in known:
+        message = f"there is no action {action!r}: it is one of {', '.join(known)}"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
+    found = known[action]
+    if found is Action.EXTEND and delay is None:
+        raise Rejected(Reason.BAD_ARGUMENT, "to extend, say for how many seconds: delay=")
+    if delay is not None and found not in (Action.EXTEND, Action.NACK):
+        raise Rejected(Reason.BAD_ARGUMENT, f"delay= is for nack and extend, not for {action}")
+    return Deed(found, delay_ms(delay), reason_of(reason))
+
+
+async def settle_handles(
+    router: Router,
+    handles: Sequence[Handle],
+    deed: Deed,
+    *,
+    number: int,
+    timeout: float | None = None,
+) -> set[Handle]:
+    """Settle messages by their handles; returns those that are settled. The consumer no longer had
+    the others: their time ran out, or they were settled before.
+
+    `number` is that of the first settlement: see `settlement_number`. After an error some messages
+    may be settled; a repeat is safe, and leaves those out of its result.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, a delay is out of its range; `UNKNOWN_GROUP`, it was deleted.
+        Unavailable, OutcomeUnknown: a leader did not answer in time.
+    """
+    left = seconds_left(router, timeout)
+    consumers: dict[tuple[int, int, int], list[Handle]] = {}
+    for handle in dict.fromkeys(handles):
+        key = (handle.partition_group, handle.number, handle.consumer)
+        consumers.setdefault(key, []).append(handle)
+    settled: set[Handle] = set()
+    groups: set[int] = set()
+    for key, mine in consumers.items():
+        settler = _Settler(router, key, number, left)
+        for parts in _requests([_Part(deed, each) for each in _by_lease(mine)]):
+            with after(groups, "messages of partition groups"):
+                settled |= await settler.settle(parts)
+            groups.add(key[0])
+    return settled
+
+
+def _by_lease(handles: list[Handle]) -> Iterator[list[Handle]]:
+    """Handles of one lease together, as far as a lease can span them."""
+    found: list[Handle] = []
+    for handle in sorted(handles):
+        is_far = found and handle.offset - found[0].offset >= WIDTH_MAX
+        if is_far or (found and handle.token != found[0].token):
+            yield found
+            found = []
+        found.append(handle)
+    yield found
+
+
+def _requests(parts: list["_Part"]) -> Iterator[list["_Part"]]:
+    """As many as one request takes."""
+    found: list[_Part] = []
+    size = 0
+    for part in parts:
+        size += part.size
+        if found and (size > HEADER_BYTES or len(found) == ITEMS_MAX):
+            yield found
+            found, size = [], part.size
+        found.append(part)
+    yield found
+
+
+class _Part:
+    """Messages of one lease that are settled together."""
+
+    def __init__(self, deed: Deed, handles: list[Handle]) -> None:
+        self._handles = handles
+        self._base = handles[0].offset
+        self._bits = sum(1 << handle.offset - self._base for handle in handles)
+        action, delay_ms, reason = deed
+        token = handles[0].token
+        if action is Action.EXTEND:
+            self.item = SettleItem(action, token, delay_ms=delay_ms)
+        else:
+            base, bits = packed(self._base, self._bits)
+            self.item = SettleItem(action, token, base, bits, delay_ms, reason)
+
+    @property
+    def size(self) -> int:
+        """Bytes in a request, at the most."""
+        return ITEM_BYTES + len(self.item.bits) + 4 * len(self.item.reason)
+
+    def settled(self, result: int, which: bytes) -> set[Handle]:
+        """Those that are settled, by the answer."""
+        if result == OVER_LIMIT:
+            raise over_limit(Action(self.item.action), self.item.delay_ms)
+        if self.item.action == Action.EXTEND:
+            return set() if result == FENCED else set(self._handles)
+        bits = settled_of(self._bits, result, which)
+        return {each for each in self._handles if bits >> each.offset - self._base & 1}
+
+
+class _Settler:
+    """Settles what one consumer had of one partition group."""
+
+    def __init__(
+        self,
+        router: Router,
+        key: tuple[int, int, int],
+        sequence: int,
+        left: Callable[[], float],
+    ) -> None:
+        self._router = router
+        self._key = key
+        self._sequence = sequence
+        self._left = left
+
+    async def settle(self, parts: list[_Part]) -> set[Handle]:
+        """Settle messages by one request."""
+        results = await self._ask([part.item for part in parts])
+        together = zip(parts, results, strict=True)
+        return {handle for part, result in together for handle in part.settled(*result)}
+
+    async def _ask(self, items: list[SettleItem]) -> list[tuple[int, bytes]]:
+        partition_group, number, consumer = self._key
+        for attempt in range(OVERTAKEN_MAX + 1):
+            request = Settle(
+                partition_group, number, consumer, self._sequence, items, by_handle=True
+            )
+            self._sequence += 1
+            try:
+                frame = await self._router.call_leader(
+                    partition_group,
+                    FrameKind.SETTLE,
+                    request,
+                    timeout=self._left(),
+                    is_change=True,
+                )
+                return results_of(frame.header, len(items))
+            except Overtaken as error:
+                # Another process settles for the same consumer, and its clock is ahead of ours.
+                if attempt == OVERTAKEN_MAX:
+                    raise
+                beyond = self._router.draw_request() & (1 << RANDOM_BITS) - 1
+                self._sequence = error.last + 1 + beyond
+        raise AssertionError("the loop returns or raises")

@@ -1,0 +1,330 @@
+"""Leases in the hands of a consumer: which messages are whose, as bits, never an object a message.
+
+A lease is what one hand-out of a partition group gave: messages of one queue, a token, a deadline.
+Of each of its messages the client knows one of these:
+
+| a message is | kept in | meaning |
+|---|---|---|
+| shelved | `held`, `shelved` | it is here and the application has not seen it |
+| in hand | `held` | the application has it |
+| busy | `busy` | a settlement of it is under way |
+| done | `done` | it is settled, and how |
+| unlisted | `unlisted` | the leader's list had it no more, and the application was not told so |
+| lost | `seen` only | it is no longer ours |
+
+Bit n stands for the message at offset `base + n`.
+
+Invariants:
+- A message is shelved at most once under one token: `seen` remembers it, however often a leader
+  tells of it. So no answer that comes late or twice hands it out again.
+- `held`, `busy`, `unlisted` and what is in `done` do not overlap, and all are in `seen`; `shelved`
+  is in `held`.
+
+Sources: RocketMQ's checkpoints with bitmaps; Kleppmann, "How to do distributed locking" (tokens).
+"""
+
+from collections.abc import Iterator
+from math import inf
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from raftmq.errors import ProtocolError
+from raftmq.wire.codec import unpack
+from raftmq.wire.popping import FENCED, Action, Settled
+
+if TYPE_CHECKING:
+    from .settlement_sender import Item
+
+LEFT_SHARE = 1 / 3
+"""The part of its lease that is left at least when a message is handed to the application: messages
+that lie in the buffer for longer are given back."""
+
+
+class HeldLease:
+    """One lease."""
+
+    __slots__ = (
+        "attempt",
+        "base",
+        "busy",
+        "clock_ms",
+        "deadline",
+        "done",
+        "grips",
+        "group",
+        "held",
+        "invisible_ms",
+        "is_serial",
+        "is_stopped",
+        "items",
+        "queue_number",
+        "seen",
+        "shelved",
+        "stale_at",
+        "token",
+        "unlisted",
+    )
+
+    def __init__(
+        self,
+        *,
+        group: int,
+        token: int,
+        queue_number: int,
+        attempt: int,
+        base: int,
+        is_serial: bool = False,
+    ) -> None:
+        self.group = group
+        """The partition group."""
+        self.token = token
+        """What settles it."""
+        self.queue_number = queue_number
+        """The cluster-wide number of the queue."""
+        self.attempt = attempt
+        """How often its messages were handed out, this time included."""
+        self.base = base
+        """The offset of bit 0."""
+        self.is_serial = is_serial
+        """Whether the consumer group keeps the order of queues."""
+        self.is_stopped = False
+        """True: what the application has not seen of it goes back, for the sake of that order."""
+        self.seen = 0
+        """All messages that ever came under this token."""
+        self.held = 0
+        """Those that are ours, and no settlement of them is under way."""
+        self.shelved = 0
+        """Those of them that the application has not seen."""
+        self.busy = 0
+        """Those of which a settlement is under way."""
+        self.unlisted = 0
+        """Those that count as lost, and are in hand again if the leader lists them after all."""
+        self.done: dict[Action, int] = {}
+        """Those that are settled, by what was done."""
+        self.items: list[Item] = []
+        """The settlements under way."""
+        self.deadline = 0.0
+        """Until when it is ours, by the event loop's clock."""
+        self.clock_ms = 0.0
+        """The leader's clock less the event loop's, in milliseconds."""
+        self.stale_at = inf
+        """From then on the time is too short to begin with a message; never after the deadline."""
+        self.invisible_ms = 0
+        """What was asked for: how long it was to run."""
+        self.grips: list[tuple[ref[Grip], int]] = []
+        """What the application has, if leases are renewed."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing is left to settle."""
+        return not self.held and not self.busy
+
+    @property
+    def deadline_ms(self) -> int:
+        """Until when it is ours, by the leader's clock, in milliseconds since 1970."""
+        return round(self.deadline * 1000 + self.clock_ms)
+
+    def place(self, base: int, bits: int) -> int:
+        """`bits` that count from offset `base`, counted from this lease's base."""
+        shift = base - self.base
+        if shift < 0:
+            self._rebase(base)
+            shift = 0
+        return bits << shift
+
+    def mask(self, start: int, stop: int) -> int:
+        """The bits of the messages at offsets from `start` to before `stop`."""
+        return ((1 << (stop - start)) - 1) << (start - self.base)
+
+    def shelve(self, bits: int) -> int:
+        """Messages came; those of them that are new."""
+        new = bits & ~self.seen
+        self.seen |= new
+        self.held |= new
+        self.shelved |= new
+        return new
+
+    def run_until(self, deadline: float) -> None:
+        """It runs until a time of the event loop's clock."""
+        self.deadline = deadline
+        self.stale_at = min(self.stale_at, deadline)
+
+    def told(self, *, now: float, remaining_ms: int, deadline_ms: int) -> None:
+        """The leader said how long it runs, and until when by its own clock."""
+        deadline = now + remaining_ms / 1000
+        if deadline_ms == self.deadline_ms:
+            # It was told before, and what takes longer on its way does not make a lease longer.
+            deadline = min(deadline, self.deadline)
+        self.run_until(deadline)
+        self.clock_ms = deadline_ms - deadline * 1000
+
+    def latest_deadline(self, now: float) -> float:
+        """Until when it may be ours, if the extensions that are under way arrive now."""
+        extensions = [item.delay_ms for item in self.items if item.action is Action.EXTEND]
+        return max([self.deadline, *(now + each / 1000 for each in extensions)])
+
+    def set_stale(self, now: float) -> None:
+        """What is on the buffer becomes stale when too little is left of what was asked for."""
+        whole = max(self.deadline - now, self.invisible_ms / 1000)
+        self.stale_at = self.deadline - whole * LEFT_SHARE
+
+    def lost(self, bits: int) -> int:
+        """Those of these messages that are no longer ours, and that we did not settle."""
+        kept = self.held | self.busy
+        for done in self.done.values():
+            kept |= done
+        return bits & ~kept
+
+    def unlist(self, listed: int) -> None:
+        """The leader has listed all that is ours: what it did not name counts as lost."""
+        gone = self.held & ~listed
+        # What the application has not seen may be shelved again, as if it came for the first time.
+        self.seen &= ~(gone & self.shelved)
+        self.unlisted |= gone & ~self.shelved
+        self.lose(gone)
+
+    def relist(self, listed: int) -> None:
+        """The leader lists these: a list that did not was wrong."""
+        self.held |= listed & self.unlisted
+        self.unlisted &= ~listed
+
+    def lose(self, bits: int) -> None:
+        """These messages are no longer ours."""
+        self.held &= ~bits
+        self.shelved &= ~bits
+
+    def start(self, bits: int) -> None:
+        """A settlement of messages that are held begins."""
+        self.held ^= bits
+        self.shelved &= ~bits
+        self.busy |= bits
+
+    def undo(self, bits: int) -> None:
+        """A settlement was taken back: nothing happened."""
+        self.busy &= ~bits
+        self.held |= bits
+
+    def finish(self, action: Action, settled: int, lost: int) -> None:
+        """A settlement is over."""
+        self.busy &= ~(settled | lost)
+        if settled:
+            self.done[action] = self.done.get(action, 0) | settled
+
+    def set_done(self, action: Action, bits: int) -> None:
+        """Messages are settled, by a request of another kind."""
+        self.lose(bits)
+        self.unlisted &= ~bits
+        self.done[action] = self.done.get(action, 0) | bits & ~self.busy
+
+    def in_hand(self) -> int:
+        """Messages that the application still has: an object of it stands for them."""
+        self.grips = [(grip, bits) for grip, bits in self.grips if grip() is not None]
+        kept = 0
+        for _, bits in self.grips:
+            kept |= bits
+        return kept & self.held
+
+    def _rebase(self, base: int) -> None:
+        """Let bit 0 stand for an earlier offset."""
+        shift = self.base - base
+        self.base = base
+        self.seen <<= shift
+        self.held <<= shift
+        self.shelved <<= shift
+        self.busy <<= shift
+        self.unlisted <<= shift
+        self.done = {action: bits << shift for action, bits in self.done.items()}
+        self.grips = [(grip, bits << shift) for grip, bits in self.grips]
+        for item in self.items:
+            item.shift(shift)
+
+
+class Grip:
+    """What the application's objects hold on to: as long as one of them exists, so does this."""
+
+    __slots__ = ("__weakref__", "lease")
+
+    def __init__(self, lease: HeldLease) -> None:
+        self.lease = lease
+        """The lease of the messages."""
+
+
+def runs_of(bits: int) -> Iterator[tuple[int, int]]:
+    """Runs of set bits as [start, stop).
+
+    >>> list(runs_of(0b11100110))
+    [(1, 3), (5, 8)]
+    """
+    at = 0
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        length = (~bits & (bits + 1)).bit_length() - 1
+        yield at + skip, at + skip + length
+        bits >>= length
+        at += skip + length
+
+
+def offsets_of(base: int, bits: int) -> Iterator[int]:
+    """The offsets that `bits` stand for, rising.
+
+    >>> list(offsets_of(100, 0b1011))
+    [100, 101, 103]
+    """
+    for start, stop in runs_of(bits):
+        yield from range(base + start, base + stop)
+
+
+def packed(base: int, bits: int) -> tuple[int, bytes]:
+    """Some messages as they are sent: the offset of the first one, and the bits from there on.
+
+    >>> packed(100, 0b1100)
+    (102, b'\\x03')
+    """
+    skip = (bits & -bits).bit_length() - 1
+    bits >>= skip
+    return base + skip, bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def lowest(bits: int, count: int) -> int:
+    """The `count` lowest of these bits.
+
+    >>> bin(lowest(0b11010, 2))
+    '0b1010'
+    """
+    found = 0
+    for start, stop in runs_of(bits):
+        stop = min(stop, start + count)
+        found |= ((1 << (stop - start)) - 1) << start
+        count -= stop - start
+        if not count:
+            break
+    return found
+
+
+def settled_of(bits: int, result: int, which: bytes) -> int:
+    """Those of the messages of an item that are settled, by its answer: see `Settled`.
+
+    >>> bin(settled_of(0b11010, 2, b"\\x09"))
+    '0b10010'
+    """
+    if result == FENCED:
+        return 0
+    if which:
+        return bits & int.from_bytes(which, "little") << (bits & -bits).bit_length() - 1
+    # A node of older software says how many: retention takes the lowest.
+    return bits ^ lowest(bits, max(bits.bit_count() - result, 0))
+
+
+def results_of(header: bytes, count: int) -> list[tuple[int, bytes]]:
+    """For each item of a settlement its result, and which messages are settled.
+
+    Raises:
+        ProtocolError: it is no answer to a settlement of `count` items.
+    """
+    settled = unpack(Settled, header)
+    which = settled.bits or [b""] * count
+    if not len(settled.results) == len(which) == count:
+        message = f"a settlement of {count} items has {len(settled.results)} results"
+        raise ProtocolError(message)
+    return list(zip(settled.results, which, strict=True))

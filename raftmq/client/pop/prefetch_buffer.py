@@ -1,0 +1,151 @@
+"""The buffer: messages that were popped ahead, in the order in which they came.
+
+A piece is neighbouring messages of one batch that belong to one lease. What happened to a lease
+since (it was lost, or given back) shows in its bits: a piece that is not shelved any more is passed
+over when its turn comes.
+
+Invariants:
+- `take` removes from the buffer what it gives: nothing is handed out twice.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftmq.batch import Batch
+from raftmq.client.message import Slice
+
+from .leases import HeldLease, runs_of
+
+
+class Taken(NamedTuple):
+    """Messages for the application."""
+
+    part: Slice
+    """Which, of which batch."""
+    lease: HeldLease
+    """Under which lease."""
+    bits: int
+    """The same, as bits of the lease."""
+
+
+class _Piece:
+    __slots__ = ("batch", "lease", "size", "start", "stop")
+
+    def __init__(self, lease: HeldLease, batch: Batch, start: int, stop: int, size: int) -> None:
+        self.lease = lease
+        self.batch = batch
+        self.start = start
+        self.stop = stop
+        self.size = size
+
+    def mask(self) -> int:
+        base = self.batch.base_offset
+        return self.lease.mask(base + self.start, base + self.stop)
+
+
+class PrefetchBuffer:
+    """What one consumer was handed by the brokers and has not handed on."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[_Piece] = deque()
+        self.bytes = 0
+        """Bytes of the batches that the messages are of, about."""
+        self.counts: dict[int, int] = {}
+        """Partition group → messages; those that are passed over later are counted."""
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def put(self, lease: HeldLease, batch: Batch, bits: int, size: int) -> None:
+        """Messages came: those of `bits`, all of this batch of `size` bytes."""
+        shift = lease.base - batch.base_offset
+        count = bits.bit_count()
+        per_message = size / len(batch)
+        for start, stop in runs_of(bits):
+            bytes_ = int(per_message * (stop - start))
+            self._pieces.append(_Piece(lease, batch, start + shift, stop + shift, bytes_))
+            self.bytes += bytes_
+        self.counts[lease.group] = self.counts.get(lease.group, 0) + count
+
+    def take(self, count: int, now: float, give_back: Callable[[HeldLease], None]) -> list[Taken]:
+        """Up to `count` messages; leases with too little time left are given back instead."""
+        taken: list[Taken] = []
+        pieces = self._pieces
+        while pieces and count > 0:
+            piece = pieces[0]
+            lease, batch, start = piece.lease, piece.batch, piece.start
+            if lease.stale_at <= now and lease.shelved:
+                give_back(lease)
+            mask = piece.mask()
+            if lease.shelved & mask != mask:
+                self._pass_over(piece, mask)
+                continue
+            stop = piece.stop
+            if stop - start > count:
+                stop = start + count
+                mask = lease.mask(batch.base_offset + start, batch.base_offset + stop)
+                piece.start = stop
+                self.counts[lease.group] -= count
+            else:
+                pieces.popleft()
+                self._forget(piece)
+            lease.shelved ^= mask
+            count -= stop - start
+            taken.append(Taken(Slice(batch, start, stop, lease.queue_number), lease, mask))
+        return taken
+
+    def take_one(self, now: float, give_back: Callable[[HeldLease], None]) -> Taken | None:
+        """The next message, if there is one: what `take` does, for one message after the other."""
+        pieces = self._pieces
+        while pieces:
+            piece = pieces[0]
+            lease, batch, start = piece.lease, piece.batch, piece.start
+            if lease.stale_at <= now and lease.shelved:
+                give_back(lease)
+            bit = 1 << (batch.base_offset + start - lease.base)
+            if not lease.shelved & bit:
+                self._pass_over(piece, piece.mask())
+                continue
+            lease.shelved ^= bit
+            if start + 1 < piece.stop:
+                piece.start = start + 1
+                self.counts[lease.group] -= 1
+            else:
+                pieces.popleft()
+                self._forget(piece)
+            return Taken(Slice(batch, start, start + 1, lease.queue_number), lease, bit)
+        return None
+
+    def leases(self) -> list[HeldLease]:
+        """The leases of which something is shelved, in order."""
+        found = dict.fromkeys(piece.lease for piece in self._pieces)
+        return [lease for lease in found if lease.shelved]
+
+    def sweep(self) -> None:
+        """Forget what would be passed over."""
+        for piece in list(self._pieces):
+            if not piece.lease.shelved & piece.mask():
+                self._pieces.remove(piece)
+                self._forget(piece)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._pieces.clear()
+        self.counts.clear()
+        self.bytes = 0
+
+    def _pass_over(self, piece: _Piece, mask: int) -> None:
+        """Replace the first piece by what is left of it."""
+        self._pieces.popleft()
+        self._forget(piece)
+        lease, batch = piece.lease, piece.batch
+        shift = lease.base - batch.base_offset
+        left = list(runs_of(lease.shelved & mask))
+        for start, stop in reversed(left):
+            self._pieces.appendleft(_Piece(lease, batch, start + shift, stop + shift, 0))
+            self.counts[lease.group] += stop - start
+
+    def _forget(self, piece: _Piece) -> None:
+        self.bytes -= piece.size
+        self.counts[piece.lease.group] -= piece.stop - piece.start

@@ -1,0 +1,392 @@
+"""The prefetcher of a consumer that pops: what is asked for, when, and what lies on the buffer.
+
+Each partition group of the topic is a source. Sources are asked while the application waits or
+comes for messages; by themselves only for what is left of a wish that stands:
+
+| what was asked for | is then |
+|---|---|
+| came, and went within `GROW_SECONDS` or did not last for a round | doubled, up to `prefetch` |
+| lay here until a third of its lease was left | given back, and halved |
+
+Invariants:
+- A source is asked for more when half of what it may have ahead is gone.
+- What lies here too long is given back after the wish that stands was left: or it would come back.
+- The buffer holds `prefetch_bytes` and an answer of each source at the most.
+
+Sources: TCP's slow start (RFC 5681).
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Self
+
+import anyio
+
+from raftmq.client.consume.start import milliseconds, require
+from raftmq.client.routing.router import Router
+from raftmq.client.supervisor import TaskScope
+from raftmq.errors import Unavailable
+from raftmq.filters import compile as compile_filter
+from raftmq.pop.policy import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Mode
+from raftmq.wire.messages import TopicView
+from raftmq.wire.popping import Action
+
+from .leases import HeldLease
+from .prefetch_buffer import PrefetchBuffer, Taken
+from .session import Holder, Source
+from .settlement_sender import Tally, Waiter
+
+PREFETCH = 500
+"""Messages asked for ahead at each leader."""
+POLL_MS = 5_000
+"""How long a wish stands before the next one takes its place."""
+TICK_SECONDS = 0.25
+"""The pace at which leases are looked after."""
+DEPTH_FIRST = 32
+"""Asked ahead at first."""
+COUNT_MAX = 100_000
+"""The most messages of one wish."""
+GROW_SECONDS = 0.1
+"""If the application drains an answer faster than this, the depth grows."""
+HEARD_SECONDS = 1.0
+"""A wish that stands for this time has reached its leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class PopSettings:
+    """See `Client.consumer`."""
+
+    group: str
+    mode: Mode
+    is_latest: bool
+    prefetch: int
+    prefetch_bytes: int
+    invisible: float | None
+    renew: float | None
+    filter: str | None = None
+
+    def validate(self) -> Self:
+        """This object, or `Rejected`."""
+        require(0 <= self.prefetch <= COUNT_MAX, f"prefetch is 0 to {COUNT_MAX}")
+        require(self.prefetch_bytes > 0, "prefetch_bytes must be positive")
+        if self.invisible is not None:
+            invisible_ms(self.invisible)
+        if self.renew is not None:
+            lease_ms(self.renew, "renew")
+        if self.filter is not None:
+            compile_filter(self.filter)
+        return self
+
+
+class Prefetcher:
+    """What one consumer pops ahead."""
+
+    def __init__(
+        self,
+        router: Router,
+        tasks: TaskScope,
+        settings: PopSettings,
+        view: TopicView,
+        *,
+        number: int,
+        consumer: int,
+        subscribed: int,
+    ) -> None:
+        self._router = router
+        self._tasks = tasks
+        self._settings = settings
+        self._view = view
+        self._news = anyio.Event()
+        self._is_closing = False
+        self._mean_bytes = 1024
+        self.invisible_ms = 0
+        """How long the messages of the next wishes are this consumer's alone; 0: by the policy."""
+        if settings.invisible is not None:
+            self.invisible_ms = invisible_ms(settings.invisible)
+        self.buffer = PrefetchBuffer()
+        """What came and was not handed on."""
+        self.tally = Tally()
+        """What came of settlements that no call waits for."""
+        self.holder = Holder(
+            view.name,
+            number,
+            consumer,
+            subscribed,
+            self.buffer,
+            self._hear,
+            self.tally,
+            settings.mode is Mode.ORDERED,
+        )
+        """Who we are, for sources."""
+        self.sources: dict[int, Source] = {}
+        """By partition group."""
+        self.follow_topic()
+
+    # -- for the consumer ------------------------------------------------------------------------
+
+    def take(self, count: int, now: float) -> list[Taken]:
+        """Up to `count` messages that are here."""
+        return self.buffer.take(count, now, self._give_back)
+
+    def take_one(self) -> Taken | None:
+        """A message that is here."""
+        return self.buffer.take_one(anyio.current_time(), self._give_back)
+
+    def check(self) -> None:
+        """Raise why nothing can be had; once all is handed on that is here."""
+        for source in self.sources.values():
+            unreadable, source.unreadable = source.unreadable, None
+            if unreadable is not None:
+                raise unreadable
+            if source.error is not None:
+                raise source.error
+
+    def ask(
+        self, count: int, *, wait: float = float("inf"), only: Container[int] | None = None
+    ) -> None:
+        """Ask each source that should be asked and is not; with a count of 0 only those that have
+        more for us, or may have.
+
+        Args:
+            count: how many the application wants.
+            wait: for how many seconds.
+            only: no others than these partition groups.
+        """
+        settings, buffer = self._settings, self.buffer
+        if buffer.bytes >= settings.prefetch_bytes or self._is_closing:
+            return
+        # Most calls find all of them asked already.
+        idle = [source for source in self.sources.values() if source.is_idle]
+        if not idle:
+            return
+        share = -(-count // len(self.sources))
+        now = anyio.current_time()
+        for source in idle:
+            if not (count or source.is_more or source.credit):
+                continue
+            if only is not None and source.group not in only:
+                continue
+            shelved = buffer.counts.get(source.group, 0)
+            is_low = count > 0 and shelved <= max(source.depth, share) // 2
+            if is_low or source.is_more:
+                is_quick = source.filled_at is not None and now - source.filled_at < GROW_SECONDS
+                if is_quick or source.is_short:
+                    source.depth = min(2 * source.depth, settings.prefetch)
+                    source.is_short = False
+                depth = max(source.depth, share)
+                room = (settings.prefetch_bytes - buffer.bytes) // self._mean_bytes
+                wanted = max(min(depth - shelved, max(room, 1), COUNT_MAX), 0)
+                wait_ms, is_kept = self._wait_ms(wait), wait > 0 and settings.prefetch > 0
+                source.ask(wanted, wait_ms=wait_ms, invisible_ms=self.invisible_ms, is_kept=is_kept)
+            elif source.credit:
+                source.ask_rest(invisible_ms=self.invisible_ms)
+
+    def ask_anew(self) -> None:
+        """An answer is due from each source that may have something, as far as is known; their
+        wishes end. A wish that stands for long enough has told that there is nothing."""
+        before = anyio.current_time() - HEARD_SECONDS
+        for source in self.sources.values():
+            source.is_due = not source.is_waiting_since(before)
+            if source.is_due:
+                source.leave()
+
+    def ask_due(self, count: int) -> bool:
+        """Ask sources whose answer is due for what they have now; False: no answer is due."""
+        due = {s.group for s in self.sources.values() if s.is_due and s.error is None}
+        if due:
+            self.ask(count, wait=0, only=due)
+        return bool(due)
+
+    def check_due(self, since: float) -> None:
+        """Raise `Unavailable` if an answer is due since a time that is too long ago: a leader said
+        "try again" all the while."""
+        seconds = self._router.seconds_max
+        if anyio.current_time() < since + seconds:
+            return
+        whys = [s.why for s in self.sources.values() if s.is_due]
+        why = next(filter(None, whys), self._router.last_error)
+        text = f"a leader of topic {self._view.name!r} did not say for {seconds:g} s what it has"
+        raise Unavailable(f"{text}: {why}")
+
+    @property
+    def first_group(self) -> int:
+        """The partition group of the topic's first queue, which never changes."""
+        return self._view.groups[0]
+
+    async def wait(self, deadline: float) -> None:
+        """Wait for news until `deadline`. Cancelling changes nothing.
+
+        Raises:
+            Unavailable: a leader has been lost for too long.
+        """
+        sources = list(self.sources.values())
+        for source in sources:
+            # It waits for a round, and not for messages: those came as long as it asked.
+            source.is_short |= source.is_asking and source.filled_at is not None
+        seconds = self._router.seconds_max
+        lost = [s.lost_since for s in sources if s.lost_since is not None]
+        until = min([deadline, *(since + seconds for since in lost)])
+        with anyio.move_on_after(until - anyio.current_time()):
+            await self._news.wait()
+            return
+        now = anyio.current_time()
+        if any(s.lost_since is not None and now >= s.lost_since + seconds for s in sources):
+            for source in sources:
+                source.forgive()
+            raise Unavailable(
+                f"a leader of topic {self._view.name!r} has not been found for {seconds:g} s: "
+                f"{self._router.last_error}"
+            )
+
+    def leave(self) -> None:
+        """End all wishes."""
+        for source in self.sources.values():
+            source.leave()
+
+    def tell(self) -> None:
+        """Wake who waits."""
+        self._news.set()
+        self._news = anyio.Event()
+
+    def follow_topic(self) -> None:
+        """The topic may have got queues in other partition groups."""
+        view = self._router.topics.get(self._view.name, self._view)
+        if view.id != self._view.id:
+            return
+        for group in sorted({*view.groups} - {*self.sources}):
+            source = self.sources[group] = Source(self._router, self._tasks, self.holder, group)
+            source.depth = min(self._settings.prefetch, DEPTH_FIRST)
+        self.tell()
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def make_invisible(
+        self, milliseconds: int, waiter: Waiter, *, is_again: bool = False
+    ) -> list[HeldLease]:
+        """Change the length of the leases to come, and of those on the buffer.
+
+        A lease that is too short is extended as a whole. No lease is shortened, since the
+        application may have some of it in hand: what is shelved of a longer one is given back.
+        With `is_again` leases of this length stay as they are, however much of it is over.
+
+        Returns:
+            The leases that are being extended; `waiter` waits for them, and for what goes back.
+        """
+        if milliseconds != self.invisible_ms:
+            # A wish that stands would bring leases of the time before.
+            self.leave()
+        self.invisible_ms = milliseconds
+        now = anyio.current_time()
+        least, until = now + 0.9 * milliseconds / 1000, now + milliseconds / 1000
+        short: list[HeldLease] = []
+        for lease in self.buffer.leases():
+            is_another = lease.invisible_ms != milliseconds
+            if is_another and lease.latest_deadline(now) > until:
+                self._give_back_awaited(lease, waiter)
+            elif is_another or (lease.deadline < least and not is_again):
+                self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
+                short.append(lease)
+        return short
+
+    async def look_after_leases(self) -> None:
+        """Give back what lies here for too long; extend what the application works on. Runs until
+        it is cancelled."""
+        renew = self._settings.renew
+        pace = [each / 8 for each in (renew, self._settings.invisible) if each is not None]
+        while True:
+            await anyio.sleep(min([TICK_SECONDS, *pace]))
+            now = anyio.current_time()
+            for source in self.sources.values():
+                source.check_time(now)
+                if renew is not None:
+                    source.renew(renew, now)
+            stale = [lease for lease in self.buffer.leases() if lease.stale_at <= now]
+            for lease in stale:
+                self._give_back(lease)
+            if stale:
+                self.buffer.sweep()
+
+    async def put_away(self) -> None:
+        """Stop asking, and give back the messages that are here or on their way."""
+        self._is_closing = True
+        unheard = [source for source in self.sources.values() if source.is_unheard]
+        for source in unheard:
+            source.leave(at_end=True)
+        while self._list_rest(unheard):
+            await self._news.wait()
+            unheard = [source for source in unheard if source.is_unheard or source.is_more]
+        waiter = Waiter()
+        for lease in self.buffer.leases():
+            self.sources[lease.group].give_back(lease, waiter)
+        self.buffer.clear()
+        for source in self.sources.values():
+            source.settler.join_all(waiter)
+        await waiter.wait()
+        for source in self.sources.values():
+            source.depart()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _wait_ms(self, seconds: float) -> int:
+        """How long a wish stands for a call that waits for `seconds`."""
+        if seconds <= 0 or self._settings.prefetch == 0:
+            return round(min(POLL_MS, max(0.0, seconds * 1000)))
+        return POLL_MS
+
+    def _hear(self) -> None:
+        """Something came, or a source is idle again."""
+        shelved = sum(self.buffer.counts.values())
+        if shelved:
+            self._mean_bytes = max(1, self.buffer.bytes // shelved)
+        self.ask(0)
+        self.tell()
+
+    def _give_back(self, lease: HeldLease) -> None:
+        """Too little is left of a lease: less shall be asked for."""
+        source = self.sources[lease.group]
+        source.depth = max(source.depth // 2, 1)
+        source.is_short = False
+        source.leave()
+        # No call waits for it, and its result is not the application's concern.
+        source.give_back(lease, Waiter())
+
+    def _give_back_awaited(self, lease: HeldLease, waiter: Waiter) -> None:
+        """Give back what is shelved of a lease; `waiter` waits for that."""
+        source, bits = self.sources[lease.group], lease.shelved
+        source.give_back(lease, Waiter())
+        # The call only joins: if it ends early, nothing is taken back, which would leave messages
+        # that are neither shelved nor given back.
+        source.settler.settle(lease, Action.GIVE_BACK, bits, waiter)
+
+    def _list_rest(self, sources: list[Source]) -> bool:
+        """Ask what was handed out and has not come yet; False: no answer will come. A source that
+        looks for its leader is asked once it has found it."""
+        for source in sources:
+            if source.is_idle:
+                source.ask(0, wait_ms=0, invisible_ms=self.invisible_ms)
+        return any(source.is_asking or source.lost_since is not None for source in sources)
+
+
+def invisible_ms(seconds: float) -> int:
+    """For how long a consumer asks to have messages alone, in milliseconds.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, a lease would run out on its way, or the time is over the limit.
+    """
+    asked = milliseconds(seconds, "invisible")
+    shortest, longest = INVISIBLE_MS_MIN // 1000, INVISIBLE_MS_MAX // 1000
+    is_one = INVISIBLE_MS_MIN <= asked <= INVISIBLE_MS_MAX
+    require(is_one, f"invisible is {shortest} to {longest} s, not {seconds}")
+    return asked
+
+
+def lease_ms(seconds: float, name: str) -> int:
+    """How long a lease runs from now on, in milliseconds.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the time is over the limit.
+    """
+    asked = milliseconds(seconds, name)
+    longest = INVISIBLE_MS_MAX // 1000
+    require(0 < asked <= INVISIBLE_MS_MAX, f"{name} is more than 0 and up to {longest} s")
+    return asked

@@ -1,0 +1,471 @@
+"""A source: one partition group as a consumer that pops sees it, its wishes and its leases.
+
+A wish is a `POP` at the group's leader, one at a time: a number of messages, and a time to wait.
+It is answered when something was handed out. The first one on a connection, or after a `LEAVE`, is
+*resumed*: the leader lists all that the consumer has in hand, in as many answers as it takes.
+
+| the answer lists | the client |
+|---|---|
+| a token that it does not know | has a new lease: an answer was lost |
+| a token that it knows | has no new messages by it, but for those that it never saw |
+| a token no more | counts that lease as lost |
+| that token again, later | has it in hand again, unless the application was told that it is lost |
+
+Invariants:
+- A lease is forgotten only when a wish is sent and nothing of it was left before: no answer to a
+  later wish can list it as if it were new.
+- What is not listed counts as lost only at the end of a whole list, and only if no settlement of it
+  is under way.
+
+Left out: messages that cannot be read; they come again, and are dead letters in the end.
+
+Sources: MQTT 5 §4.4 (delivery again when a session is resumed).
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+
+from raftmq.batch import Batch
+from raftmq.client.consume.read_ahead import vector
+from raftmq.client.message import decode
+from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX
+from raftmq.client.routing.connection import Answer, Connection, Lost, Request
+from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
+from raftmq.client.routing.router import Router
+from raftmq.client.supervisor import TaskScope
+from raftmq.errors import ProtocolError, RaftmqError, UnreadableBatch
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.fetches import FetchedQueue
+from raftmq.wire.messages import (
+    REPLY,
+    ErrorReply,
+    FrameKind,
+)
+from raftmq.wire.popping import Action, Lease, Leave, Pop, Popped
+
+from .leases import HeldLease
+from .prefetch_buffer import PrefetchBuffer
+from .settlement_sender import SettlementSender, Tally, Waiter
+
+POP_BYTES = 2 * 1024 * 1024
+"""Asked of a leader at once: two batches of the largest kind, so that an answer pays its round."""
+GRACE_SECONDS = 60.0
+"""A lease is forgotten this long after its end, also if messages of it are still referred to."""
+
+_POPPED = FrameKind.POP | REPLY
+
+
+class Holder(NamedTuple):
+    """The consumer, for its sources."""
+
+    topic: str
+    """The topic's name."""
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """Its random number."""
+    subscribed: int
+    """The version of the subscription that it made; 0: it made none."""
+    buffer: PrefetchBuffer
+    """Where messages go."""
+    on_news: Callable[[], None]
+    """Called when messages came or something changed."""
+    tally: Tally
+    """What came of settlements that no call waits for."""
+    is_ordered: bool
+    """True if an ack lets the next message out."""
+
+
+class _Wish:
+    __slots__ = (
+        "connection",
+        "count",
+        "invisible_ms",
+        "is_kept",
+        "posted_at",
+        "request",
+        "wait_ms",
+    )
+
+    def __init__(
+        self, connection: Connection, count: int, wait_ms: int, invisible_ms: int, *, is_kept: bool
+    ) -> None:
+        self.connection = connection
+        self.count = count
+        self.wait_ms = wait_ms
+        self.invisible_ms = invisible_ms
+        self.is_kept = is_kept
+        self.posted_at = anyio.current_time()
+        self.request: Request | None = None
+
+
+class _Stored(NamedTuple):
+    """A batch in an answer."""
+
+    base: int
+    batch: Batch
+    size: int
+
+
+class Source:
+    """One partition group."""
+
+    def __init__(self, router: Router, tasks: TaskScope, holder: Holder, group: int) -> None:
+        self._router = router
+        self._tasks = tasks
+        self._holder = holder
+        self._wish: _Wish | None = None
+        # The connection on which our leases were listed, or are being listed.
+        self._told_on: Connection | None = None
+        # Token → messages, while a list goes on.
+        self._listed: dict[int, int] | None = None
+        self._has_asked = False
+        # What the leader may still hand out without being asked, and until when.
+        self._credit = 0
+        self._credit_until = 0.0
+        # The leader may still serve the last wish: its answer listed what we had before.
+        self._may_stand = False
+        self._failures = 0
+        self._prune_at = 16
+        self.group = group
+        """The partition group."""
+        self.leases: dict[int, HeldLease] = {}
+        """By token, all that an answer may still list."""
+        self.settler = SettlementSender(
+            router,
+            tasks,
+            group=group,
+            number=holder.number,
+            consumer=holder.consumer,
+            tally=holder.tally,
+            is_ordered=holder.is_ordered,
+        )
+        """Its settlements."""
+        self.lost_since: float | None = None
+        """Since when its leader is looked for, by the event loop's clock."""
+        self.error: RaftmqError | None = None
+        """Why nothing can be had here."""
+        self.is_due = False
+        """True: `Prefetcher.ask_anew` wants an answer that lists messages, and none has come
+        since."""
+        self.why = ""
+        """What the last refusal said; empty: the last answer was none."""
+        self.unreadable: RaftmqError | None = None
+        """Why messages that were handed out could not be read."""
+        self.is_more = False
+        """True if more was handed out than fitted into the last answer."""
+        self.filled_at: float | None = None
+        """When an answer brought all that was asked for, if it was the last one."""
+        self.is_short = False
+        """True if the application has taken all of that, and waited for the next answer."""
+        self.depth = 0
+        """How much is asked for ahead."""
+
+    @property
+    def is_asking(self) -> bool:
+        """True while a wish is under way."""
+        return self._wish is not None
+
+    @property
+    def is_unheard(self) -> bool:
+        """True if messages may be ours that no answer has listed: a wish is under way, or may be,
+        or was left or lost, and no whole list has come since."""
+        is_asking = self._wish is not None or self.credit > 0 or self._may_stand
+        return is_asking or (self._has_asked and self._told_on is None)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it may be asked."""
+        return self._wish is None and self.error is None and self.lost_since is None
+
+    @property
+    def credit(self) -> int:
+        """What the last wish did not bring and may bring yet: to be asked for at once, or the
+        leader has no wish to serve."""
+        return self._credit if anyio.current_time() < self._credit_until else 0
+
+    def is_waiting_since(self, before: float) -> bool:
+        """True if a wish stands that was sent before a time."""
+        return self._wish is not None and self._wish.posted_at < before
+
+    def ask_rest(self, *, invisible_ms: int) -> None:
+        """Wish for what is left of the credit, as long as it stands; only if it is idle."""
+        wait_ms = round((self._credit_until - anyio.current_time()) * 1000)
+        self.ask(self._credit, wait_ms=max(wait_ms, 1), invisible_ms=invisible_ms, is_kept=True)
+
+    def ask(self, count: int, *, wait_ms: int, invisible_ms: int, is_kept: bool = False) -> None:
+        """Wish for messages; only if it is idle. If it is kept, credit may be left in the end."""
+        assert self.is_idle
+        connection = self._router.open_leader(self.group)
+        if connection is None:
+            self._find_leader()
+            return
+        self._forget_leases()
+        self._has_asked = True
+        is_resumed = connection is not self._told_on
+        if is_resumed:
+            self._told_on, self._listed = connection, {}
+        holder = self._holder
+        self._credit = 0
+        self._may_stand = is_resumed and count > 0 and not is_kept
+        wish = self._wish = _Wish(connection, count, wait_ms, invisible_ms, is_kept=is_kept)
+        message = Pop(
+            self.group,
+            holder.number,
+            holder.consumer,
+            count,
+            wait_ms,
+            invisible_ms,
+            POP_BYTES,
+            is_resumed,
+            holder.subscribed,
+            is_kept,
+        )
+        answered = partial(self._answered, wish)
+        wish.request = connection.post(FrameKind.POP, pack(message), (), answered)
+
+    def leave(self, *, at_end: bool = False) -> None:
+        """End the wish. The next answer lists the messages that were handed out meanwhile.
+
+        A wish that was answered with what we had before may stand until the next one takes its
+        place; `at_end` there is none, and what is given back must not come to us again.
+        """
+        wish, self._wish = self._wish, None
+        connection = self._told_on if self.credit or (at_end and self._may_stand) else None
+        self._credit = 0
+        if wish is not None and wish.request is not None:
+            wish.connection.forget(wish.request)
+            connection = wish.connection
+        if connection is None:
+            return
+        self._may_stand = False
+        self._told_on = self._listed = None
+        if connection.is_open:
+            holder = self._holder
+            message = Leave(self.group, holder.number, holder.consumer)
+            connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
+
+    def depart(self) -> None:
+        """The consumer ends, and nothing of it is under way: its place on the leader is free."""
+        connection = self._told_on
+        if self._wish is None and connection is not None and connection.is_open:
+            self._told_on = self._listed = None
+            holder = self._holder
+            message = Leave(self.group, holder.number, holder.consumer, is_idle=True)
+            connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
+
+    def check_time(self, now: float) -> None:
+        """Ask again if there was no answer for too long."""
+        self.settler.check_time(now)
+        wish = self._wish
+        if wish is None or wish.request is None:
+            return
+        if now >= wish.posted_at + wish.wait_ms / 1000 + ATTEMPT_SECONDS_MAX:
+            wish.connection.forget(wish.request)
+            self._wish = None
+            self._start_anew()
+
+    def renew(self, seconds: float, now: float) -> None:
+        """Extend leases that the application works on to `seconds`, if half of that is over."""
+        for lease in list(self.leases.values()):
+            if not lease.grips or lease.deadline >= now + seconds / 2:
+                continue
+            is_under_way = any(item.action is Action.EXTEND for item in lease.items)
+            if not is_under_way and lease.in_hand():
+                self.settler.extend(lease, round(seconds * 1000), None)
+
+    def forgive(self) -> None:
+        """Count the time of a lost leader from now."""
+        if self.lost_since is not None:
+            self.lost_since = anyio.current_time()
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, wish: _Wish, answer: Answer) -> None:
+        if self._wish is not wish:
+            return
+        self._wish = None
+        connection = wish.connection
+        self.is_more = False
+        if isinstance(answer, Lost):
+            self._start_anew()
+        else:
+            try:
+                self._take_answer(wish, answer)
+            except ProtocolError as error:
+                connection.close(f"node {connection.node} at {connection.address}: {error}")
+                self._start_anew()
+        self._holder.on_news()
+
+    def _take_answer(self, wish: _Wish, answer: Answer) -> None:
+        assert not isinstance(answer, Lost)
+        refusal = refusal_of(answer)
+        if refusal is not None:
+            self._refused(wish.connection, refusal)
+            return
+        if answer.kind != _POPPED:
+            raise ProtocolError(f"a wish was answered by a frame of kind {answer.kind}")
+        popped = unpack(Popped, answer.header)
+        self.is_due, self.why = False, ""
+        shelved = self._read(wish, popped, memoryview(answer.body))
+        is_filled = shelved >= wish.count > 0 or popped.is_more
+        self.filled_at = anyio.current_time() if is_filled else None
+        self.is_more = popped.is_more
+        if wish.is_kept:
+            self._credit = max(wish.count - shelved, 0)
+            self._credit_until = wish.posted_at + wish.wait_ms / 1000
+        if not popped.is_more:
+            self._end_list()
+        seconds = anyio.current_time() - wish.posted_at
+        is_early = seconds < wish.wait_ms / 2000
+        if not shelved and (self.unreadable is not None or is_early):
+            # It could not be read, or the wish ended early: not again at once.
+            self.is_more = False
+            self._find_leader()
+        else:
+            self._failures = 0
+
+    def _read(self, wish: _Wish, popped: Popped, view: memoryview) -> int:
+        """Shelve what an answer brings; how many messages that are."""
+        stored: dict[int, list[_Stored]] = {}
+        position = 0
+        for queue in popped.queues:
+            sizes = vector(queue.sizes, "I")
+            stop = position + sum(sizes)
+            stored[queue.queue] = self._batches(queue, sizes, view[position:stop])
+            position = stop
+        if position != len(view):
+            raise ProtocolError(f"an answer of {position} bytes came with {len(view)}")
+        now = anyio.current_time()
+        before = self._holder.buffer.counts.get(self.group, 0)
+        for entry in popped.leases:
+            batches = stored.get(entry.queue, [])
+            self._take_lease(wish, entry, batches, now, is_serial=popped.is_serial)
+        return self._holder.buffer.counts.get(self.group, 0) - before
+
+    def _batches(
+        self, queue: FetchedQueue, sizes: tuple[int, ...], view: memoryview
+    ) -> list[_Stored]:
+        bases, timestamps = vector(queue.bases, "Q"), vector(queue.timestamps, "q")
+        if not len(bases) == len(timestamps) == len(sizes) or sum(sizes) != len(view):
+            raise ProtocolError(f"the vectors of queue {queue.queue} do not fit each other")
+        found: list[_Stored] = []
+        position = 0
+        for base, timestamp, size in zip(bases, timestamps, sizes, strict=True):
+            payload = view[position : position + size]
+            position += size
+            try:
+                batch = decode(payload, base, timestamp, queue.queue, self._holder.topic)
+            except UnreadableBatch as error:
+                self.unreadable = error
+                continue
+            if batch.head.queue != queue.queue:
+                message = f"a batch of queue {batch.head.queue} came as one of {queue.queue}"
+                raise ProtocolError(message)
+            found.append(_Stored(base, batch, size))
+        found.sort(key=lambda each: each.base)
+        return found
+
+    def _take_lease(
+        self, wish: _Wish, entry: Lease, batches: list[_Stored], now: float, *, is_serial: bool
+    ) -> None:
+        bits = int.from_bytes(entry.bits, "little")
+        if not bits or entry.token <= 0 or entry.base < 0:
+            raise ProtocolError(f"lease {entry.token} holds no messages")
+        lease = self.leases.get(entry.token)
+        if lease is None:
+            lease = self.leases[entry.token] = HeldLease(
+                group=self.group,
+                token=entry.token,
+                queue_number=entry.queue,
+                attempt=entry.attempt,
+                base=entry.base,
+                is_serial=is_serial,
+            )
+            lease.invisible_ms = wish.invisible_ms
+        elif lease.queue_number != entry.queue:
+            raise ProtocolError(f"lease {entry.token} is of two queues")
+        lease.told(now=now, remaining_ms=entry.remaining_ms, deadline_ms=entry.deadline_ms)
+        if not lease.seen:
+            lease.set_stale(now)
+        bits = lease.place(entry.base, bits)
+        lease.relist(bits)
+        if self._listed is not None:
+            self._listed[entry.token] = self._listed.get(entry.token, 0) | bits
+        stop = lease.base + bits.bit_length()
+        first = bisect_right(batches, entry.base, key=lambda each: each.base) - 1
+        for base, batch, size in batches[max(first, 0) :]:
+            if base >= stop:
+                break
+            start, end = max(base, lease.base), min(base + len(batch), stop)
+            new = lease.shelve(bits & lease.mask(start, end)) if start < end else 0
+            if new:
+                self._holder.buffer.put(lease, batch, new, size)
+        if lease.is_stopped and lease.shelved:
+            self.give_back(lease, Waiter())
+
+    def _end_list(self) -> None:
+        """All that we have was listed: what was not is lost."""
+        listed, self._listed = self._listed, None
+        if listed is None:
+            return
+        for token, lease in self.leases.items():
+            lease.unlist(listed.get(token, 0))
+        self._holder.buffer.sweep()
+
+    def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
+        code = refusal.code
+        # It was not carried out, so nothing was listed.
+        self._told_on = self._listed = None
+        self.why = refusal.message
+        if code not in RETRIED and code != "protocol":
+            self.error = exception_of(refusal)
+            return
+        if code == NOT_LEADER:
+            self._router.not_leader(self.group, connection.node, refusal.leader)
+        self._find_leader(refusal.retry_ms)
+
+    def _start_anew(self) -> None:
+        """A connection is gone, and what was under way on it."""
+        self._told_on = self._listed = None
+        self._find_leader()
+
+    def _find_leader(self, retry_ms: int = 0) -> None:
+        """Look for the leader in the background, later with each failure; then it is idle again."""
+        if self.lost_since is not None or self._tasks.is_closed:
+            return
+        self.lost_since = anyio.current_time()
+        failures = self._failures
+        self._failures += 1
+
+        async def find() -> None:
+            if failures or retry_ms:
+                await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
+            await self._router.leader(self.group)
+            self.lost_since = None
+            self._holder.on_news()
+
+        self._tasks.start(find)
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def give_back(self, lease: HeldLease, waiter: Waiter) -> None:
+        """Give back the shelved messages of a lease: any consumer may have them."""
+        self.settler.settle(lease, Action.GIVE_BACK, lease.shelved, waiter)
+
+    def _forget_leases(self) -> None:
+        """Before a wish: forget leases of which nothing is left. See the heading."""
+        if len(self.leases) < self._prune_at:
+            return
+        before = anyio.current_time() - GRACE_SECONDS
+        for token, lease in list(self.leases.items()):
+            if lease.deadline < before and not lease.items:
+                lease.lose(lease.held)
+                lease.unlisted = 0
+            if lease.is_over and not lease.items and not lease.unlisted:
+                del self.leases[token]
+        self._prune_at = max(16, 2 * len(self.leases))

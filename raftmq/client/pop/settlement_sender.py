@@ -1,0 +1,598 @@
+"""Settling: acks and their like on the way to one partition group, each told to its leader once.
+
+One request is under way at a time; what comes meanwhile gathers, and what is alike is merged: the
+acks of a lease are one item, however many calls they came from. What no call waits for gathers for
+`GATHER_SECONDS` at least, since a request is an entry of the log; not in groups that keep an order,
+where an ack lets the next message out.
+
+    settle(lease, ACK, bits) ──> gathered: (token, action) → Item ──> flight: SETTLE, sequence 7
+                                                                  <── Settled: which of each
+
+A request is sent again under its sequence number, to each new leader, until it is answered. The
+machine remembers the last sequence of each consumer with its results, so a repeat gets the answer
+that was lost.
+
+Of an item all messages are settled or none, but for those that retention took, a hand-off, or
+another process by handle. The answer says which are settled.
+
+In a group that keeps the order of queues, a settlement other than an ack takes all later messages
+of its lease along. Those that the application has not seen go back at once, by an item of their
+own, as the first item may reach the leader late, or never.
+
+A call that runs out of time takes back the items that never left (`Unavailable`: nothing
+happened). Items that may have left stay under way (`OutcomeUnknown`); the same call again joins
+them, or finds their results.
+
+Invariants:
+- A message is in one item at most (`HeldLease.busy`), so several calls settle it once.
+- The bytes of a request change only if no attempt of it can have left.
+- Items leave in the order in which they were first put.
+
+Sources: Kafka's share consumer (KIP-932), which merges acknowledgements into its next fetch.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+import anyio.lowlevel
+
+from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX
+from raftmq.client.routing.connection import Answer, Connection, Lost, Request
+from raftmq.client.routing.refusals import (
+    NOT_LEADER,
+    OUTCOME_UNKNOWN,
+    RETRIED,
+    exception_of,
+    header_of,
+    over_limit,
+    refusal_of,
+)
+from raftmq.client.routing.router import Router
+from raftmq.client.supervisor import TaskScope
+from raftmq.errors import ProtocolError, RaftmqError, Rejected
+from raftmq.wire.codec import pack
+from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
+from raftmq.wire.popping import (
+    FENCED,
+    OVER_LIMIT,
+    SETTLE_ITEMS_MAX,
+    Action,
+    Settle,
+    SettleItem,
+)
+
+from .leases import HeldLease, packed, results_of, settled_of
+
+HEADER_BYTES = 512 * 1024
+"""A request's header stays about below this; a broker refuses more than 1 MiB."""
+ITEM_BYTES = 40
+"""Size of an item in a request, besides its bits and its reason."""
+GATHER_SECONDS = 0.01
+"""Gathering of acks without a waiting call: short beside a lease, long beside a hand-out."""
+GONE_MAX = 10_000
+"""Fenced parts of leases that are kept for a `flush`; without one they must not fill memory."""
+
+_SETTLED = FrameKind.SETTLE | REPLY
+_IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
+
+
+class Gone(NamedTuple):
+    """Messages of a lease that was over."""
+
+    queue_number: int
+    """The cluster-wide number of the queue."""
+    token: int
+    """The lease's."""
+    base: int
+    """The offset of bit 0."""
+    bits: int
+    """Which."""
+
+
+class Tally:
+    """What came of settlements."""
+
+    __slots__ = ("error", "gone", "settled")
+
+    def __init__(self) -> None:
+        self.settled = 0
+        """Messages that are settled as it was asked."""
+        self.gone: list[Gone] = []
+        """Messages whose lease was over."""
+        self.error: RaftmqError | None = None
+        """Why some could not be settled at all."""
+
+
+class Waiter(Tally):
+    """A call that waits for settlements, of any leases and partition groups."""
+
+    __slots__ = ("_event", "done", "open")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event = anyio.Event()
+        self.open = 0
+        """Items that are under way."""
+        self.done = 0
+        """Items that came to their end."""
+
+    def close_one(self) -> None:
+        """An item came to its end."""
+        self.open -= 1
+        self.done += 1
+        if self.open == 0:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until nothing is under way. Cancelling stops the waiting, not the settling."""
+        if self.open:
+            await self._event.wait()
+        else:
+            await anyio.lowlevel.checkpoint()
+
+    def fail(self, error: RaftmqError) -> None:
+        """The client failed inside, or was closed: no answer will come."""
+        self.error = error
+        self._event.set()
+
+
+class Item:
+    """Messages of one lease that are settled alike; for an extension: the lease."""
+
+    __slots__ = ("action", "bits", "delay_ms", "is_kept", "lease", "quiet", "reason", "waiters")
+
+    def __init__(self, lease: HeldLease, action: Action, delay_ms: int, reason: str) -> None:
+        self.lease = lease
+        self.action = action
+        self.delay_ms = delay_ms
+        self.reason = reason
+        self.bits = 0
+        """Which, counted from the lease's base; none for an extension."""
+        self.quiet = 0
+        """Those of them that were put by calls that do not wait."""
+        self.is_kept = False
+        """True for an extension that no call waits for."""
+        self.waiters: list[tuple[Waiter, int]] = []
+        """Who waits, and for which."""
+
+    def shift(self, count: int) -> None:
+        """The lease's base has moved down by `count`."""
+        self.bits <<= count
+        self.quiet <<= count
+        self.waiters = [(waiter, bits << count) for waiter, bits in self.waiters]
+
+    def join(self, waiter: Waiter, bits: int) -> None:
+        """Someone waits for some of it."""
+        self.waiters.append((waiter, bits))
+        waiter.open += 1
+
+    def leave(self, waiter: Waiter, *, take_back: bool) -> bool:
+        """A call waits no more; what only it wanted is taken out, if that is still possible.
+
+        Returns:
+            True if something that it wanted may happen nevertheless.
+        """
+        mine = others = 0
+        kept = []
+        for each, bits in self.waiters:
+            if each is waiter:
+                mine |= bits
+                waiter.open -= 1
+            else:
+                others |= bits
+                kept.append((each, bits))
+        if len(kept) == len(self.waiters):
+            return False
+        self.waiters = kept
+        if not take_back:
+            return True
+        taken = mine & ~(others | self.quiet)
+        self.bits ^= taken
+        self.lease.undo(taken)
+        return mine != taken
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is left to do."""
+        return not self.bits and not self.waiters and not self.is_kept
+
+    def wire(self) -> SettleItem:
+        """As it is sent."""
+        lease, bits = self.lease, self.bits
+        if self.action is Action.EXTEND:
+            return SettleItem(Action.EXTEND, lease.token, delay_ms=self.delay_ms)
+        base, data = packed(lease.base, bits)
+        return SettleItem(int(self.action), lease.token, base, data, self.delay_ms, self.reason)
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A request on its way through as many attempts as it takes."""
+
+    sequence: int
+    items: list[Item]
+    header: bytes = b""
+    connection: Connection | None = None
+    request: Request | None = None
+    posted_at: float = 0.0
+    is_doubtful: bool = False
+    is_recovering: bool = False
+    failures: int = 0
+
+    def may_have_left(self) -> bool:
+        """May a node have got it?"""
+        return self.is_doubtful or (self.request is not None and self.request.is_written)
+
+
+class SettlementSender:
+    """The settlements of one consumer in one partition group."""
+
+    def __init__(
+        self,
+        router: Router,
+        tasks: TaskScope,
+        *,
+        group: int,
+        number: int,
+        consumer: int,
+        tally: Tally,
+        is_ordered: bool,
+    ) -> None:
+        self._router = router
+        self._tasks = tasks
+        self._group = group
+        self._number = number
+        self._consumer = consumer
+        # What came of what no call waits for.
+        self._tally = tally
+        self._gathered: dict[tuple[object, ...], Item] = {}
+        self._flight: _Flight | None = None
+        self._sequence = 0
+        self._is_ordered = is_ordered
+        # True if some of what has gathered is waited for; and if a task will send it anyway.
+        self._is_urgent = False
+        self._is_timed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is under way."""
+        return self._flight is None and not self._gathered
+
+    # -- for calls -------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        lease: HeldLease,
+        action: Action,
+        bits: int,
+        waiter: Waiter | None,
+        *,
+        delay_ms: int = -1,
+        reason: str = "",
+    ) -> None:
+        """Settle messages of a lease as soon as possible, each unless it is settled already."""
+        fresh = bits & lease.held
+        if fresh:
+            lease.start(fresh)
+            item = self._item(lease, action, delay_ms, reason)
+            item.bits |= fresh
+            if waiter is not None:
+                item.join(waiter, fresh)
+                self._is_urgent = True
+            else:
+                item.quiet |= fresh
+            if action is not Action.ACK and lease.is_serial:
+                self._stop(lease)
+        if fresh != bits:
+            self._settle_rest(lease, action, bits ^ fresh, waiter)
+        self._pump_in_time()
+
+    def extend(self, lease: HeldLease, milliseconds: int, waiter: Waiter | None) -> None:
+        """Let a lease run for this time from the arrival; of two that gather the last holds."""
+        item = self._item(lease, Action.EXTEND, milliseconds, "")
+        item.delay_ms = milliseconds
+        if waiter is not None:
+            item.join(waiter, 0)
+        else:
+            item.is_kept = True
+        self._is_urgent = True
+        self._pump()
+
+    def join_all(self, waiter: Waiter) -> None:
+        """Wait for all that is under way now, if no other call waits for it."""
+        items = list(self._gathered.values())
+        if self._flight is not None:
+            items += self._flight.items
+        for item in items:
+            if item.quiet:
+                item.join(waiter, 0)
+        self._is_urgent = True
+        self._pump()
+
+    def withdraw(self, waiter: Waiter, *, take_back: bool = True) -> bool:
+        """A call waits no more: take back what only it wanted, if that has not left.
+
+        Returns:
+            True if some of what it waited for may happen nevertheless.
+        """
+        flight = self._flight
+        is_doubtful = False
+        if flight is not None and any(w is waiter for i in flight.items for w, _ in i.waiters):
+            if take_back and not flight.may_have_left():
+                self._unpost(flight)
+            can_be = take_back and not flight.may_have_left()
+            left = [item.leave(waiter, take_back=can_be) for item in flight.items]
+            is_doubtful = any(left)
+        for item in self._gathered.values():
+            is_doubtful |= item.leave(waiter, take_back=take_back)
+        if take_back:
+            self._drop_empty()
+        return is_doubtful
+
+    def check_time(self, now: float) -> None:
+        """Ask again if there was no answer for too long."""
+        flight = self._flight
+        if flight is None or flight.request is None or flight.connection is None:
+            return
+        if now >= flight.posted_at + ATTEMPT_SECONDS_MAX:
+            flight.is_doubtful |= flight.request.is_written
+            flight.connection.forget(flight.request)
+            flight.request = None
+            self._recover(flight)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _stop(self, lease: HeldLease) -> None:
+        """Stop handing on a lease: in the order of a queue, after one of its messages that was not
+        acked."""
+        lease.is_stopped = True
+        if lease.shelved:
+            # No call waits for it. The leader refuses it if it took all of it back already.
+            self.settle(lease, Action.GIVE_BACK, lease.shelved, Waiter())
+
+    def _settle_rest(
+        self, lease: HeldLease, action: Action, rest: int, waiter: Waiter | None
+    ) -> None:
+        """Messages that are settled already, or are being settled, or are gone."""
+        known = rest & lease.done.get(action, 0)
+        rest ^= known
+        if known and waiter is not None:
+            waiter.settled += known.bit_count()
+        if rest & lease.busy:
+            rest = _join_busy(lease, action, rest, waiter)
+        if rest:
+            lease.unlisted &= ~rest
+            self._tell_gone(lease, rest, [(waiter, rest)] if waiter is not None else [])
+
+    def _item(self, lease: HeldLease, action: Action, delay_ms: int, reason: str) -> Item:
+        key: tuple[object, ...] = (
+            (lease.token, action)
+            if action in {Action.ACK, Action.EXTEND}
+            else (lease.token, action, delay_ms, reason)
+        )
+        item = self._gathered.get(key)
+        if item is None:
+            item = self._gathered[key] = Item(lease, action, delay_ms, reason)
+            lease.items.append(item)
+        return item
+
+    def _pump_in_time(self) -> None:
+        """Send what has gathered: now if somebody waits for it, or else soon."""
+        if self._is_urgent or self._is_ordered:
+            self._pump()
+        elif self._gathered and not self._is_timed and not self._tasks.is_closed:
+            self._is_timed = True
+            self._tasks.start(self._pump_soon)
+
+    async def _pump_soon(self) -> None:
+        await anyio.sleep(GATHER_SECONDS)
+        self._is_timed = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what has gathered, unless something is under way."""
+        if self._flight is not None or not self._gathered or self._tasks.is_closed:
+            return
+        items: list[Item] = []
+        size = 0
+        for key in list(self._gathered):
+            item = self._gathered[key]
+            size += ITEM_BYTES + item.bits.bit_length() // 8 + 4 * len(item.reason)
+            if items and (size > HEADER_BYTES or len(items) == SETTLE_ITEMS_MAX):
+                break
+            items.append(item)
+            del self._gathered[key]
+        self._is_urgent = any(i.waiters or i.is_kept for i in self._gathered.values())
+        self._sequence += 1
+        self._flight = _Flight(self._sequence, items)
+        self._send(self._flight)
+
+    def _send(self, flight: _Flight) -> None:
+        connection = self._router.open_leader(self._group)
+        if connection is None:
+            self._recover(flight)
+            return
+        if not flight.is_doubtful:
+            flight.header = self._packed(flight)
+            if not flight.items:
+                self._drop_flight()
+                return
+        answered = partial(self._answered, flight, connection)
+        flight.connection, flight.posted_at = connection, anyio.current_time()
+        flight.request = connection.post(FrameKind.SETTLE, flight.header, (), answered)
+
+    def _packed(self, flight: _Flight) -> bytes:
+        """A request as it is sent. A settlement that cannot be packed fails alone."""
+        head = (self._group, self._number, self._consumer, flight.sequence)
+        try:
+            return pack(Settle(*head, [item.wire() for item in flight.items]))
+        except (TypeError, ValueError):
+            # Else the flight would stay for good, and all that gathers behind it.
+            for item in list(flight.items):
+                try:
+                    header_of(item.wire())
+                except Rejected as error:
+                    flight.items.remove(item)
+                    self._fail(item, error)
+            return pack(Settle(*head, [item.wire() for item in flight.items]))
+
+    def _unpost(self, flight: _Flight) -> None:
+        """Take the request back from a connection that has not written it."""
+        if flight.request is not None and flight.connection is not None:
+            flight.connection.forget(flight.request)
+            flight.request = None
+            # It is built again, of what is left of it.
+            self._recover(flight)
+
+    def _drop_empty(self) -> None:
+        for key, item in list(self._gathered.items()):
+            if item.is_empty:
+                del self._gathered[key]
+                item.lease.items.remove(item)
+        flight = self._flight
+        if flight is None or flight.may_have_left():
+            return
+        for item in [item for item in flight.items if item.is_empty]:
+            flight.items.remove(item)
+            item.lease.items.remove(item)
+        if not flight.items:
+            self._drop_flight()
+
+    def _drop_flight(self) -> None:
+        # No leader has seen its number.
+        self._sequence -= 1
+        self._flight = None
+        self._pump()
+
+    def _recover(self, flight: _Flight, retry_ms: int = 0) -> None:
+        """Look for the leader in the background; then send again."""
+        if flight.is_recovering or self._tasks.is_closed:
+            return
+        flight.is_recovering = True
+        failures = flight.failures
+        flight.failures += 1
+
+        async def find() -> None:
+            if failures or retry_ms:
+                await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
+            await self._router.leader(self._group)
+            flight.is_recovering = False
+            if self._flight is flight and flight.request is None:
+                self._send(flight)
+
+        self._tasks.start(find)
+
+    def _answered(self, flight: _Flight, connection: Connection, answer: Answer) -> None:
+        if self._flight is not flight:
+            return
+        flight.request = None
+        if isinstance(answer, Lost):
+            flight.is_doubtful |= answer.was_written
+            self._recover(flight)
+            return
+        try:
+            refusal = refusal_of(answer)
+            if refusal is not None:
+                self._refused(flight, connection, refusal)
+                return
+            if answer.kind != _SETTLED:
+                raise ProtocolError(f"a settlement was answered by a frame of kind {answer.kind}")
+            results = results_of(answer.header, len(flight.items))
+        except ProtocolError as error:
+            flight.is_doubtful = True
+            connection.close(f"node {connection.node} at {connection.address}: {error}")
+            self._recover(flight)
+            return
+        self._flight = None
+        for item, (result, which) in zip(flight.items, results, strict=True):
+            self._resolve(item, result, which)
+        self._pump_in_time()
+
+    def _refused(self, flight: _Flight, connection: Connection, refusal: ErrorReply) -> None:
+        code = refusal.code
+        if code not in RETRIED and code != "protocol":
+            self._flight = None
+            for item in flight.items:
+                self._fail(item, exception_of(refusal))
+            self._pump_in_time()
+            return
+        flight.is_doubtful |= code in _IN_DOUBT
+        if code == NOT_LEADER:
+            self._router.not_leader(self._group, connection.node, refusal.leader)
+        self._recover(flight, refusal.retry_ms)
+
+    def _resolve(self, item: Item, result: int, which: bytes) -> None:
+        lease, bits = item.lease, item.bits
+        if result == OVER_LIMIT:
+            self._fail(item, over_limit(item.action, item.delay_ms))
+            return
+        lease.items.remove(item)
+        if item.action is Action.EXTEND:
+            self._extended(item, result)
+            return
+        lost = bits ^ settled_of(bits, result, which)
+        lease.finish(item.action, bits ^ lost, lost)
+        if lease.is_serial:
+            self._resolve_order(item, bits ^ lost)
+        self._tally.settled += (item.quiet & ~lost).bit_count()
+        for waiter, wanted in item.waiters:
+            waiter.settled += (wanted & ~lost).bit_count()
+        if lost:
+            self._tell_gone(lease, lost, item.waiters)
+        for waiter, _ in item.waiters:
+            waiter.close_one()
+
+    def _resolve_order(self, item: Item, settled: int) -> None:
+        """In the order of a queue: what a result says of the rest of the lease."""
+        lease = item.lease
+        if not settled:
+            # It is over; or retention took some, and we cannot tell.
+            self._stop(lease)
+        elif item.action is not Action.ACK:
+            width = (settled & -settled).bit_length()
+            lease.lose(lease.held >> width << width)
+
+    def _extended(self, item: Item, result: int) -> None:
+        lease = item.lease
+        gone = 0
+        if result == FENCED:
+            gone = lease.held
+            lease.lose(gone)
+        else:
+            lease.run_until(anyio.current_time() + result / 1000)
+        for waiter, _ in item.waiters:
+            if result == FENCED:
+                waiter.gone.append(Gone(lease.queue_number, lease.token, lease.base, gone))
+            waiter.close_one()
+
+    def _fail(self, item: Item, error: RaftmqError) -> None:
+        if item in item.lease.items:
+            item.lease.items.remove(item)
+        item.lease.undo(item.bits)
+        if item.quiet:
+            self._tally.error = error
+        for waiter, _ in item.waiters:
+            waiter.error = error
+            waiter.close_one()
+
+    def _tell_gone(self, lease: HeldLease, lost: int, waiters: list[tuple[Waiter, int]]) -> None:
+        untold = lost
+        for waiter, wanted in waiters:
+            if wanted & lost:
+                waiter.gone.append(Gone(lease.queue_number, lease.token, lease.base, wanted & lost))
+                untold &= ~wanted
+        if untold and len(self._tally.gone) < GONE_MAX:
+            self._tally.gone.append(Gone(lease.queue_number, lease.token, lease.base, untold))
+
+
+def _join_busy(lease: HeldLease, action: Action, bits: int, waiter: Waiter | None) -> int:
+    """Wait for what is under way already and says the same; what is left of `bits`."""
+    for item in lease.items:
+        same = item.bits & bits
+        if same and item.action is action:
+            bits &= ~same
+            if waiter is not None:
+                item.join(waiter, same)
+    return bits

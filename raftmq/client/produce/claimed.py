@@ -1,0 +1,200 @@
+"""A producer whose session outlives its process: what was stored before it died is known.
+
+    async with mq.claimed_producer("orders", "import-7", label=3) as p:
+        for queue, stored in p.stored.items():
+            ...                              # stored.count messages, from offset stored.origin on
+        await p.send(...)                    # the rest
+
+Whoever opens it claims the session: from then on what an earlier holder sends is refused
+(`FENCED`), though it may not know yet that it was replaced. And the claim tells how many messages
+the earlier holders of this label have stored in each queue. So work that is done piece by piece,
+each under a label that grows, stores each message once, however often a process dies and whatever
+the old one still does: the next holder reads what is there, and sends what is missing.
+
+*Work in parts.* Work that several such producers do side by side is cut into parts, and a message
+must be in the same part whenever the work is done again. `claim_part` records in the cluster which
+parts of a label were begun, and how many there are if the caller knows; another number is refused.
+
+Invariants:
+- The number of a message in its queue is its place among those of this label; there is no gap.
+- Nothing is sent before all queues are claimed: what `stored` says cannot grow by another's hand.
+- The queues are those that the topic had when they were claimed: a key has one queue.
+
+Left out: going on in the same object after a batch was refused or lost. Who claims anew learns
+what became of it.
+
+Sources: Kafka's transactional ids (KIP-98), which fence by name; the epochs of `pop.producers`.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import NamedTuple, Self
+
+from raftmq.client.consume.offsets import after, seconds_left
+from raftmq.client.consume.start import require
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.router import Router
+from raftmq.client.supervisor import Supervisor
+from raftmq.client.world import ClientWorld
+from raftmq.errors import Reason, Rejected
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import FrameKind, TopicView
+from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
+
+from .producer import Producer
+from .queue_sender import Claimed, QueueSender
+from .settings import ProducerSettings
+
+_MASK = (1 << QUEUE_BITS) - 1
+
+
+class StoredMessages(NamedTuple):
+    """What earlier holders of a label have stored in a queue."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    """How many messages; others may stand between them."""
+    origin: int
+    """Offset of the first one; -1: it is delayed, so it has none yet."""
+
+
+class ClaimedProducer(Producer):
+    """See `claimed`. Made by `Client.claimed_producer`; use it as `async with`.
+
+    It sends as any other. The first message that is refused for good, or whose outcome is unknown,
+    ends it for its queue: later messages to that queue fail, too.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        settings: ProducerSettings,
+        session: str,
+        label: int,
+        *,
+        router: Router,
+        supervisor: Supervisor,
+        world: ClientWorld,
+    ) -> None:
+        super().__init__(topic, settings, router=router, supervisor=supervisor, world=world)
+        require(bool(session), "a session has a name")
+        require(0 < label < 1 << 63, "a label is 1 to 2^63 - 1")
+        self._label = label
+        self._sessions: dict[int, SessionView] = {}
+        self._claimed_view: TopicView | None = None
+        self.id = producer_id(session)
+        """The producer's id, which stands in the head of its batches."""
+        self.session = session
+        """The session's name."""
+
+    async def __aenter__(self) -> Self:
+        """Claim the session on all queues of the topic. Cancelling leaves it claimed or not.
+
+        Raises:
+            Rejected: `FENCED`, a higher label was claimed; `UNKNOWN_TOPIC`.
+            Unavailable: a leader did not answer in time, and nothing is claimed; try again.
+            OutcomeUnknown: some queues may be claimed, which ends an earlier holder; try again.
+        """
+        left = seconds_left(self._router, None)
+        looking = self._router.topic(self.topic, is_fresh=True)
+        view = await self._router.within(left(), looking, f"looking up topic {self.topic!r}")
+        groups: dict[int, list[int]] = {}
+        for queue, group in enumerate(view.groups):
+            groups.setdefault(group, []).append(view.id << QUEUE_BITS | queue)
+        done: list[int] = []
+        with after(done, "the claim of queues"):
+            for group, queues in sorted(groups.items()):
+                request = ClaimSessions(group, self.id, queues, self._label)
+                frame = await self._router.call_leader(
+                    group,
+                    FrameKind.SESSIONS,
+                    request,
+                    timeout=left(),
+                    is_change=True,
+                    queue_number=queues[0],
+                )
+                sessions = unpack(SessionsClaimed, frame.header).sessions
+                self._sessions.update(zip(queues, sessions, strict=True))
+                done += [number & _MASK for number in queues]
+            self._claimed_view = view
+            await self._open(left())
+        self._follow_topic()
+        return self
+
+    @property
+    def stored(self) -> Mapping[int, StoredMessages]:
+        """Queue within the topic → what of this label was stored when it was claimed; queues of
+        which nothing was are left out."""
+        return {
+            number & _MASK: StoredMessages(session.next_sequence, session.origin)
+            for number, session in sorted(self._sessions.items())
+            if session.next_sequence
+        }
+
+    @property
+    def queues(self) -> int:
+        """How many queues the topic had when they were claimed."""
+        return len(self._sessions)
+
+    def _make_sender(self, queue_number: int, group: int) -> QueueSender:
+        assert self._host is not None
+        session = self._sessions.get(queue_number)
+        if session is None:
+            message = f"queue {queue_number:x} is not of the topic that was claimed"
+            raise Rejected(Reason.UNKNOWN_TOPIC, message)
+        claimed = Claimed(self.id, session.epoch, session.next_sequence)
+        return QueueSender(self._host, queue_number=queue_number, group=group, claimed=claimed)
+
+    def _follow_topic(self) -> None:
+        """Queues that the topic gets are the next claim's."""
+        if self._queues is not None and self._claimed_view is not None:
+            self._queues.view = self._claimed_view
+
+
+async def claim_part(
+    router: Router, topic: str, work: str, *, label: int, part: int, parts: int
+) -> int:
+    """Record that a part of a label's work begins; the highest part that was begun so far.
+
+    One session holds it, on the topic's first queue. A repeat is safe; so is cancelling.
+
+    Args:
+        router: to the cluster.
+        topic: its name.
+        work: what names the work, in every process that does a part of it.
+        label: which piece of the work is sent; it never goes back.
+        part: from 1.
+        parts: how many there are; 0: the caller does not know.
+
+    Raises:
+        Rejected: `OTHER_PARTS`, the label was begun in another number of parts; `FENCED`, a higher
+            label was claimed; `UNKNOWN_TOPIC`.
+        Unavailable, OutcomeUnknown: a leader did not answer in time; try again.
+    """
+    require(bool(work), "work has a name")
+    require(0 < label < 1 << 63, "a label is 1 to 2^63 - 1")
+    require(0 < part < 1 << 63 and 0 <= parts < 1 << 63, "parts are counted from 1 to 2^63 - 1")
+    left = seconds_left(router, None)
+    looking = router.topic(topic, is_fresh=True)
+    view = await router.within(left(), looking, f"looking up topic {topic!r}")
+    queue, group = view.id << QUEUE_BITS, view.groups[0]
+    request = ClaimSessions(group, producer_id(work), [queue], label, part, parts)
+    frame = await router.call_leader(
+        group,
+        FrameKind.SESSIONS,
+        request,
+        timeout=left(),
+        is_change=True,
+        queue_number=queue,
+    )
+    (session,) = unpack(SessionsClaimed, frame.header).sessions
+    return session.part
+
+
+def producer_id(session: str) -> int:
+    """The id of a session's producer: the same in every process, 1 to 2^63 - 1.
+
+    >>> producer_id("import-7") == producer_id("import-7") != producer_id("import-8")
+    True
+    """
+    digest = blake2b(session.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1 or 1

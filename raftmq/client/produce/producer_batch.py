@@ -1,0 +1,365 @@
+"""What is under way: entries (what a call is waiting for) and batches (what a frame carries).
+
+An *entry* is one message of `send` or `send_nowait` (`PendingSend`), or what one `send_many` has
+for one batch (`PendingPart`). A *batch* is one batch on its way, of one entry or many:
+
+    draft ── seal ──> waiting ── first write ──> numbered: in flight, refused, in doubt ──> settled
+
+As a draft it gathers entries, and entries can be taken back. It gets its sequence number when it
+is first written, so what was never written leaves no gap.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import anyio
+
+from raftmq.batch import BatchBuilder, Compression, Draft, Limits, Sealed, Value
+from raftmq.client.routing.connection import Request
+from raftmq.errors import OutcomeUnknown, RaftmqError, Rejected
+from raftmq.wire.messages import ErrorReply
+
+from .receipts import PendingMany, Receipt, SentRange
+
+__all__ = ["Entry", "PendingMany", "PendingPart", "PendingSend", "ProducerBatch"]
+
+Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | None] | None, int]
+"""Body, key, tag, properties, and when to deliver it (milliseconds since 1970; 0: at once)."""
+
+
+class Entry(ABC):
+    """A result that callers wait for: it is settled or failed once."""
+
+    __slots__ = (
+        "_event",
+        "base_offset",
+        "count",
+        "deadline",
+        "error",
+        "is_done",
+        "is_duplicate",
+        "is_heard",
+        "number",
+        "queue_number",
+        "size",
+        "timestamp",
+    )
+
+    def __init__(self, *, queue_number: int, count: int, size: int, deadline: float) -> None:
+        self._event: anyio.Event | None = None
+        self.queue_number = queue_number
+        self.count = count
+        self.size = size
+        """Bytes it takes of the buffer."""
+        self.deadline = deadline
+        """By the event loop's clock: waiting calls end then with what is known."""
+        self.is_done = False
+        self.error: RaftmqError | None = None
+        self.base_offset: int | None = None
+        self.timestamp = 0
+        self.is_duplicate = False
+        self.number = 0
+        """What names its first message if it is delayed; 0: it is not."""
+        self.is_heard = False
+        """True once a caller waits for it; else `flush` raises its error."""
+
+    @property
+    @abstractmethod
+    def is_delayed(self) -> bool:
+        """True if it is for later: it shares no batch with what is not."""
+
+    @abstractmethod
+    def append_to(self, builder: BatchBuilder) -> None:
+        """Add what it has to a batch.
+
+        Raises:
+            Rejected: it cannot be encoded, or does not fit in; the builder is as before.
+        """
+
+    @abstractmethod
+    def drop_content(self) -> None:
+        """The batch holds it now."""
+
+    def settle(
+        self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
+    ) -> None:
+        """It is stored."""
+        self.base_offset = base_offset
+        self.number = number
+        self.timestamp = timestamp
+        self.is_duplicate = is_duplicate
+        self.is_done = True
+        if self._event is not None:
+            self._event.set()
+
+    def fail(self, error: RaftmqError) -> None:
+        """It is not stored, or its outcome is unknown."""
+        self.error = error
+        self.is_done = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait_done(self) -> None:
+        """Wait until it is settled or failed, and hear its error. Cancelling changes nothing."""
+        self.is_heard = True
+        await self.wait_unheard()
+
+    async def wait_unheard(self) -> None:
+        """As `wait_done`, but its error stays for another caller."""
+        if not self.is_done:
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+
+
+class PendingSend(Entry):
+    """A message that `send_nowait` took."""
+
+    __slots__ = ("_arguments", "deliver_at_ms")
+
+    def __init__(
+        self, *, queue_number: int, size: int, deadline: float, arguments: Arguments
+    ) -> None:
+        super().__init__(queue_number=queue_number, count=1, size=size, deadline=deadline)
+        self._arguments: Arguments | None = arguments
+        self.deliver_at_ms = arguments[4]
+        """When it is to be delivered, milliseconds since 1970; 0: at once."""
+
+    @property
+    def is_delayed(self) -> bool:
+        """True if it is for later."""
+        return self.deliver_at_ms > 0
+
+    async def wait(self, timeout: float | None = None) -> Receipt:
+        """Wait until the outcome of the message is known. It may be called again.
+
+        Cancelling stops the waiting, not the sending.
+
+        Raises:
+            Unavailable, OutcomeUnknown, Rejected: as `Producer.send`.
+            OutcomeUnknown: `timeout` seconds were over; the message stays under way.
+        """
+        if timeout is None:
+            await self.wait_done()
+        else:
+            with anyio.move_on_after(timeout):
+                await self.wait_done()
+        return self.receipt()
+
+    def receipt(self) -> Receipt:
+        """The receipt, without waiting; raises as `wait`."""
+        if self.error is not None:
+            raise self.error
+        if not self.is_done:
+            raise OutcomeUnknown("the message is still under way: wait again")
+        due = self.deliver_at_ms if self.number else 0
+        return Receipt(
+            self.queue_number,
+            self.base_offset,
+            self.timestamp,
+            self.is_duplicate,
+            due,
+            self.number,
+        )
+
+    def append_to(self, builder: BatchBuilder) -> None:
+        """Add the message to a batch; see `Entry.append_to`."""
+        assert self._arguments is not None
+        body, key, tag, props, due = self._arguments
+        builder.append(body, key=key, tag=tag, props=props, deliver_at_ms=due)
+
+    def drop_content(self) -> None:
+        """The batch holds the message now."""
+        self._arguments = None
+
+
+class PendingPart(Entry):
+    """What a `send_many` has for one batch; others may join it there."""
+
+    __slots__ = ("_draft", "_dues", "sealed")
+
+    def __init__(
+        self,
+        *,
+        queue_number: int,
+        size: int,
+        deadline: float,
+        content: Draft | Sealed,
+        dues: Sequence[int] | None = None,
+    ) -> None:
+        count = content.count if isinstance(content, Sealed) else len(content)
+        super().__init__(queue_number=queue_number, count=count, size=size, deadline=deadline)
+        self._draft = content if isinstance(content, Draft) else None
+        self.sealed = content if isinstance(content, Sealed) else None
+        """The encoded batch, if it was made at once, so that it must stay alone."""
+        self._dues = dues
+
+    @property
+    def is_delayed(self) -> bool:
+        """True if it is for later."""
+        return self._dues is not None
+
+    def append_to(self, builder: BatchBuilder) -> None:
+        """Add the messages to a batch; see `Entry.append_to`."""
+        assert self._draft is not None
+        builder.extend(self._draft)
+
+    def drop_content(self) -> None:
+        """The batch holds the messages now."""
+        self._draft = None
+
+    def as_range(self, positions: range | list[int]) -> SentRange:
+        """What became of it."""
+        return SentRange(
+            positions,
+            self.queue_number,
+            self.base_offset,
+            self.timestamp,
+            self.is_duplicate,
+            self.error,
+            self._dues,
+            self.number,
+        )
+
+
+class ProducerBatch:
+    """One batch on its way to one queue."""
+
+    __slots__ = (
+        "_builder",
+        "_limits",
+        "count",
+        "deadline",
+        "entries",
+        "first_sequence",
+        "is_closed",
+        "is_doubtful",
+        "is_settled",
+        "refusal",
+        "request",
+        "sealed",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._builder: BatchBuilder | None = None
+        self._limits = limits
+        self.entries: list[Entry] = []
+        self.count = 0
+        """Messages, those that were taken back not counted."""
+        self.deadline = float("inf")
+        """The earliest of the entries that are not done."""
+        self.first_sequence = -1
+        """The number of its first message; -1: never written (in this epoch)."""
+        self.is_closed = False
+        """True: it is to go out, and takes no more entries."""
+        self.is_doubtful = False
+        """True if an attempt was written and not answered for certain: it may be stored."""
+        self.is_settled = False
+        """True once it is known to be stored."""
+        self.refusal: ErrorReply | None = None
+        """The answer to the last attempt, if it was refused."""
+        self.request: Request | None = None
+        """The attempt under way."""
+        self.sealed: Sealed | None = None
+        """The encoded batch."""
+
+    @classmethod
+    def of_sealed(cls, part: PendingPart, limits: Limits) -> "ProducerBatch":
+        """The batch of a batch that is encoded already."""
+        batch = cls(limits)
+        batch.entries = [part]
+        batch.count = part.count
+        batch.deadline = part.deadline
+        batch.is_closed = True
+        batch.sealed = part.sealed
+        return batch
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch; of a draft an upper bound."""
+        if self.sealed is not None:
+            return self.sealed.size
+        return self._builder.size if self._builder is not None else 0
+
+    @property
+    def is_done(self) -> bool:
+        """True if all entries are done: no caller waits for the batch."""
+        return all(entry.is_done for entry in self.entries)
+
+    def append(self, entry: Entry) -> None:
+        """Add an entry to a draft.
+
+        Raises:
+            Rejected: it cannot be encoded, or does not fit in; the draft is as before.
+        """
+        assert not self.is_closed
+        entry.append_to(self._built())
+        self.entries.append(entry)
+        self.count += entry.count
+        self.deadline = min(self.deadline, entry.deadline)
+
+    def try_append(self, entry: Entry) -> bool:
+        """As `append`; False if the entry does not fit in with the others."""
+        if entry.is_delayed != self.entries[0].is_delayed:
+            return False
+        if self.size + entry.size > self._limits.batch_bytes_max:
+            return False
+        try:
+            self.append(entry)
+        except Rejected:
+            return False
+        return True
+
+    def take_back(self, entry: Entry) -> None:
+        """Take an entry out of a batch that has no number."""
+        assert self.first_sequence < 0
+        self.entries.remove(entry)
+        self.count -= entry.count
+        # The builder still holds its messages; another one is made without it when needed.
+        self._builder = None
+
+    def seal(self, *, base_ms: int, compression: Compression) -> None:
+        """Encode the draft, once."""
+        if self.sealed is not None:
+            return
+        self.sealed = self._built().seal(base_ms=base_ms, compression=compression)
+        self._builder = None
+        self.is_closed = True
+        for entry in self.entries:
+            entry.drop_content()
+
+    def _built(self) -> BatchBuilder:
+        if self._builder is None:
+            self._builder = BatchBuilder(self._limits)
+            for entry in self.entries:
+                entry.append_to(self._builder)
+        return self._builder
+
+    def settle(
+        self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
+    ) -> None:
+        """It is stored; no offset: it is delayed and has a number, or its place is forgotten."""
+        at = base_offset
+        for entry in self.entries:
+            if not entry.is_done:
+                entry.settle(at, timestamp, is_duplicate, number)
+            if at is not None:
+                at += entry.count
+            if number:
+                number += entry.count
+        self.deadline = float("inf")
+
+    def tell(self, error: RaftmqError, *, until: float = float("inf")) -> list[Entry]:
+        """Fail the entries whose deadline is not after `until`, and return them."""
+        told: list[Entry] = []
+        left = float("inf")
+        for entry in self.entries:
+            if entry.is_done:
+                continue
+            if entry.deadline <= until:
+                entry.fail(error)
+                told.append(entry)
+            else:
+                left = min(left, entry.deadline)
+        self.deadline = left
+        return told

@@ -1,0 +1,599 @@
+"""A sender: the batches of one producer on their way to one queue, in order through every fault.
+
+The broker stores a batch only if its sequence number is the next one of (producer, queue, epoch),
+answers a repeat with the first one's offset, and refuses what comes after a gap
+(`raftmq.machine.producers`). So the sender may send many batches ahead, and after any fault it
+sends all that are not settled again, in order, with the same bytes and numbers:
+
+| the answer | the batch is | the sender |
+|---|---|---|
+| stored, or `duplicate` | settled | goes on |
+| `not_leader`, `busy`, `unavailable` | not stored by this attempt | resends all, from the first |
+| `out_of_order` | not stored: one before it is missing | likewise |
+| `outcome_unknown`, connection lost | in doubt | likewise |
+| another refusal, of the first batch | refused; if in doubt, unknown | closes the gap |
+
+A sender resends only when each attempt has been answered or its connection is gone.
+
+*Closing a gap.* If a numbered batch will never be sent again, those after it would be refused for
+ever. The first batch of which every attempt was refused for certain is stored nowhere, and so is
+everything after it, as the broker stores nothing after a gap. Those batches get new numbers from 0
+in the next epoch. What stands before it is in doubt, and is told so. The first batch of a new epoch
+makes the broker refuse all that may still be on its way from the old one.
+
+*Claimed sessions.* Their epochs are given by claims (`claimed`), so a sender cannot close a gap:
+the first batch that is refused for good, or abandoned, ends it, and what comes after it fails too.
+
+*Deadlines.* Who waits is told at the deadline: `Unavailable` if the batch was never written, and
+then it is taken out; `OutcomeUnknown` if it was. Such a batch keeps its place and is
+resent, since later ones count on its number, until it is settled or nobody waits for any batch in
+flight. Then all are abandoned and the next batch begins a new epoch: what was abandoned is in the
+log before that batch, or never. So an expired batch neither breaks the sequence nor changes the
+order.
+
+Invariants:
+- Batches leave in the order in which they were put, and are stored in that order, each once.
+- A batch told `Unavailable` or `Rejected` is not stored, and never will be.
+- What is put in after the producer's end fails at once.
+- At most `FLIGHTS_MAX` batches are in flight: the broker remembers where so many went.
+
+Left out: a batch whose only answer was lost and which is resent after the broker dropped its
+session (idle for a week, or pushed out by 65,536 newer ones) is reported as `OutcomeUnknown`,
+except the very first of a session, which cannot be told from a new one and is stored again.
+
+Sources: Kafka's idempotent producer (KIP-98, KIP-360 for the epoch); Raft thesis §6.3.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple, Self
+
+import anyio
+
+from raftmq.batch import Compression, Limits, Sealed
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.connection import Answer, Connection, Lost
+from raftmq.client.routing.refusals import (
+    NOT_LEADER,
+    NOTHING_HAPPENED,
+    OUTCOME_UNKNOWN,
+    exception_of,
+    refusal_of,
+)
+from raftmq.client.routing.router import Router
+from raftmq.client.supervisor import TaskScope
+from raftmq.errors import OutcomeUnknown, ProtocolError, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Produced
+
+from .columns import Positions
+from .producer_batch import Entry, PendingPart, ProducerBatch
+
+FLIGHTS_MAX = 64
+"""Batches in flight to one queue: `raftmq.machine.producers.RUNS_MAX`."""
+STRIKES_MAX = 3
+"""So often may the first batch be refused as out of order before its session counts as lost."""
+
+MESSAGE_BYTES = 200
+"""What a message takes of the buffer beside its body: roughly what Python needs for it."""
+
+_PRODUCED = FrameKind.PRODUCE | REPLY
+_IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
+_OUT_OF_ORDER = Reason.OUT_OF_ORDER.value
+_UNKNOWN_PRODUCER = Reason.UNKNOWN_PRODUCER.value
+_UNKNOWN_TOPIC = Reason.UNKNOWN_TOPIC.value
+_DUPLICATE = Reason.DUPLICATE.value
+_FENCED = Reason.FENCED.value
+
+
+@dataclass(frozen=True, slots=True)
+class SenderHost:
+    """What the senders of a producer share."""
+
+    producer: int
+    """The producer's id: the same on each queue, until it is fenced there."""
+    topic: str
+    """The topic's name."""
+    router: Router
+    """Finds leaders."""
+    tasks: TaskScope
+    """Runs the recovery of senders."""
+    random: Random
+    """Producer ids and jitter."""
+    now_ms: Callable[[], int]
+    """The wall clock, for the batches' base time."""
+    limits: Limits
+    """What a batch may hold."""
+    batch_bytes: int
+    """A draft of this size goes out."""
+    batch_messages: int
+    """A draft of this many messages goes out."""
+    compression: Compression
+    """Of the bodies."""
+    is_lingering: bool
+    """True: drafts wait until `pump` sends them."""
+    give_back: Callable[[Entry], None]
+    """Called once for each entry, when its memory is free again."""
+    failed: Callable[[Entry], None]
+    """Called for each entry that failed."""
+    sealed: Callable[["QueueSender", int], None]
+    """Called when a batch goes out for the first time, with its bytes."""
+
+
+class Claimed(NamedTuple):
+    """A session on one queue that a claim has given to this sender."""
+
+    producer: int
+    """The producer's id."""
+    epoch: int
+    """The epoch of the claim."""
+    next_sequence: int
+    """What the first batch is numbered."""
+
+
+class Routed(NamedTuple):
+    """What a call has for one batch, and the sender that it goes to."""
+
+    sender: "QueueSender"
+    """The sender."""
+    part: PendingPart
+    """What is sent."""
+    positions: Positions
+    """Which messages of the call these are."""
+
+    @classmethod
+    def of(cls, sender: "QueueSender", sealed: Sealed, deadline: float) -> Self:
+        """A batch that is encoded already; it counts from 0 by itself."""
+        part = PendingPart(
+            queue_number=sender.queue_number,
+            size=sealed.size + MESSAGE_BYTES,
+            deadline=deadline,
+            content=sealed,
+        )
+        return cls(sender, part, range(sealed.count))
+
+
+class _Recovery:
+    """One run of a sender's recovery; a sender that has another one, or none, ignores it."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self) -> None:
+        self.scope: anyio.CancelScope | None = None
+
+
+class QueueSender:
+    """The way to one queue."""
+
+    def __init__(
+        self, host: SenderHost, *, queue_number: int, group: int, claimed: Claimed | None = None
+    ) -> None:
+        self._host = host
+        self._group = group
+        self._is_claimed = claimed is not None
+        session = claimed or Claimed(host.producer, 0, 0)
+        self._producer, self._epoch, self._next_sequence = session
+        # Why a claimed sender sends nothing.
+        self._end: RaftmqError | None = None
+        self._flights: deque[ProducerBatch] = deque()
+        self._waiting: deque[ProducerBatch] = deque()
+        self._open = 0
+        self._none_open = anyio.Event()
+        self._connection: Connection | None = None
+        self._recovery: _Recovery | None = None
+        self._failures = 0
+        self._strikes = 0
+        # What a broker said when it refused last; empty: it took the last batch that it answered.
+        self._trouble = ""
+        self.queue_number = queue_number
+        """The cluster-wide number of the queue."""
+
+    @property
+    def batches(self) -> list[ProducerBatch]:
+        """All that is under way, in order."""
+        return [*self._flights, *self._waiting]
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is under way."""
+        return not self._flights and not self._waiting
+
+    @property
+    def is_recovering(self) -> bool:
+        """True while nothing leaves, as the leader is not known or does not answer as it should."""
+        return self._recovery is not None
+
+    # -- putting in and taking out ---------------------------------------------------------------
+
+    def append(self, entry: Entry) -> bool:
+        """Add an entry to the draft, the last batch; True if that is full. `pump` sends it.
+
+        After the end of the producer the entry fails.
+
+        Raises:
+            Rejected: it cannot be encoded; nothing changed.
+        """
+        if self._host.tasks.is_closed:
+            return self._turn_away(entry)
+        draft = self._waiting[-1] if self._waiting else None
+        if draft is None or draft.is_closed or not self._joins(draft, entry):
+            # What does not fit into a batch with others may fit into its own.
+            fresh = ProducerBatch(self._host.limits)
+            fresh.append(entry)
+            if draft is not None:
+                draft.is_closed = True
+            self._waiting.append(fresh)
+            draft = fresh
+        if draft.size >= self._host.batch_bytes or draft.count >= self._host.batch_messages:
+            draft.is_closed = True
+        return draft.is_closed
+
+    def _joins(self, draft: ProducerBatch, entry: Entry) -> bool:
+        return draft.count + entry.count <= self._host.batch_messages and draft.try_append(entry)
+
+    def put(self, part: PendingPart) -> bool:
+        """Add an encoded batch, which will be the last one; True, as it is full. `pump` sends it.
+
+        After the end of the producer the batch fails.
+        """
+        if self._host.tasks.is_closed:
+            return self._turn_away(part)
+        if self._waiting:
+            self._waiting[-1].is_closed = True
+        self._waiting.append(ProducerBatch.of_sealed(part, self._host.limits))
+        return True
+
+    def _turn_away(self, entry: Entry) -> bool:
+        """A call that let other tasks run comes after the end: no task would send or expire it."""
+        entry.fail(Unavailable(CLOSED))
+        self._host.failed(entry)
+        self._host.give_back(entry)
+        return False
+
+    def take_back(self, entry: Entry) -> bool:
+        """Take out an entry that was never written. False: it was, or is done."""
+        for batch in self._waiting:
+            if entry in batch.entries and (batch.sealed is None or len(batch.entries) == 1):
+                batch.take_back(entry)
+                if not batch.entries:
+                    self._waiting.remove(batch)
+                self._host.give_back(entry)
+                self._stop_if_idle()
+                return True
+        return False
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def pump(self, *, is_flush: bool = False) -> None:
+        """Send what is ready; with `is_flush` also the draft at the end."""
+        if is_flush and self._waiting:
+            self._waiting[-1].is_closed = True
+        if self._end is not None:
+            self._fail_waiting(self._end)
+        if self._recovery is not None or not self._waiting:
+            return
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            connection = self._host.router.open_leader(self._group)
+            if connection is None or self._flights:
+                self._recover()
+                return
+            self._connection = connection
+        while self._waiting and len(self._flights) < FLIGHTS_MAX:
+            batch = self._waiting[0]
+            if not batch.is_closed and (self._flights or self._host.is_lingering):
+                return
+            if not connection.has_room:
+                connection.when_room(self.pump)
+                return
+            self._waiting.popleft()
+            self._launch(batch, connection)
+
+    def _launch(self, batch: ProducerBatch, connection: Connection) -> None:
+        if batch.sealed is None:
+            batch.is_closed = True
+            try:
+                batch.seal(base_ms=self._host.now_ms(), compression=self._host.compression)
+            except Rejected as error:
+                self._fail(batch, error)
+                return
+        self._host.sealed(self, batch.size)
+        batch.first_sequence = self._next_sequence
+        self._next_sequence += batch.count
+        self._flights.append(batch)
+        self._write(batch, connection)
+
+    def _write(self, batch: ProducerBatch, connection: Connection) -> None:
+        assert batch.sealed is not None
+        body = batch.sealed.stamp(
+            queue=self.queue_number,
+            producer=self._producer,
+            epoch=self._epoch,
+            first_sequence=batch.first_sequence,
+        )
+        batch.refusal = None
+        self._open += 1
+        batch.request = connection.post(
+            FrameKind.PRODUCE, b"", body, lambda answer: self._answered(batch, connection, answer)
+        )
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, batch: ProducerBatch, connection: Connection, answer: Answer) -> None:
+        self._open -= 1
+        batch.request = None
+        if isinstance(answer, Lost):
+            batch.is_doubtful |= answer.was_written
+        elif not self._read_answer(batch, connection, answer):
+            connection.close(f"node {connection.node} sent an answer that cannot be read")
+        if not self._open:
+            self._none_open.set()
+        self._stop_if_idle()
+        if self._recovery is None:
+            if batch.is_settled:
+                self.pump()
+            else:
+                self._recover()
+
+    def _read_answer(self, batch: ProducerBatch, connection: Connection, answer: Answer) -> bool:
+        assert not isinstance(answer, Lost)
+        try:
+            if answer.kind == _PRODUCED:
+                done = unpack(Produced, answer.header)
+                offset = None if done.number else done.base_offset
+                self._settle(batch, offset, done.timestamp, done.duplicate, done.number)
+                return True
+            refusal = refusal_of(answer)
+        except ProtocolError:
+            refusal = None
+        if refusal is not None and refusal.code != NOT_LEADER:
+            self._trouble = refusal.message
+        if refusal is None or refusal.code in _IN_DOUBT:
+            batch.is_doubtful = True
+            return refusal is not None
+        if refusal.code == _DUPLICATE:
+            self._settle(batch, None, 0, True)
+            return True
+        batch.refusal = refusal
+        if refusal.code == NOT_LEADER:
+            self._host.router.not_leader(self._group, connection.node, refusal.leader)
+        return True
+
+    def _settle(
+        self,
+        batch: ProducerBatch,
+        base_offset: int | None,
+        timestamp: int,
+        is_duplicate: bool,
+        number: int = 0,
+    ) -> None:
+        if self._flights and self._flights[0] is batch:
+            self._flights.popleft()
+        else:
+            self._flights.remove(batch)
+        batch.is_settled = True
+        batch.settle(base_offset, timestamp, is_duplicate, number)
+        self._failures = self._strikes = 0
+        self._trouble = ""
+        self._release(batch)
+
+    def _release(self, batch: ProducerBatch) -> None:
+        for entry in batch.entries:
+            self._host.give_back(entry)
+
+    # -- recovery --------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        assert self._recovery is None
+        if not self._host.tasks.is_closed:
+            recovery = self._recovery = _Recovery()
+            recovery.scope = self._host.tasks.start(lambda: self._run_recovery(recovery))
+
+    async def _run_recovery(self, recovery: _Recovery) -> None:
+        """Wait until nothing is open, find the leader, and send everything again in order."""
+        while self._open:
+            self._none_open = anyio.Event()
+            await self._none_open.wait()
+        retry_ms = max((p.refusal.retry_ms for p in self._flights if p.refusal), default=0)
+        await self._judge_first(recovery)
+        self._failures += 1
+        if self._failures > 1 or retry_ms:
+            # The first retry goes at once: most often the hint of a new leader is right.
+            await anyio.sleep(max(retry_ms / 1000, self._host.router.delay(self._failures)))
+        connection = await self._host.router.leader(self._group)
+        if self._recovery is not recovery:
+            return
+        # From here on nothing waits: the sender goes back to work in one step.
+        self._connection = connection
+        self._recovery = None
+        if self._connection.is_open:
+            for batch in self._flights:
+                self._write(batch, self._connection)
+        self.pump()
+
+    async def _judge_first(self, recovery: _Recovery) -> None:
+        """Decide on the first batch if its refusal is final; those after it wait for it."""
+        while self._flights and (refusal := self._flights[0].refusal) is not None:
+            code = refusal.code
+            if code in NOTHING_HAPPENED:
+                return
+            if code == _OUT_OF_ORDER:
+                self._strikes += 1
+                if self._strikes < STRIKES_MAX:
+                    return
+            if code == _UNKNOWN_TOPIC:
+                is_known = await self._has_topic()
+                if is_known or self._recovery is not recovery:
+                    return  # a node that does not know it yet
+            if self._is_claimed:
+                self._end_claim(exception_of(refusal))
+                return
+            if code == _FENCED:
+                self._producer = random_id(self._host.random)
+            elif code not in {_OUT_OF_ORDER, _UNKNOWN_PRODUCER}:
+                self._drop_refused(self._flights[0], refusal)
+            self._close_gap()
+            self._stop_if_idle()
+
+    async def _has_topic(self) -> bool:
+        try:
+            topic = await self._host.router.topic(self._host.topic, is_fresh=True)
+        except Rejected:
+            return False
+        return topic.id == self.queue_number >> QUEUE_BITS
+
+    def _drop_refused(self, batch: ProducerBatch, refusal: ErrorReply) -> None:
+        """The first batch is refused for good. If it is in doubt, `_close_gap` tells so."""
+        if batch.is_doubtful:
+            return
+        self._flights.popleft()
+        self._fail(batch, exception_of(refusal))
+
+    def _close_gap(self) -> None:
+        """Give up the batches in doubt; number all later ones again, in the next epoch."""
+        assert not self._open
+        flights = list(self._flights)
+        self._begin_epoch()
+        while flights and flights[0].is_doubtful:
+            self._fail(flights.pop(0), OutcomeUnknown(_FORGOTTEN))
+        for batch in reversed(flights):
+            if batch.is_done:
+                self._release(batch)
+                continue
+            batch.first_sequence = -1
+            batch.is_doubtful = False
+            batch.refusal = None
+            self._waiting.appendleft(batch)
+
+    def _end_claim(self, error: RaftmqError) -> None:
+        """The first batch is refused for good: nothing after it is stored, now or ever."""
+        assert not self._open
+        for batch in self._flights:
+            doubtful = OutcomeUnknown(f"{error}; an earlier attempt was not answered")
+            self._fail(batch, doubtful if batch.is_doubtful else error)
+        self._flights.clear()
+        self._end = error
+        self._fail_waiting(error)
+        self._stop_if_idle()
+
+    def _fail_waiting(self, error: RaftmqError) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            self._fail(batch, error)
+
+    def _begin_epoch(self) -> None:
+        self._flights.clear()
+        if self._is_claimed:
+            # Only a claim gives another epoch, and says which batches in doubt are stored.
+            self._end = self._end or Unavailable(_CLAIM_ENDED)
+            return
+        self._epoch += 1
+        self._next_sequence = 0
+        self._strikes = 0
+
+    def _fail(self, batch: ProducerBatch, error: RaftmqError) -> None:
+        for entry in batch.tell(error):
+            self._host.failed(entry)
+        self._release(batch)
+
+    # -- deadlines and the end -------------------------------------------------------------------
+
+    def expire(self, now: float) -> float:
+        """Tell those whose deadline is not after `now`; the next deadline of a batch."""
+        for batch in list(self._waiting):
+            if batch.deadline <= now:
+                self._expire_waiting(batch, now)
+        if self._flights and all(
+            entry.is_done or entry.deadline <= now for p in self._flights for entry in p.entries
+        ):
+            self._abandon(_TOO_LATE)
+        for batch in self._flights:
+            if batch.deadline <= now:
+                for entry in batch.tell(OutcomeUnknown(self._unknown()), until=now):
+                    self._host.failed(entry)
+        self._stop_if_idle()
+        self.pump()
+        return min((batch.deadline for batch in self.batches), default=float("inf"))
+
+    def _expire_waiting(self, batch: ProducerBatch, now: float) -> None:
+        if batch.sealed is not None and any(e.deadline > now for e in batch.entries):
+            # Encoded for an earlier epoch, and others in it still wait: it will be sent.
+            for entry in batch.tell(OutcomeUnknown(self._unknown()), until=now):
+                self._host.failed(entry)
+            return
+        for entry in batch.tell(Unavailable(self._unsent()), until=now):
+            self._host.failed(entry)
+            self.take_back(entry)
+        if batch in self._waiting and batch.is_done:
+            self._waiting.remove(batch)
+            self._release(batch)
+
+    def _abandon(self, why: str) -> None:
+        """Nobody waits for what is in flight, or may any longer: begin a new epoch."""
+        is_stored_perhaps = True
+        for batch in self._flights:
+            withdrawn = True
+            if batch.request is not None and self._connection is not None:
+                withdrawn = self._connection.forget(batch.request)
+                batch.request = None
+            # What stands after a batch that is stored nowhere is stored nowhere.
+            is_stored_perhaps &= batch.is_doubtful or not withdrawn
+            if is_stored_perhaps:
+                self._fail(batch, OutcomeUnknown(f"{why}; {self._unknown()}"))
+            else:
+                self._fail(batch, Unavailable(f"{why}: {self._unsent()}"))
+        self._begin_epoch()
+        self._open = 0
+        self._none_open.set()
+
+    def close(self, error: RaftmqError | None = None) -> None:
+        """Give up everything; `error`: told to all instead of what is known of each.
+
+        `Unavailable` is told only to what was never written: of the rest it might be wrong.
+        """
+        self._fail_waiting(error or Unavailable(CLOSED))
+        if error is not None and not isinstance(error, Unavailable):
+            for batch in self._flights:
+                batch.tell(error)
+        self._abandon("the producer was closed" if error is None else str(error))
+        self._stop_if_idle()
+
+    def _stop_if_idle(self) -> None:
+        if self._recovery is not None and self.is_idle:
+            if self._recovery.scope is not None:
+                self._recovery.scope.cancel()
+            self._recovery = None
+
+    def _unknown(self) -> str:
+        return (
+            f"it was written to {self._whom()} and not answered: it may be stored, or will be "
+            "until the next message of its queue is"
+            + (f"; the last trouble: {self._trouble}" if self._trouble else "")
+        )
+
+    def _unsent(self) -> str:
+        trouble = self._trouble or self._host.router.last_error
+        return f"nothing was stored; the last trouble: {trouble}"
+
+    def _whom(self) -> str:
+        return f"node {self._connection.node}" if self._connection is not None else "a node"
+
+
+_TOO_LATE = "the time ran out"
+CLOSED = "the producer was closed before it was sent"
+"""Error text of messages that were not sent before the producer closed."""
+_CLAIM_ENDED = (
+    "not stored: nobody knows what became of a batch before it, so the claimed session is over: "
+    "claim it anew"
+)
+_FORGOTTEN = (
+    "the broker has no memory of this producer any more, so nobody knows whether an earlier "
+    "attempt was stored"
+)
+
+
+def random_id(random: Random) -> int:
+    """A producer's id: 63 random bits, never 0, which means none."""
+    return random.getrandbits(63) or 1

@@ -1,0 +1,147 @@
+"""A topic's queues as one producer sees them: which a message goes to, and the sender on its way.
+
+| a message | goes to |
+|---|---|
+| with `queue=` | that one |
+| with a key | the one of the key's hash |
+| else | the queue whose turn it is |
+
+The turn stays with a queue while something is on its way there, until `TURN_BYTES` went out: what
+is sent meanwhile shares a batch. So under a steady flow one queue is busy at a time: small batches
+to all of them at once cost every node an entry each, and each takes longer than all of them in one.
+What is sent one by one goes to each queue in turn. Queues that wait for a leader are passed over
+while another one does not.
+
+Sources: Kafka's sticky partitioner (KIP-480), bytes as the measure of a turn, and why it must look
+at what is stuck (KIP-794).
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import anyio
+
+from raftmq.batch import queue_of
+from raftmq.client.arguments import require_whole
+from raftmq.client.message import QUEUE_BITS
+from raftmq.errors import RaftmqError, Reason, Rejected, WrongType
+from raftmq.wire.messages import TopicView
+
+from .queue_sender import QueueSender
+
+TURN_BYTES = 64 * 1024
+"""A turn's batches: more do not cost less each."""
+ASK_SECONDS = 1.0
+"""Whether the topic got more queues is asked this often at the most, and for this long."""
+
+
+class Queues:
+    """The queues of a topic, for one producer."""
+
+    def __init__(
+        self,
+        view: TopicView,
+        first: int,
+        make_sender: Callable[[int, int], QueueSender],
+        ask: Callable[[], Awaitable[object]],
+    ) -> None:
+        self.view = view
+        """The topic as it is now: it may get more queues."""
+        self.senders: dict[int, QueueSender] = {}
+        """The senders in use, by queue."""
+        self._turn = first
+        # That went out since the turn began.
+        self._turn_bytes = 0
+        # From a queue's cluster-wide number and its partition group.
+        self._make_sender = make_sender
+        # Has `view` replaced by what the leader of the system group knows.
+        self._ask = ask
+        self._ask_again_at = 0.0
+        self._asking: anyio.Event | None = None
+
+    def __len__(self) -> int:
+        """How many queues the topic has."""
+        return len(self.view.groups)
+
+    async def learn(self, queue: int | None, deadline: float) -> None:
+        """If no such queue is known, ask whether the topic got more; `pick` says what came of it.
+
+        A table is asked for twice a minute only, and others may have added the queue meanwhile.
+        Calls at the same time share one question. Cancelling leaves what was known.
+        """
+        now = anyio.current_time()
+        if not isinstance(queue, int) or queue < len(self):
+            return
+        if self._asking is None and now < self._ask_again_at:
+            return
+        with anyio.move_on_after(min(ASK_SECONDS, deadline - now)):
+            if self._asking is not None:
+                await self._asking.wait()
+                return
+            self._asking, self._ask_again_at = anyio.Event(), now + ASK_SECONDS
+            try:
+                with suppress(RaftmqError):
+                    await self._ask()
+            finally:
+                self._asking.set()
+                self._asking = None
+
+    def pick(self, key: str | bytes | None, queue: int | None) -> int:
+        """The queue for a message.
+
+        Raises:
+            Rejected: there is no such queue, or this is no key.
+        """
+        if queue is not None:
+            require_whole(queue, "queue")
+            if not 0 <= queue < len(self):
+                message = f"topic {self.view.name!r} has queues 0 to {len(self) - 1}, no {queue}"
+                raise Rejected(Reason.BAD_ARGUMENT, message)
+            return queue
+        if key is None:
+            return self.gathering()
+        try:
+            return queue_of(key, len(self))
+        except TypeError:
+            raise WrongType(f"key is a text (str), bytes or None, not {key!r:.80}") from None
+        except UnicodeEncodeError as error:
+            raise Rejected(Reason.BAD_ARGUMENT, f"a key is text or bytes: {error}") from None
+
+    def gathering(self, n: int = 0) -> int:
+        """The queue whose turn it is; for the n-th more batch of a call, the n-th after it."""
+        for _ in range(len(self)):
+            sender = self.senders.get(self._turn % len(self))
+            if sender is None:
+                break
+            is_over = self._turn_bytes > 0 and sender.is_idle
+            if not is_over and not sender.is_recovering:
+                break
+            self._pass_turn()
+        return (self._turn + n) % len(self)
+
+    def take_turn(self, sender: QueueSender) -> None:
+        """A sender's batch is full: if the turn was its own, it is the next one's."""
+        if self._has_turn(sender):
+            self._pass_turn()
+
+    def count_bytes(self, sender: QueueSender, size: int) -> None:
+        """A sender's batch goes out: that may be the end of its turn."""
+        if self._has_turn(sender):
+            self._turn_bytes += size
+            if self._turn_bytes >= TURN_BYTES:
+                self._pass_turn()
+
+    def sender(self, queue: int) -> QueueSender:
+        """The sender to a queue."""
+        sender = self.senders.get(queue)
+        if sender is None:
+            number = self.view.id << QUEUE_BITS | queue
+            sender = self.senders[queue] = self._make_sender(number, self.view.groups[queue])
+        return sender
+
+    def _has_turn(self, sender: QueueSender) -> bool:
+        return sender.queue_number & ((1 << QUEUE_BITS) - 1) == self._turn % len(self)
+
+    def _pass_turn(self) -> None:
+        self._turn += 1
+        self._turn_bytes = 0

@@ -1,0 +1,220 @@
+"""What a producer gets back: receipts, of one message or of many, and what may go in.
+
+`send_many` makes batches. Each batch is one range of neighbouring offsets, or one error; a
+`SentMany` holds those and answers for single messages out of them, so 100,000 messages cost 200
+objects and not 100,000.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+from raftmq.batch import Value
+from raftmq.client.message import QUEUE_BITS, format_id
+from raftmq.errors import RaftmqError, Rejected, Unavailable
+from raftmq.words import counted
+
+from .delays import format_delayed_id
+
+if TYPE_CHECKING:
+    from .producer_batch import PendingPart
+
+_MASK = (1 << QUEUE_BITS) - 1
+
+
+class Outgoing(NamedTuple):
+    """One message for `send_many`."""
+
+    body: bytes
+    """What to send."""
+    key: str | bytes | None = None
+    """Messages of one key go to one queue, in order; None: any queue."""
+    tag: str | None = None
+    """One label for filters."""
+    props: Mapping[str, Value | None] | None = None
+    """Typed properties for filters and queries."""
+
+
+class Receipt(NamedTuple):
+    """The message is stored: on the disks of a majority. A delayed one waits there."""
+
+    queue_number: int
+    """The cluster-wide number of its queue."""
+    offset: int | None
+    """Its offset. None: it is delayed, and gets one when it falls due; or a repeat proved that it
+    was stored by an earlier attempt, and the broker no longer knows where."""
+    timestamp: int
+    """The leader's stamp, milliseconds since 1970; 0: not known."""
+    is_duplicate: bool = False
+    """True if an earlier attempt had stored it and this answer is to a repeat."""
+    deliver_at_ms: int = 0
+    """If it is delayed: when it is delivered at the earliest, milliseconds since 1970; else 0."""
+    number: int = 0
+    """If it is delayed: what names it; else 0."""
+
+    @property
+    def queue(self) -> int:
+        """The queue within the topic, from 0."""
+        return self.queue_number & _MASK
+
+    @property
+    def id(self) -> str | None:
+        """The text for `Client.get`, or for `Client.cancel` if it is delayed; None: not known."""
+        if self.number:
+            return format_delayed_id(self.queue_number, self.deliver_at_ms, self.number)
+        return None if self.offset is None else format_id(self.queue_number, self.offset)
+
+
+class SentRange(NamedTuple):
+    """One batch of a `send_many`: all of it was stored, or none of it."""
+
+    positions: Sequence[int]
+    """Which messages of the call are in it, as positions from 0, in the order of their offsets."""
+    queue_number: int
+    """The cluster-wide number of the queue it was for."""
+    base_offset: int | None
+    """Offset of the first message, the others follow; None: see `Receipt.offset`, or `error`."""
+    timestamp: int
+    """The leader's stamp, milliseconds since 1970."""
+    is_duplicate: bool
+    """See `Receipt.is_duplicate`."""
+    error: RaftmqError | None
+    """Why it was not stored, or why that is not known; None: it was stored."""
+    dues: Sequence[int] | None = None
+    """If it is delayed: when each message is delivered at the earliest; 0: at once."""
+    number: int = 0
+    """If it is delayed: what names the first message, the others follow; else 0."""
+
+    @property
+    def queue(self) -> int:
+        """The queue within the topic, from 0."""
+        return self.queue_number & _MASK
+
+    def receipt(self, nth: int) -> Receipt:
+        """The receipt of the nth message of this range; only if `error` is None."""
+        assert self.error is None, self.error
+        offset = None if self.base_offset is None else self.base_offset + nth
+        due, number = 0, 0
+        if self.number and self.dues is not None:
+            due, number = self.dues[nth], self.number + nth
+        return Receipt(self.queue_number, offset, self.timestamp, self.is_duplicate, due, number)
+
+
+class SentMany(Sequence[Receipt | RaftmqError]):
+    """The outcome of each message of a `send_many`, by its position in the call.
+
+    `sent[i]` is the message's receipt, or its error as a value.
+    """
+
+    __slots__ = ("_by_position", "_count", "ranges")
+
+    ranges: list[SentRange]
+    """One entry a batch."""
+
+    def __init__(self, ranges: list[SentRange]) -> None:
+        self.ranges = ranges
+        self._count = sum(len(part.positions) for part in ranges)
+        self._by_position: list[Receipt | RaftmqError] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt | RaftmqError: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt | RaftmqError]: ...
+
+    def __getitem__(
+        self, index: int | slice
+    ) -> Receipt | RaftmqError | list[Receipt | RaftmqError]:
+        return self._outcomes()[index]
+
+    def __iter__(self) -> Iterator[Receipt | RaftmqError]:
+        return iter(self._outcomes())
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every message is stored."""
+        return all(part.error is None for part in self.ranges)
+
+    @property
+    def failed(self) -> list[tuple[int, RaftmqError]]:
+        """Position and error of each message that is not known to be stored, by position."""
+        pairs = [(at, p.error) for p in self.ranges if p.error is not None for at in p.positions]
+        return sorted(pairs, key=lambda pair: pair[0])
+
+    def receipts(self) -> list[Receipt]:
+        """The receipts of all messages, by position.
+
+        Raises:
+            SomeUnsent: not every message is stored.
+        """
+        self.check()
+        return [outcome for outcome in self._outcomes() if isinstance(outcome, Receipt)]
+
+    def check(self) -> None:
+        """Do nothing if every message is stored.
+
+        Raises:
+            SomeUnsent: not every message is stored.
+        """
+        if not self.is_complete:
+            raise SomeUnsent(self)
+
+    def _outcomes(self) -> list[Receipt | RaftmqError]:
+        if self._by_position is None:
+            found: dict[int, Receipt | RaftmqError] = {}
+            for part in self.ranges:
+                for nth, at in enumerate(part.positions):
+                    found[at] = part.error if part.error is not None else part.receipt(nth)
+            self._by_position = [found[at] for at in range(self._count)]
+        return self._by_position
+
+    def __repr__(self) -> str:
+        return f"<SentMany: {counted(self._count, 'message')}, {len(self.failed)} failed>"
+
+
+class SomeUnsent(RaftmqError):
+    """Not all messages of a call were stored; `sent` says which and why.
+
+    Neither `Unavailable` nor `OutcomeUnknown`: to send everything again would store again what was
+    stored. `__cause__` is the first error.
+    """
+
+    def __init__(self, sent: SentMany) -> None:
+        failed = sent.failed
+        is_sure = all(isinstance(error, (Unavailable, Rejected)) for _, error in failed)
+        what = "not stored" if is_sure else "not known to be stored"
+        super().__init__(
+            f"{len(failed):,} of {counted(len(sent), 'message')} {what}; "
+            f"the first is number {failed[0][0]}: {failed[0][1]}"
+        )
+        self.sent = sent
+        self.__cause__ = failed[0][1]
+
+
+class PendingMany:
+    """Messages that `send_many_nowait` took."""
+
+    def __init__(self, parts: "list[tuple[PendingPart, range | list[int]]]") -> None:
+        self._parts = parts
+
+    @property
+    def is_done(self) -> bool:
+        """True once the outcome of each message is known."""
+        return all(part.is_done for part, _ in self._parts)
+
+    async def wait(self, *, check: bool = True) -> SentMany:
+        """Wait until the outcome of each message is known. It may be called again.
+
+        Cancelling stops the waiting, not the sending. Each message has its deadline, so this ends.
+
+        Raises:
+            SomeUnsent: not all were stored; not with `check=False`.
+        """
+        for part, _ in self._parts:
+            await part.wait_done()
+        sent = SentMany([part.as_range(positions) for part, positions in self._parts])
+        if check:
+            sent.check()
+        return sent

@@ -1,0 +1,45 @@
+"""What a producer is made with, and what it tells of itself."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from raftmq.batch import MESSAGES_MAX, Compression
+from raftmq.client.arguments import require_fields
+from raftmq.client.consume.start import require
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """See `Client.producer`."""
+
+    linger: float | None = None
+    batch_bytes: int = 1024 * 1024
+    batch_messages: int = 10_000
+    buffer_bytes: int = 32 * 1024 * 1024
+    buffer_messages: int = 262_144
+    compression: Compression = Compression.NONE
+
+    def validate(self) -> Self:
+        """This object, or `Rejected`."""
+        require_fields(self)
+        require(self.linger is None or self.linger >= 0, "linger must not be negative")
+        require(self.batch_bytes > 0, "batch_bytes must be positive")
+        require(
+            0 < self.batch_messages <= MESSAGES_MAX, f"batch_messages must be 1 to {MESSAGES_MAX}"
+        )
+        require(self.buffer_bytes > 0, "buffer_bytes must be positive")
+        require(self.buffer_messages > 0, "buffer_messages must be positive")
+        is_known = isinstance(self.compression, Compression)
+        require(is_known, f"compression must be one of {', '.join(map(str, Compression))}")
+        return self
+
+
+class ProducerStatistics(NamedTuple):
+    """A producer at this moment."""
+
+    buffer_bytes: int
+    """Bytes that wait for their answer."""
+    buffer_messages: int
+    """Messages that wait for their answer."""
+    senders: int
+    """Queues it has sent to."""

@@ -1,0 +1,320 @@
+"""One connection to one node: many requests under way, answers in any order.
+
+`post` puts a request in the outbox and never waits; its callback is called exactly once, with the
+answer's frame or with `Lost`, unless the request was forgotten. One task reads, one writes and
+joins small frames into one system call, one watches for silence.
+
+A node that is stopped but not dead keeps its connections open and answers nothing. If requests are
+open and nothing moved for a second, the node counts as silent: it is asked for something that is
+answered at once, and the router asks other nodes about it. After five seconds the connection is
+given up in any case.
+
+Invariants:
+- A request is *written* from the moment its bytes may have left; before that it can be withdrawn,
+  and then it never happened.
+- Requests are written in the order in which they were posted.
+- Callbacks run on the event loop and do not wait.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import anyio
+
+from raftmq import __version__
+from raftmq.client.address import Address
+from raftmq.client.world import ClientWorld, Stream
+from raftmq.errors import ProtocolError
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
+from raftmq.wire.messages import PROTOCOL, REPLY, FrameKind, Hello, Metadata, Welcome
+
+from .refusals import exception_of, refusal_of
+
+OPEN_SECONDS_MAX = 2.0
+"""To connect and to be welcomed. A stopped node's kernel still accepts connections."""
+TICK_SECONDS = 0.5
+"""The pace of the watch for silence."""
+SILENT_TICKS_ASK = 2
+"""So long silent with requests open: ask something, and ask others."""
+SILENT_TICKS_MAX = 10
+"""So long silent: give the connection up."""
+
+WINDOW_REQUESTS = 512
+"""Batches under way on a connection; half of what a broker reads ahead, so that other requests
+still get through."""
+WINDOW_BYTES = 16 * 1024 * 1024
+"""The same in bytes."""
+
+_LARGE_BYTES = 64 * 1024
+_RECEIVE_BYTES = 256 * 1024
+_JOIN_BYTES_MAX = 256 * 1024
+
+
+class Lost(NamedTuple):
+    """There will be no answer."""
+
+    was_written: bool
+    """False: the request never left, so nothing happened."""
+    why: str
+    """The connection's fate."""
+
+
+Answer = Frame | Lost
+OnAnswer = Callable[[Answer], None]
+
+
+class Request:
+    """A request under way."""
+
+    __slots__ = ("correlation", "is_written", "on_answer", "parts", "size")
+
+    def __init__(self, correlation: int, parts: list[bytes], on_answer: OnAnswer) -> None:
+        self.correlation = correlation
+        self.parts = parts
+        self.size = sum(map(len, parts))
+        self.on_answer = on_answer
+        self.is_written = False
+        """True once its bytes may have left."""
+
+
+class Connection:
+    """An open connection. `run` must run for anything to move."""
+
+    def __init__(self, stream: Stream, address: Address, welcome: Welcome) -> None:
+        self._stream = stream
+        self._parser = FrameParser(FRAME_BYTES_MAX)
+        self._outbox: deque[Request] = deque()
+        self._wake = anyio.Event()
+        self._open: dict[int, Request] = {}
+        self._correlation_last = 0
+        self._moves = 0
+        self._room_wanted: dict[Callable[[], None], None] = {}
+        self._scope = anyio.CancelScope()
+        self.address = address
+        """Where it leads."""
+        self.welcome = welcome
+        """What the node said of itself."""
+        self.node = welcome.node
+        """The node at the other end."""
+        self.open_bytes = 0
+        """Bytes of the requests that are not answered."""
+        self.is_open = True
+        """False once it broke or was closed; nothing can be posted then."""
+        self.why = "the connection was closed"
+        """Why it is no longer open."""
+        self.is_silent = False
+        """True while requests are open and nothing has moved for `SILENT_TICKS_ASK`."""
+        self.when_silent: Callable[[], None] = lambda: None
+        """Called at each tick of silence."""
+        self.was_silent = False
+        """True if it was given up because the node did not answer."""
+
+    @property
+    def has_room(self) -> bool:
+        """May another batch be posted? If not, `when_room` tells when."""
+        return len(self._open) < WINDOW_REQUESTS and self.open_bytes < WINDOW_BYTES
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that are not answered."""
+        return len(self._open)
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call once, as soon as there is room again or the connection is gone."""
+        self._room_wanted[call] = None
+
+    def post(self, kind: int, header: bytes, body: Sequence[bytes], on_answer: OnAnswer) -> Request:
+        """Send a request as soon as possible; `on_answer` gets the answer, never from in here."""
+        assert self.is_open
+        self._correlation_last += 1
+        correlation = self._correlation_last
+        request = Request(correlation, encode_frame(kind, correlation, header, body), on_answer)
+        self._open[correlation] = request
+        self.open_bytes += request.size
+        self._outbox.append(request)
+        self._wake.set()
+        return request
+
+    async def call(self, kind: int, header: bytes, body: Sequence[bytes] = ()) -> Answer:
+        """Send a request and wait for its answer. Cancelling leaves it done or not done."""
+        if not self.is_open:
+            return Lost(was_written=False, why=self.why)
+        answers: list[Answer] = []
+        arrived = anyio.Event()
+
+        def on_answer(answer: Answer) -> None:
+            answers.append(answer)
+            arrived.set()
+
+        request = self.post(kind, header, body, on_answer)
+        try:
+            await arrived.wait()
+        except BaseException:
+            self.forget(request)
+            raise
+        return answers[0]
+
+    def forget(self, request: Request) -> bool:
+        """Do not call back for this request. True if it was never written: nothing happened."""
+        if self._open.pop(request.correlation, None) is None:
+            return False
+        self._freed(request)
+        if request.is_written:
+            return False
+        self._outbox.remove(request)
+        return True
+
+    def recall(self, request: Request) -> None:
+        """Have the node answer now, with what is there: a fetch, which it may keep for a while."""
+        if request.correlation in self._open and self.is_open:
+            parts = encode_frame(FrameKind.FORGET, request.correlation, b"")
+            self._outbox.append(Request(request.correlation, parts, lambda _: None))
+            self._wake.set()
+
+    def close(self, why: str = "the connection was closed") -> None:
+        """End it; requests under way are lost."""
+        if self.is_open:
+            self.is_open = False
+            self.why = why
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Read, write and watch until it breaks, is closed, or is cancelled."""
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._until_broken, self._write)
+                    tasks.start_soon(self._until_broken, self._watch)
+                    await self._until_broken(self._read)
+        finally:
+            self.is_open = False
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
+                await self._stream.aclose()
+            self._lose_all()
+
+    async def _until_broken(self, part: Callable[[], object]) -> None:
+        try:
+            await part()  # type: ignore[misc]
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            self.close(f"node {self.node} at {self.address} closed the connection")
+        except ProtocolError as error:
+            self.close(f"node {self.node} at {self.address}: {error}")
+
+    async def _read(self) -> None:
+        opened = self._open
+        while True:
+            data = await self._stream.receive(_RECEIVE_BYTES)
+            self._moves += 1
+            self._parser.feed(data)
+            for frame in self._parser.frames():
+                request = opened.pop(frame.correlation, None)
+                if request is not None:
+                    self.open_bytes -= request.size
+                    request.on_answer(frame)
+                elif frame.correlation == 0 and (refusal := refusal_of(frame)) is not None:
+                    raise ProtocolError(f"it was ended by the node: {refusal.message}")
+            if self._room_wanted and self.has_room:
+                self._tell_room()
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            while self._outbox:
+                for piece in self._next_pieces():
+                    await self._stream.send(piece)
+                    # A large piece that leaves shows that the node reads; a small one may only
+                    # have gone into the kernel's buffer.
+                    self._moves += len(piece) >= _LARGE_BYTES
+
+    def _next_pieces(self) -> list[bytes]:
+        """What to send next: small frames joined, a large one as it is."""
+        parts: list[bytes] = []
+        size = 0
+        while self._outbox and size < _JOIN_BYTES_MAX:
+            if parts and size + self._outbox[0].size > _JOIN_BYTES_MAX:
+                break
+            request = self._outbox.popleft()
+            request.is_written = True
+            parts += request.parts
+            request.parts = []
+            size += request.size
+        return [b"".join(parts)] if size <= _JOIN_BYTES_MAX else parts
+
+    async def _watch(self) -> None:
+        silent, seen = 0, -1
+        while True:
+            await anyio.sleep(TICK_SECONDS)
+            silent = silent + 1 if self._open and self._moves == seen else 0
+            seen = self._moves
+            self.is_silent = silent >= SILENT_TICKS_ASK
+            if silent == SILENT_TICKS_ASK:
+                self.post(FrameKind.METADATA, pack(Metadata([])), (), lambda _: None)
+            if SILENT_TICKS_ASK <= silent < SILENT_TICKS_MAX:
+                self.when_silent()
+            elif silent >= SILENT_TICKS_MAX:
+                self.was_silent = True
+                seconds = SILENT_TICKS_MAX * TICK_SECONDS
+                self.close(f"node {self.node} at {self.address} was silent for {seconds:.0f} s")
+
+    def _freed(self, request: Request) -> None:
+        self.open_bytes -= request.size
+        if self._room_wanted and self.has_room:
+            self._tell_room()
+
+    def _tell_room(self) -> None:
+        wanted, self._room_wanted = self._room_wanted, {}
+        for call in wanted:
+            call()
+
+    def _lose_all(self) -> None:
+        lost, self._open = self._open, {}
+        self._outbox.clear()
+        self.open_bytes = 0
+        for request in lost.values():
+            request.on_answer(Lost(request.is_written, self.why))
+        self._tell_room()
+
+
+async def open_connection(world: ClientWorld, address: Address, *, cluster: str) -> Connection:
+    """Connect and exchange greetings. Cancelling closes the connection.
+
+    Raises:
+        OSError: no process answers there.
+        ProtocolError: who answers is no raftmq node, or of another version.
+        Rejected: `WRONG_CLUSTER`.
+        Unavailable: the node has no room for another connection.
+        TimeoutError: it took longer than `OPEN_SECONDS_MAX`.
+    """
+    with anyio.fail_after(OPEN_SECONDS_MAX):
+        stream = await world.connect(address.host, address.port)
+        try:
+            return Connection(stream, address, await _greet(stream, cluster))
+        except BaseException:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
+                await stream.aclose()
+            raise
+
+
+async def _greet(stream: Stream, cluster: str) -> Welcome:
+    hello = Hello(PROTOCOL, cluster, 0, "", f"raftmq {__version__}")
+    parser = FrameParser(64 * 1024)
+    try:
+        await stream.send(b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello))))
+        frames: list[Frame] = []
+        while not frames:
+            parser.feed(await stream.receive(_RECEIVE_BYTES))
+            frames = list(parser.frames())
+    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+        raise OSError("the connection was closed before a greeting") from error
+    refusal = refusal_of(frames[0])
+    if refusal is not None:
+        raise exception_of(refusal)
+    if frames[0].kind != FrameKind.HELLO | REPLY:
+        raise ProtocolError(f"greeted with a frame of kind {frames[0].kind}")
+    welcome = unpack(Welcome, frames[0].header)
+    if welcome.protocol != PROTOCOL:
+        raise ProtocolError(f"the node speaks protocol {welcome.protocol}, not {PROTOCOL}")
+    return welcome

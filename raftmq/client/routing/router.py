@@ -1,0 +1,590 @@
+"""Who leads what: the routing table, and one connection a node.
+
+Any node can tell the table (`METADATA`). It is asked for when something is missing or turned out
+wrong, and once in a while. Of two opinions about a partition group the one with the higher term
+wins; a node that refuses as "not leader" names the leader if it knows it, and is believed first.
+
+| what happened | what is done |
+|---|---|
+| refused as not leader, with a hint | go to the hinted node at once |
+| refused, no hint; or the connection broke | ask any node, in turn; wait a little; again |
+| a node is silent | the others are asked; if one leads in its place, it is left |
+| a node cannot be reached, or was left | it is *suspect* for a second: others are asked instead |
+| a node does not know who leads, or says what is wrong already | the others are asked too |
+| no known node can be reached | the addresses of the URL in turn |
+
+Invariants:
+- Only one question for the table is under way at a time, and one attempt to connect to a node;
+  all callers that need the answer wait for it.
+- Waiting grows with the attempts, up to half a second, and is random, so that the clients of a
+  failed leader do not come back in step.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import msgspec
+
+from raftmq.client.address import Address
+from raftmq.client.message import QUEUE_BITS
+from raftmq.client.supervisor import TaskScope
+from raftmq.client.world import ClientWorld
+from raftmq.errors import (
+    OutcomeUnknown,
+    ProtocolError,
+    RaftmqError,
+    Reason,
+    Rejected,
+    Unavailable,
+)
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    ClusterView,
+    ErrorReply,
+    FrameKind,
+    GroupView,
+    Metadata,
+    NodeView,
+    TopicView,
+)
+
+from .calls import LeaderCall
+from .connection import Connection, open_connection
+from .metadata import ask_in_parts, view_in
+from .refusals import SURE, header_of, is_refused
+
+T = TypeVar("T")
+
+SYSTEM_GROUP = 0
+"""The partition group whose leader changes the catalog."""
+SUSPECT_SECONDS = 1.0
+"""A node that could not be reached is left alone for this time."""
+METADATA_SECONDS_MAX = 2.0
+"""To answer a question for the table; then another node is asked."""
+REFRESH_SECONDS = 30.0
+"""The table is asked for this often in any case: topics grow."""
+
+
+class _Attempt:
+    """A connection that is being opened."""
+
+    __slots__ = ("connection", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.connection: Connection | None = None
+        self.error: Exception | None = None
+
+
+class Router:
+    """The routing table of one client, and its connections."""
+
+    def __init__(
+        self, world: ClientWorld, addresses: list[Address], *, cluster: str, seconds_max: float
+    ) -> None:
+        self._world = world
+        self.draw_request = partial(world.random.randrange, 1, 1 << 63)
+        """Gives a number that names a request, so that a repeat of it can be told."""
+        self.bootstrap = list(addresses)
+        """The addresses of the URL."""
+        self._attempts: dict[Address, _Attempt] = {}
+        self._suspect_until: dict[int, float] = {}
+        # Partition group → the node that refused last, as not being its leader.
+        self._refused_by: dict[int, int] = {}
+        # Which node was found at an address: not always the address that the table has for it.
+        self._node_at: dict[Address, int] = {}
+        self._refreshing: anyio.Event | None = None
+        self._turn = 0
+        self._tasks: TaskScope | None = None
+        self._watchers: list[Callable[[], None]] = []
+        self.cluster = cluster
+        """The cluster's id; empty until the first answer, unless a certain one is wanted."""
+        self.seconds_max = seconds_max
+        """The default time limit of calls."""
+        self.nodes: dict[int, NodeView] = {}
+        """All nodes."""
+        self.groups: dict[int, GroupView] = {}
+        """All partition groups."""
+        self.topics: dict[str, TopicView] = {}
+        """The topics in use."""
+        self.connections: dict[int, Connection] = {}
+        """Node → its connection, open or not."""
+        self.last_error = "no answer came"
+        """What went wrong last, for messages."""
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self, tasks: TaskScope) -> None:
+        """Begin to work; connections and refreshes run in `tasks`."""
+        self._tasks = tasks
+        tasks.start(self._refresh_sometimes)
+
+    def check(self) -> None:
+        """Raise what ended the client, if anything did."""
+        if self._tasks is None:
+            raise RaftmqError("the client is not open: use it inside `async with connect(...)`")
+        self._tasks.check()
+
+    def close(self) -> None:
+        """Close all connections, for ever."""
+        if self._tasks is not None and not self._tasks.is_closed:
+            self._tasks.cancel()
+        for connection in self.connections.values():
+            connection.close("the client was closed")
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """Call after each change of the table."""
+        self._watchers.append(call)
+
+    def unwatch(self, call: Callable[[], None]) -> None:
+        """The reverse of `watch`."""
+        self._watchers.remove(call)
+
+    def delay(self, attempt: int) -> float:
+        """Seconds to wait before the nth attempt, from 0: random, and growing up to 0.5."""
+        longest: float = min(0.5, 0.01 * 2.0 ** min(attempt, 10))
+        return longest * self._world.random.uniform(0.5, 1.0)
+
+    async def _refresh_sometimes(self) -> None:
+        while True:
+            await anyio.sleep(REFRESH_SECONDS)
+            await self.refresh()
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def open_leader(self, group: int) -> Connection | None:
+        """The connection to the group's leader if it is known and open: the fast path."""
+        view = self.groups.get(group)
+        connection = self.connections.get(view.leader) if view is not None else None
+        return connection if connection is not None and connection.is_open else None
+
+    async def leader(self, group: int) -> Connection:
+        """An open connection to the group's leader, however long it takes; give it a deadline.
+
+        Cancelling leaves nothing behind but better knowledge.
+        """
+        attempt = 0
+        while True:
+            self.check()
+            connection = self.open_leader(group)
+            if connection is None:
+                connection = await self._connect_leader(group)
+            if connection is not None:
+                return connection
+            before = self._leader_of(group)
+            known = self.groups.get(group)
+            await self.refresh(
+                prefer=known.voters if known is not None else (),
+                is_enough=partial(self._has_other_leader, group, before),
+            )
+            if group not in self.groups:
+                # The table does not tell: the node that is asked will refuse, and name the leader.
+                connection = self._any_open()
+                if connection is not None:
+                    return connection
+            if not self._has_other_leader(group, before):
+                await anyio.sleep(self.delay(attempt))
+                attempt += 1
+
+    async def node(self, node: int) -> Connection:
+        """An open connection to this node.
+
+        Raises:
+            Rejected: `UNKNOWN_NODE`.
+            Unavailable: it cannot be reached.
+        """
+        connection = self.connections.get(node)
+        if connection is not None and connection.is_open:
+            return connection
+        if node not in self.nodes:
+            await self.refresh()
+        view = self.nodes.get(node)
+        if view is None:
+            message = f"node {node} does not belong to the cluster, which has {sorted(self.nodes)}"
+            raise Rejected(Reason.UNKNOWN_NODE, message)
+        return await self._open(Address(view.host, view.port), node)
+
+    def not_leader(self, group: int, node: int, hint: int) -> None:
+        """`node` has refused as not being the leader of `group`; `hint`: who is, or 0."""
+        leader = hint if hint != node else 0
+        self._refused_by[group] = node
+        view = self.groups.get(group)
+        if view is None:
+            self.groups[group] = GroupView(group, leader, 0, [], [])
+        elif view.leader == node or leader:
+            self.groups[group] = msgspec.structs.replace(view, leader=leader)
+
+    def _any_open(self) -> Connection | None:
+        """An open connection, in turn."""
+        opened = [c for _, c in sorted(self.connections.items()) if c.is_open]
+        return opened[self._turn % len(opened)] if opened else None
+
+    def _leader_of(self, group: int) -> int:
+        view = self.groups.get(group)
+        return view.leader if view is not None else 0
+
+    def _has_other_leader(self, group: int, before: int) -> bool:
+        """Is a leader known that is worth a try?"""
+        leader = self._leader_of(group)
+        return (
+            bool(leader)
+            and leader not in (before, self._refused_by.get(group))
+            and not self._is_suspect(leader)
+        )
+
+    def _is_suspect(self, node: int) -> bool:
+        connection = self.connections.get(node)
+        if connection is not None and not connection.is_open and connection.was_silent:
+            # Found out by the connection's watch: count from when we first look.
+            connection.was_silent = False
+            self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
+        return anyio.current_time() < self._suspect_until.get(node, 0.0)
+
+    async def _connect_leader(self, group: int) -> Connection | None:
+        leader = self._leader_of(group)
+        view = self.nodes.get(leader)
+        if view is None or self._is_suspect(leader):
+            return None
+        try:
+            return await self._open(Address(view.host, view.port), leader)
+        except RaftmqError as error:
+            self.last_error = str(error)
+            return None
+
+    async def _open(self, address: Address, node: int = 0) -> Connection:
+        """Connect once for all who want it. Cancelling a waiter does not stop the attempt.
+
+        Raises:
+            Unavailable: it failed.
+            Rejected: `WRONG_CLUSTER`.
+        """
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            self.check()
+            assert self._tasks is not None
+            attempt = self._attempts[address] = _Attempt()
+            self._tasks.start(lambda: self._run_connection(address, node, attempt))
+        await attempt.done.wait()
+        if attempt.connection is not None:
+            return attempt.connection
+        if isinstance(attempt.error, Rejected):
+            raise attempt.error
+        reason = str(attempt.error) or "no answer in time"
+        raise Unavailable(f"{address} cannot be reached: {reason}") from attempt.error
+
+    async def _run_connection(self, address: Address, node: int, attempt: _Attempt) -> None:
+        try:
+            connection = await open_connection(self._world, address, cluster=self.cluster)
+        except (OSError, RaftmqError) as error:  # a TimeoutError is an OSError
+            attempt.error = error
+            if node:
+                self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
+            return
+        finally:
+            del self._attempts[address]
+            if attempt.error is not None:
+                attempt.done.set()
+        if node and connection.node != node:
+            self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
+        self.cluster = self.cluster or connection.welcome.cluster
+        self._node_at[address] = connection.node
+        before = self.connections.get(connection.node)
+        self.connections[connection.node] = connection
+        self._suspect_until.pop(connection.node, None)
+        connection.when_silent = lambda: self._doubt(connection)
+        attempt.connection = connection
+        attempt.done.set()
+        if before is not None:
+            before.close("a newer connection to the same node took its place")
+        await connection.run()
+
+    def _doubt(self, connection: Connection) -> None:
+        """A node is silent: ask the others whether it has lost its office, and leave it if so."""
+        assert self._tasks is not None
+        node = connection.node
+        led = [group for group, view in self.groups.items() if view.leader == node]
+
+        async def ask() -> None:
+            await self.refresh()
+            successors = [leader for group in led if (leader := self._leader_of(group))]
+            if connection.is_silent and any(leader != node for leader in successors):
+                connection.was_silent = True
+                connection.close(f"node {node} was silent and others lead what it led")
+
+        self._tasks.start(ask)
+
+    # -- the table -------------------------------------------------------------------------------
+
+    async def contact(self) -> bool | None:
+        """Try each address of the URL once: True, a node has answered; None, a process listens at
+        none of them; False, neither.
+
+        Raises:
+            Rejected: `WRONG_CLUSTER`, of a node at each of them.
+        """
+        self.check()
+        refused = wrong = 0
+        for address in self.bootstrap:
+            try:
+                await self._open(address)
+            except Unavailable as error:
+                self.last_error = str(error)
+                refused += is_refused(error.__cause__)
+            except Rejected as error:
+                # A node of another cluster may have got the address of one that is gone.
+                self.last_error = str(error)
+                wrong += 1
+                if wrong == len(self.bootstrap):
+                    raise
+            else:
+                if await self.refresh():
+                    return True
+        return None if refused == len(self.bootstrap) else False
+
+    async def refresh(
+        self, *, prefer: Sequence[int] = (), is_enough: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Ask for the table, or wait for a question that is under way. False: no node answered.
+
+        Nodes in `prefer` are asked first: the members of a group know its leader. As long as the
+        table is not `is_enough`, more nodes are asked: one that is cut off from the others answers,
+        and knows nothing new. Cancelling leaves what was learnt so far.
+        """
+        if self._refreshing is not None:
+            await self._refreshing.wait()
+            return True
+        done = self._refreshing = anyio.Event()
+        try:
+            is_answered = False
+            for candidate in self._candidates(prefer):
+                if await self._ask(candidate, list(self.topics)) is not None:
+                    is_answered = True
+                    if is_enough():
+                        break
+            return is_answered
+        finally:
+            self._refreshing = None
+            done.set()
+
+    async def topic(self, name: str, *, is_fresh: bool = False) -> TopicView:
+        """A topic. With `is_fresh`, as the leader of the system group knows it now.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        if is_fresh:
+            return await self._topic_of_leader(name)
+        return self.topics.get(name) or await self.look_up(name)
+
+    async def look_up(self, name: str) -> TopicView:
+        """A topic as one node knows it now; no leader is needed if that node knows it.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`.
+        """
+        if await self._ask_anybody(name):
+            return self.topics[name]
+        return await self._topic_of_leader(name)
+
+    async def _topic_of_leader(self, name: str) -> TopicView:
+        view = await self.ask_system_leader([name])
+        for topic in view.topics:
+            if topic.name == name:
+                return topic
+        self.topics.pop(name, None)
+        raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {name!r}: create it first")
+
+    async def topic_of(self, queue_number: int) -> TopicView:
+        """The topic of a queue.
+
+        Raises:
+            Rejected: `UNKNOWN_TOPIC`, it is gone or never was.
+        """
+        number, queue = queue_number >> QUEUE_BITS, queue_number & ((1 << QUEUE_BITS) - 1)
+        for topic in self.topics.values():
+            # The topic may have got the queue since the table was read.
+            if topic.id == number and queue < len(topic.groups):
+                return topic
+        for topic in (await self.ask_system_leader(None)).topics:
+            if topic.id == number:
+                return topic
+        raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic with queue {queue_number:x}")
+
+    async def has_queue(self, queue_number: int) -> bool:
+        """True if a topic has such a queue, as the leader of the system group knows."""
+        queue = queue_number & ((1 << QUEUE_BITS) - 1)
+        view = await self.ask_system_leader(None)
+        return any(
+            topic.id == queue_number >> QUEUE_BITS and queue < len(topic.groups)
+            for topic in view.topics
+        )
+
+    async def ask_system_leader(self, topics: list[str] | None) -> ClusterView:
+        """The table with all that was decided before the call; give it a deadline."""
+
+        async def ask(question: Metadata) -> ClusterView:
+            header = header_of(question)
+            call = LeaderCall(self, SYSTEM_GROUP, FrameKind.METADATA, header, lambda _: None, None)
+            return view_in(await call.run())
+
+        view = await ask_in_parts(ask, topics, is_latest=True)
+        self._take_in(view, keep_topics=topics is not None)
+        return view
+
+    async def ask_any_node(self) -> ClusterView:
+        """The table without topics, as the first node that answers knows it; no leader is needed.
+
+        Raises:
+            Unavailable: no node answers.
+        """
+        for candidate in self._candidates(()):
+            view = await self._ask(candidate, [])
+            if view is not None:
+                return view
+        raise Unavailable(f"no node answers: {self.last_error}")
+
+    async def _ask_anybody(self, name: str) -> bool:
+        """Ask one node for a topic; False if it does not know it. No leader is needed. If no node
+        answers the table counts as it is."""
+        for candidate in self._candidates(()):
+            view = await self._ask(candidate, [name])
+            if view is not None:
+                return any(topic.name == name for topic in view.topics)
+        return name in self.topics
+
+    def _candidates(self, prefer: Sequence[int]) -> Iterator[Connection | Address]:
+        """Whom to ask: open connections, then known nodes, then the URL's addresses; in turn."""
+        self._turn += 1
+        # A node that was reached by the URL may not be in the table, or not yet.
+        nodes = sorted({*self.nodes, *self.connections})
+        turn = self._turn % len(nodes) if nodes else 0
+        nodes = nodes[turn:] + nodes[:turn]
+        nodes.sort(key=lambda node: node not in prefer)
+        for node in nodes:
+            connection = self.connections.get(node)
+            if connection is not None and connection.is_open and not connection.is_silent:
+                yield connection
+        for node in nodes:
+            connection = self.connections.get(node)
+            if (connection is None or not connection.is_open) and not self._is_suspect(node):
+                view = self.nodes.get(node)
+                if view is not None:
+                    yield Address(view.host, view.port)
+        turn = self._turn % len(self.bootstrap)
+        for address in self.bootstrap[turn:] + self.bootstrap[:turn]:
+            # A second connection to a node would end the first one, with all that is under way.
+            connection = self.connections.get(self._node_at.get(address, 0))
+            if connection is None or not connection.is_open:
+                yield address
+
+    async def _ask(
+        self, candidate: Connection | Address, topics: list[str] | None
+    ) -> ClusterView | None:
+        """Ask one node and take its answer in; None if it does not answer."""
+        try:
+            if isinstance(candidate, Address):
+                candidate = await self._open(candidate)
+            with anyio.move_on_after(METADATA_SECONDS_MAX):
+                connection = candidate
+
+                async def ask(question: Metadata) -> ClusterView:
+                    return view_in(await connection.call(FrameKind.METADATA, header_of(question)))
+
+                view = await ask_in_parts(ask, topics)
+                self._take_in(view, keep_topics=topics is not None)
+                return view
+        except (Unavailable, Rejected, ProtocolError) as error:
+            self.last_error = str(error)
+            return None
+        self.last_error = f"node {candidate.node} at {candidate.address} did not answer in time"
+        return None
+
+    def _take_in(self, view: ClusterView, *, keep_topics: bool) -> None:
+        self.nodes = {node.id: node for node in view.nodes} or self.nodes
+        for group in view.groups:
+            known = self.groups.get(group.id)
+            if known is None or _is_newer(group, known):
+                self.groups[group.id] = group
+        for topic in view.topics:
+            cached = self.topics.get(topic.name)
+            wanted = keep_topics or cached is not None
+            if wanted and (
+                cached is None
+                or topic.id > cached.id
+                or (topic.id == cached.id and len(topic.groups) >= len(cached.groups))
+            ):
+                self.topics[topic.name] = topic
+        for call in list(self._watchers):
+            call()
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    async def call_leader(
+        self,
+        group: int,
+        kind: FrameKind,
+        message: msgspec.Struct | None,
+        *,
+        body: Sequence[bytes] = (),
+        timeout: float | None = None,
+        is_change: bool = False,
+        refusal_in: Callable[[Frame], ErrorReply | None] = lambda _: None,
+        queue_number: int | None = None,
+    ) -> Frame:
+        """Send an idempotent request to the leader of a group, again and again until it answers.
+
+        Cancelling leaves it done or not done.
+
+        Args:
+            group: the partition group.
+            kind: of the request.
+            message: its header; None: it has none.
+            body: what follows the header.
+            timeout: seconds; None: the default.
+            is_change: True if it may change something.
+            refusal_in: finds a refusal inside an answer, for requests that answer for parts.
+            queue_number: a queue that it is about: if the leader does not know it, the system
+                group's leader is asked before that is believed.
+
+        Raises:
+            Rejected: it was refused.
+            Unavailable: the time ran out; nothing was changed.
+            OutcomeUnknown: a change was sent and not answered, and then the time ran out, or the
+                change was refused when it was sent again.
+        """
+        header = b"" if message is None else header_of(message)
+        what = f"{kind.name} to partition group {group} was not answered in time"
+        if timeout is not None and timeout <= 0:
+            raise Unavailable(f"{what}: there was none, timeout={timeout:g}; nothing was sent")
+        call = LeaderCall(self, group, kind, header, refusal_in, queue_number, body)
+        with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
+            try:
+                return await call.run()
+            except RaftmqError as error:
+                # A node refused, or the client was closed under the call.
+                is_sure = isinstance(error, Rejected) and error.reason in SURE
+                if not is_change or not call.is_doubtful or is_sure:
+                    raise
+                # An attempt without an answer may be the very reason: it took effect.
+                text = f"{error}; an earlier attempt of {kind.name} may have been done"
+                raise OutcomeUnknown(text) from error
+        if is_change and call.is_doubtful:
+            raise OutcomeUnknown(f"{what}; it may have been done: {call.why or 'no answer came'}")
+        raise Unavailable(f"{what}: {call.why or self.last_error}")
+
+    async def within(self, timeout: float | None, work: Awaitable[T], what: str) -> T:
+        """The result of `work`, which changes nothing.
+
+        Raises:
+            Unavailable: it took longer than `timeout` seconds (None: the default).
+        """
+        with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
+            return await work
+        raise Unavailable(f"{what} was not possible in time: {self.last_error}")
+
+
+def _is_newer(group: GroupView, known: GroupView) -> bool:
+    # A node that leads nothing and hears no leader may be ahead of the leader's term.
+    return group.leader != 0 and (group.term >= known.term or not known.leader)

@@ -1,0 +1,592 @@
+"""The machine of the system group: nodes, partition groups, topics, and where each queue lives.
+
+Same core, same rules as a data group's machine; only COMMANDS records mean anything here.
+
+| command | effect | result |
+|---|---|---|
+| `Bootstrap` | names the founding nodes and spreads data groups over them; once | - |
+| `PutNode` | adds a node or moves its address | - |
+| `NameNode` | notes which data folder is a node's, once | - |
+| `RenewNode` | puts a blank folder in the place of a lost one, under a new generation | - |
+| `RemoveNode` | takes out a node that no group uses any more | - |
+| `PutGroup` | the members that a partition group shall have | - |
+| `RetireReplica` | a replica's log is deleted or lost: its member id is used up | the next one |
+| `CreateTopic` | a topic with queues, spread over the data groups | the topic's number |
+| `AlterTopic` | more queues | the topic's number |
+| `DeleteTopic` | the name is free again; numbers are never used twice | the topic's number |
+| `Subscribe`, `Unsubscribe` | what a consumer group wants of a topic | the version |
+| `PutConsumerGroup` | a consumer group with a mode and a policy | the policy's version |
+| `DeleteConsumerGroup` | attachments and filters are gone, offsets follow (`deletions`) | index |
+| `PruneDeletions` | every data group has carried out the deletions up to there | how many |
+| `Attach` | a consumer group takes messages of a topic | number, the policy's version |
+| `Detach` | it takes no more of them | the number that it had |
+| `Once` | one of those from `CreateTopic` to `Detach`, once (`repeats`) | its result |
+| `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
+
+Invariants:
+- Every command may be repeated: the second time changes nothing, and it answers the same. A change
+  has a number (`Once`), so a repeat does not undo what others did meanwhile; and what takes
+  something away names the one that its caller saw. (Those of older software have neither.)
+- Under one generation a node has one data folder, and generations only rise, also over a removal:
+  number and generation together never mean two folders.
+- Under one replica generation a node has one log of a group (`replicas`).
+- A queue never changes its partition group; adding queues leaves the old ones where they are.
+
+Left out: moving a queue to another partition group.
+"""
+
+from functools import partial
+from typing import Any, assert_never
+
+import cbor2
+import google_crc32c
+import msgspec
+
+from raftmq.errors import Reason
+from raftmq.log.record import Kind, Record
+from raftmq.machine.commands import decode_commands
+from raftmq.machine.names import why_no_name
+from raftmq.machine.repeats import Repeats
+from raftmq.pop.policy import Policy
+from raftmq.results import Changed, Refused, Result, UnsupportedVersion
+
+from .consumer_groups import (
+    Attach,
+    ConsumerGroupCommand,
+    ConsumerGroups,
+    DeleteConsumerGroup,
+    Detach,
+    PutConsumerGroup,
+)
+from .deletions import Deletions, PruneDeletions, delete_group, gone, is_expelled
+from .membership import (
+    JoinGroup,
+    LeaveGroup,
+    MemberCommand,
+    Memberships,
+    RegrantQueues,
+    ReleaseQueues,
+    RenewMembers,
+)
+from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
+from .subscribers import Subscribe, Subscribers, Unsubscribe
+from .topics import AlterTopic, CreateTopic, DeleteTopic
+
+SYSTEM_GROUP = 0
+"""The partition group that carries the catalog."""
+QUEUE_BITS = 16
+"""A queue's number is `topic id << QUEUE_BITS | n`."""
+QUEUES_MAX = 1 << QUEUE_BITS
+"""Queues of one topic."""
+TOPICS_MAX = 100_000
+"""Topics of a cluster: each node keeps them all in memory."""
+
+_STATE_VERSION = 8
+_STATE_VERSIONS = (*range(1, 8), _STATE_VERSION)
+"""Those that can be read: the first one had no subscriptions, the second no consumer groups, the
+third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
+`Repeats`, the seventh no `Beginnings`."""
+
+
+class Node(msgspec.Struct, frozen=True, array_like=True):
+    """A node of the cluster."""
+
+    id: int
+    """Its number, from 1."""
+    host: str
+    """Where clients and peers reach it."""
+    port: int
+    """The native protocol's port."""
+    is_leaving: bool = False
+    """True while the groups it carries are moved to others; then it is removed."""
+    incarnation: str = ""
+    """The random name of its data folder; empty: it was not seen yet, and can carry nothing."""
+    generation: int = 0
+    """How often a blank data folder took the place of a lost one."""
+    has_left: bool = False
+    """True in a snapshot for a node that was removed."""
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """A partition group and who shall carry it."""
+
+    id: int
+    """Its number; 0 is the system group."""
+    members: list[int]
+    """Node ids; the first is the one that should lead when all is well."""
+    founders: list[int] = []
+    """The nodes that began the group's log with each other; never changed after. A node that opened
+    the group before does not found it again: see `raftmq.broker.replica.replicas`."""
+    replicas: dict[int, int] = {}
+    """Node → its replica generation, if that is above 0; kept when members change."""
+
+
+class Topic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic and the partition group of each of its queues."""
+
+    name: str
+    """Its name."""
+    id: int
+    """Its number."""
+    groups: list[int]
+    """Partition group of queue n at position n."""
+    created: int
+    """When, by the leader's stamp in milliseconds."""
+
+    @property
+    def queues(self) -> list[int]:
+        """The numbers of its queues."""
+        return [self.id << QUEUE_BITS | n for n in range(len(self.groups))]
+
+
+class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="bootstrap"):
+    """The first command of a cluster."""
+
+    nodes: list[Node]
+    """The founding nodes."""
+    groups: int
+    """How many data groups to make."""
+    replicas: int
+    """Members of each data group, at most the number of nodes."""
+
+
+class PutNode(msgspec.Struct, frozen=True, array_like=True, tag="put_node"):
+    """Add a node, or change the address of one."""
+
+    node: Node
+    """The node."""
+
+
+class NameNode(msgspec.Struct, frozen=True, array_like=True, tag="name_node"):
+    """Note the name of a node's data folder; refused if it has another one."""
+
+    id: int
+    """Its number."""
+    incarnation: str
+    """The random name of its data folder."""
+
+
+class RenewNode(msgspec.Struct, frozen=True, array_like=True, tag="renew_node"):
+    """Put a blank data folder in the place of a node's lost one; its generation rises by one.
+
+    Refused if the node has neither the folder that is said to be lost nor none at all: another one
+    took the place meanwhile.
+    """
+
+    id: int
+    """Its number."""
+    old: str
+    """The random name of the folder that is lost."""
+    new: str
+    """The random name of the blank one."""
+
+
+class RemoveNode(msgspec.Struct, frozen=True, array_like=True, tag="remove_node"):
+    """Take a node out; refused while a group counts on it."""
+
+    id: int
+    """Its number."""
+
+
+class PutGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_group"):
+    """Set the members that a partition group shall have; the brokers then bring it about."""
+
+    group: Group
+    """The group and its members."""
+
+
+Change = CreateTopic | AlterTopic | DeleteTopic | Subscribe | Unsubscribe | ConsumerGroupCommand
+"""Commands of administrators and applications."""
+
+
+class Once(msgspec.Struct, frozen=True, array_like=True, tag="once"):
+    """A change with a number: a repeat of it changes nothing and is answered alike."""
+
+    request: int
+    """A random number of the caller's own, from 1 on."""
+    change: Change
+    """What to do."""
+
+
+Command = (
+    Bootstrap
+    | PutNode
+    | NameNode
+    | RenewNode
+    | RemoveNode
+    | PutGroup
+    | RetireReplica
+    | Once
+    | Change
+    | PruneDeletions
+    | MemberCommand
+)
+
+
+def parse_command(values: list[Any], request: int = 0) -> Command:
+    """The command of a positional array and the number of the request, as they came over the wire.
+
+    Raises:
+        msgspec.ValidationError: no command looks like this; the message says what is wrong.
+    """
+    command: Command = msgspec.convert(values, Command)
+    return Once(request, command) if request and isinstance(command, Change) else command
+
+
+class Catalog:
+    """The state of the system group after a prefix of its log."""
+
+    record_version = 2  # as in `PartitionMachine`
+    state_version = _STATE_VERSION  # as in `PartitionMachine`
+
+    def __init__(self) -> None:
+        self.applied = 0
+        """Index of the last record applied; 0: none."""
+        self.digest = 0
+        """CRC-32C over all that was applied."""
+        self.version = 0
+        """Index of the last record that changed anything but who reads what."""
+        self.log_start = 1
+        """Part of every machine's face; the catalog trims nothing."""
+        self.nodes: dict[int, Node] = {}
+        """All nodes by number."""
+        self.left: dict[int, Node] = {}
+        """Nodes that were removed: what a number stood for must not be forgotten."""
+        self.groups: dict[int, Group] = {}
+        """All partition groups by number, the system group among them."""
+        self.topics: dict[str, Topic] = {}
+        """All topics by name."""
+        self.subscribers = Subscribers()
+        """What consumer groups want of topics."""
+        self.consumer_groups = ConsumerGroups()
+        """Consumer groups with a mode and a policy, and which topics they take messages of."""
+        self.memberships = Memberships()
+        """Members of consumer groups that share out a topic's queues."""
+        self.deletions = Deletions()
+        """Consumer groups that were deleted, and that data groups may still have to forget."""
+        self.repeats = Repeats()
+        """Changes that were carried out, with their answers."""
+        self._names: dict[int, str] = {}
+        self.topic_last = 0
+        """The highest topic number given so far."""
+
+    @property
+    def is_bootstrapped(self) -> bool:
+        """True once the founding command is applied."""
+        return bool(self.nodes)
+
+    def group_of(self, queue: int) -> int | None:
+        """The partition group that carries a queue; None if no topic has such a queue."""
+        topic = self.topic_of(queue)
+        n = queue & (QUEUES_MAX - 1)
+        return topic.groups[n] if topic is not None and n < len(topic.groups) else None
+
+    def topic_of(self, queue: int) -> Topic | None:
+        """The topic that a queue belongs to; None if it is gone or never was."""
+        name = self._names.get(queue >> QUEUE_BITS)
+        return None if name is None else self.topics[name]
+
+    def apply(self, record: Record) -> list[Result]:
+        """Apply the record at `applied + 1`; one result for each command in it."""
+        assert record.index == self.applied + 1, f"{record.index} after {self.applied}"
+        if record.version > self.record_version:
+            raise UnsupportedVersion(
+                f"record {record.index} has version {record.version}, this software knows up to "
+                f"{self.record_version}: upgrade this node"
+            )
+        results: list[Result] = []
+        if record.kind == Kind.COMMANDS:
+            results = self._run(bytes(record.payload), record)
+        self.applied = record.index
+        self.digest = google_crc32c.extend(self.digest, record.encoded[:4])
+        return results
+
+    def _run(self, payload: bytes, record: Record) -> list[Result]:
+        commands = decode_commands(payload, list[Command])
+        if isinstance(commands, Refused):
+            return [commands]
+        results = [self._run_one(command, record.timestamp) for command in commands]
+        # Members come, go and are renewed all the time, and nobody else needs to hear of it.
+        if not all(isinstance(command, MemberCommand) for command in commands):
+            self.version = record.index
+        return results
+
+    def _run_one(self, command: Command, now: int) -> Result:
+        match command:
+            case Bootstrap():
+                return self._bootstrap(command)
+            case PutNode(node=node):
+                return self._put_node(node)
+            case NameNode():
+                return self._name_node(command)
+            case RenewNode():
+                return self._renew_node(command)
+            case RemoveNode(id=number):
+                return self._remove_node(number)
+            case PutGroup(group=group):
+                return self._put_group(group)
+            case RetireReplica():
+                return retire(self, command)
+            case Once(request=request, change=change):
+                return self.repeats.once(request, partial(self._run_one, change, now))
+            case CreateTopic():
+                return self._create_topic(command, now)
+            case AlterTopic():
+                return self._alter_topic(command)
+            case DeleteTopic():
+                return self._delete_topic(command)
+            case Subscribe() | Unsubscribe():
+                return self._subscribe(command)
+            case PutConsumerGroup():
+                return self.consumer_groups.put(command, self.applied + 1)
+            case DeleteConsumerGroup():
+                return delete_group(self, command)
+            case PruneDeletions(until=until):
+                return self.deletions.prune(until)
+            case Attach() | Detach():
+                return self._attach(command)
+            case JoinGroup():
+                return self._join(command, now)
+            case RegrantQueues():
+                return self._regrant(command)
+            case LeaveGroup() | ReleaseQueues() | RenewMembers():
+                return self.memberships.apply(command, index=self.applied + 1, now=now)
+            case _:
+                assert_never(command)
+
+    def _bootstrap(self, command: Bootstrap) -> Result:
+        if self.is_bootstrapped:
+            return Changed()
+        if not command.nodes or command.groups < 1 or command.replicas < 1:
+            return Refused(Reason.BAD_ARGUMENT, "nodes, groups and replicas must be at least 1")
+        self.nodes = {node.id: node for node in command.nodes}
+        ids = sorted(self.nodes)
+        members = min(command.replicas, len(ids))
+        self.groups[SYSTEM_GROUP] = Group(SYSTEM_GROUP, ids, ids)
+        for number in range(1, command.groups + 1):
+            # Group g prefers node g, g+1, …: leaders and copies spread evenly.
+            rotated = [ids[(number - 1 + step) % len(ids)] for step in range(members)]
+            self.groups[number] = Group(number, rotated, rotated)
+        return Changed()
+
+    def _put_node(self, node: Node) -> Result:
+        known = self.nodes.get(node.id) or self.left.pop(node.id, None)
+        self.nodes[node.id] = msgspec.structs.replace(
+            node,
+            incarnation=known.incarnation if known else node.incarnation,
+            generation=known.generation if known else 0,
+            has_left=False,
+        )
+        return Changed()
+
+    def _name_node(self, command: NameNode) -> Result:
+        node = self.nodes.get(command.id)
+        if node is None:
+            return Refused(Reason.UNKNOWN_NODE, f"there is no node {command.id}")
+        if node.incarnation not in ("", command.incarnation):
+            message = f"node {node.id} is {node.incarnation}, not {command.incarnation}"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        self.nodes[node.id] = msgspec.structs.replace(node, incarnation=command.incarnation)
+        return Changed()
+
+    def _renew_node(self, command: RenewNode) -> Result:
+        node = self.nodes.get(command.id)
+        if node is None:
+            return Refused(Reason.UNKNOWN_NODE, f"there is no node {command.id}")
+        if node.incarnation == command.new and node.generation:
+            return Changed()
+        # The blank folder may have been named before anybody missed the lost one.
+        if node.incarnation not in ("", command.old, command.new):
+            message = f"node {node.id} is {node.incarnation}, not {command.old}"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        if node.is_leaving:
+            return Refused(Reason.BAD_ARGUMENT, f"node {node.id} is about to leave the cluster")
+        if node.generation == GENERATION_MAX:
+            return Refused(Reason.BAD_ARGUMENT, f"node {node.id} must get another number")
+        self.nodes[node.id] = msgspec.structs.replace(
+            node, incarnation=command.new, generation=node.generation + 1
+        )
+        forget_replicas(self, node.id)
+        return Changed()
+
+    def _remove_node(self, number: int) -> Result:
+        users = [group.id for group in self.groups.values() if number in group.members]
+        if users:
+            message = f"node {number} still carries partition groups {users}: move them first"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        node = self.nodes.pop(number, None)
+        if node is not None:
+            self.left[number] = msgspec.structs.replace(node, is_leaving=False, has_left=True)
+        return Changed()
+
+    def _put_group(self, group: Group) -> Result:
+        unknown = [member for member in group.members if member not in self.nodes]
+        if unknown:
+            return Refused(Reason.UNKNOWN_NODE, f"nodes {unknown} do not belong to the cluster")
+        if not group.members or len(set(group.members)) != len(group.members):
+            return Refused(Reason.BAD_ARGUMENT, "a group needs members, each named once")
+        old = self.groups.get(group.id)
+        # What a group remembers is not for who moves it to say.
+        old = old or Group(group.id, [], group.members)
+        self.groups[group.id] = msgspec.structs.replace(
+            group, founders=old.founders, replicas=old.replicas
+        )
+        return Changed()
+
+    def _create_topic(self, command: CreateTopic, now: int) -> Result:
+        if problem := why_no_name(command.name, "topic"):
+            return Refused(Reason.BAD_NAME, problem)
+        beside = self.topics.get(command.beside)
+        if command.beside and beside is None:
+            return _unknown_topic(command.beside)
+        existing = self.topics.get(command.name)
+        if existing is not None:
+            if beside is not None and existing.groups[0] != beside.groups[0]:
+                message = f"topic {command.name!r} exists, and not beside {command.beside!r}"
+                return Refused(Reason.TOPIC_EXISTS, message)
+            if len(existing.groups) == command.queues:
+                return Changed(existing.id)
+            message = f"topic {command.name!r} exists with {len(existing.groups)} queues"
+            return Refused(Reason.TOPIC_EXISTS, message)
+        if not 1 <= command.queues <= QUEUES_MAX:
+            return Refused(Reason.BAD_ARGUMENT, f"a topic has 1 to {QUEUES_MAX} queues")
+        if not self.is_bootstrapped or len(self.topics) >= TOPICS_MAX:
+            message = f"the cluster is not founded, or has {TOPICS_MAX} topics already"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        self.topic_last += 1
+        groups = self._spread(beside, 0, command.queues)
+        self.topics[command.name] = Topic(command.name, self.topic_last, groups, now)
+        self._names[self.topic_last] = command.name
+        return Changed(self.topic_last)
+
+    def _delete_topic(self, command: DeleteTopic) -> Result:
+        if command.id and command.id not in self._names:
+            # A repeat: what has the name by now is another topic.
+            return Changed(command.id)
+        topic = self.topics.pop(command.name, None)
+        if topic is None:
+            return _unknown_topic(command.name)
+        del self._names[topic.id]
+        self.subscribers.drop_topic(topic.id, self.applied + 1)
+        self.consumer_groups.drop_topic(topic.id, self.applied + 1)
+        self.memberships.drop_topic(topic.id)
+        return Changed(topic.id)
+
+    def _subscribe(self, command: Subscribe | Unsubscribe) -> Result:
+        topic = self.topics.get(command.topic)
+        if topic is None:
+            return _unknown_topic(command.topic)
+        index = self.applied + 1
+        if isinstance(command, Subscribe):
+            return self.subscribers.subscribe(topic.id, command, index)
+        return self.subscribers.unsubscribe(topic.id, command.consumer_group, index)
+
+    def _attach(self, command: Attach | Detach) -> Result:
+        topic = self.topics.get(command.topic)
+        if isinstance(command, Detach) and command.number:
+            return self.consumer_groups.detach(command.number, self.applied + 1)
+        if topic is None:
+            return _unknown_topic(command.topic)
+        index = self.applied + 1
+        if isinstance(command, Attach):
+            return self.consumer_groups.attach(topic.id, len(topic.groups), command, index)
+        attachment = self.consumer_groups.find(topic.id, command.consumer_group)
+        return self.consumer_groups.detach(attachment.number if attachment else 0, index)
+
+    def _join(self, command: JoinGroup, now: int) -> Result:
+        topic, index = self.topics.get(command.topic), self.applied + 1
+        name, mode = command.consumer_group, command.mode
+        if topic is None:
+            return _unknown_topic(command.topic)
+        known = self.consumer_groups.groups.get(name)
+        if known is not None and known.mode is not mode:
+            message = f"consumer group {name!r} has mode {known.mode}, not {mode}: use it as that"
+            return Refused(Reason.GROUP_MODE, message)
+        if known is None and is_expelled(self, command):
+            return gone(name)
+        result = self.memberships.join(topic.id, len(topic.groups), command, index=index, now=now)
+        if known is None and isinstance(result, Changed):
+            # If there are too many groups already, this one has members and no entry.
+            self.consumer_groups.put(PutConsumerGroup(name, mode, Policy()), index)
+            self.version = index
+        return result
+
+    def _regrant(self, command: RegrantQueues) -> Result:
+        topic = self.topics.get(command.topic)
+        if topic is None:
+            return _unknown_topic(command.topic)
+        return self.memberships.regrant(topic.id, command, index=self.applied + 1)
+
+    def _alter_topic(self, command: AlterTopic) -> Result:
+        if command.id and command.id not in self._names:
+            return Changed(command.id)
+        topic = self.topics.get(command.name)
+        if topic is None:
+            return _unknown_topic(command.name)
+        have = len(topic.groups)
+        if not have <= command.queues <= QUEUES_MAX:
+            message = f"{command.name!r} has {have} queues; it can grow up to {QUEUES_MAX}"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        more = self._spread(topic, have, command.queues)
+        self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + more)
+        self.subscribers.topic_changed(topic.id, self.applied + 1)
+        self.consumer_groups.topic_changed(topic.id, self.applied + 1)
+        self.memberships.topic_changed(topic.id, command.queues, self.applied + 1)
+        return Changed(topic.id)
+
+    def _spread(self, beside: Topic | None, first: int, end: int) -> list[int]:
+        """Groups for the queues from `first` up to `end`, in turn: from that of a topic's first
+        queue on, or from the one whose turn it is."""
+        groups = [number for number in sorted(self.groups) if number != SYSTEM_GROUP]
+        at = self.topic_last - 1 if beside is None else groups.index(beside.groups[0])
+        return [groups[(at + n) % len(groups)] for n in range(first, end)]
+
+    def snapshot(self) -> bytes:
+        """The whole state after `applied`, as bytes that every replica writes alike."""
+        state = [
+            _STATE_VERSION,
+            self.applied,
+            self.digest,
+            self.version,
+            self.topic_last,
+            [*self.nodes.values(), *self.left.values()],
+            list(self.groups.values()),
+            list(self.topics.values()),
+            self.subscribers.dump(),
+            self.consumer_groups.dump(),
+            self.memberships.dump(),
+            self.deletions.dump(),
+            self.repeats.dump(),
+            self.memberships.beginnings.dump(),
+        ]
+        return cbor2.dumps(msgspec.to_builtins(state))
+
+    @classmethod
+    def restore(cls, state: bytes) -> "Catalog":
+        """The catalog whose `snapshot` gave `state`."""
+        version, *values = cbor2.loads(state)
+        if version not in _STATE_VERSIONS:
+            raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
+        catalog = cls()
+        catalog.applied, catalog.digest, catalog.version, catalog.topic_last = values[:4]
+        nodes, groups, topics, *newer = values[4:]
+        for node in msgspec.convert(nodes, list[Node]):
+            (catalog.left if node.has_left else catalog.nodes)[node.id] = node
+        catalog.groups = {group.id: group for group in msgspec.convert(groups, list[Group])}
+        catalog.topics = {topic.name: topic for topic in msgspec.convert(topics, list[Topic])}
+        catalog._names = {topic.id: topic.name for topic in catalog.topics.values()}
+        loading = (
+            catalog.subscribers.load,
+            catalog.consumer_groups.load,
+            catalog.memberships.load,
+            catalog.deletions.load,
+            catalog.repeats.load,
+            catalog.memberships.beginnings.load,
+        )
+        for load, dumped in zip(loading, newer, strict=False):
+            load(dumped)
+        return catalog
+
+
+def _unknown_topic(name: str) -> Refused:
+    return Refused(Reason.UNKNOWN_TOPIC, f"there is no topic {name!r}: create it first")

@@ -1,0 +1,196 @@
+"""Consumer groups that were deleted: a part of the catalog, and how it reaches the data groups.
+
+What a data group keeps under a consumer group's *name* (committed offsets, owner epochs) it cannot
+see end by itself: a group that reads by offset needs no entry in the catalog. So a deletion stays
+here, with the index of the record that made it, until each data group has taken it over.
+
+    delete "billing" (index 40)  -> kept here
+    data group 1: forget "billing", up to 40;  data group 2 has no leader
+    system group: 1 has come to 40, 2 to 0     -> kept
+    data group 2: forget "billing", up to 40
+    system group: all have come to 40          -> `PruneDeletions(40)`: only its index is kept
+
+Invariants:
+- Deletions are ordered by their index; a name has one at the most, the last.
+- A deletion is carried out here only after every data group has carried it out.
+- One that is asked for again deletes nothing that came after the first time: of deletions that are
+  carried out the last 10,000 are known, and what was asked before those is refused.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from raftmq.errors import Reason
+from raftmq.pop.policy import Mode
+from raftmq.results import Changed, Refused, Result
+
+from .consumer_groups import GROUPS_MAX, DeleteConsumerGroup
+from .membership import JoinGroup
+
+if TYPE_CHECKING:
+    from .catalog import Catalog
+
+DELETIONS_MAX = 10_000
+"""Deletions that wait for data groups; each node keeps them all in memory."""
+DONE_MAX = 10_000
+"""Deletions that are carried out and still known."""
+_SHOWN = 140
+"""Characters of a name in a message."""
+
+
+class PruneDeletions(msgspec.Struct, frozen=True, array_like=True, tag="prune_deletions"):
+    """Every data group has carried out the deletions up to an index."""
+
+    until: int
+    """The index of the last one."""
+
+
+class Deletion(msgspec.Struct, frozen=True, array_like=True):
+    """A consumer group that was deleted."""
+
+    name: str
+    """Its name."""
+    index: int
+    """Index of the catalog's record that deleted it. Owner epochs of the deleted group are lower,
+    those of a later group with this name are higher."""
+    has_instances: bool
+    """True: it broadcast, so `name@instance` is gone, too."""
+
+
+class Deletions:
+    """All deletions that some data group may not have carried out."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """Index of the last one, also if it is forgotten by now; 0: there was none."""
+        self._of_name: dict[str, Deletion] = {}
+        # Those that are carried out: name → index, the latest last; and up to where some are lost.
+        self._done: dict[str, int] = {}
+        self._lost = 0
+
+    def __len__(self) -> int:
+        return len(self._of_name)
+
+    def after(self, index: int) -> Iterator[Deletion]:
+        """Those behind an index, in their order."""
+        return (each for each in self._of_name.values() if each.index > index)
+
+    def find(self, name: str) -> Deletion | None:
+        """The deletion of a name; None: there is none that is not carried out everywhere."""
+        return self._of_name.get(name)
+
+    def add(self, deletion: Deletion) -> None:
+        """One more; it takes the place of an earlier one of its name."""
+        assert deletion.index >= self.last, f"{deletion.index} after {self.last}"
+        self._of_name.pop(deletion.name, None)
+        self._of_name[deletion.name] = deletion
+        self.last = deletion.index
+
+    def prune(self, until: int) -> Result:
+        """Forget those up to an index; the value is how many those were."""
+        before = len(self._of_name)
+        for deletion in [d for d in self._of_name.values() if d.index <= until]:
+            del self._of_name[deletion.name]
+            self._done.pop(deletion.name, None)
+            self._done[deletion.name] = deletion.index
+        while len(self._done) > DONE_MAX:
+            self._lost = self._done.pop(next(iter(self._done)))
+        return Changed(before - len(self._of_name))
+
+    def since(self, name: str, index: int) -> int | None:
+        """The index of the last deletion of a name if that came after another index, else 0; None:
+        no longer known."""
+        pending = self._of_name.get(name)
+        last = self._done.get(name, 0) if pending is None else pending.index
+        if last > index:
+            return last
+        return None if index < self._lost else 0
+
+    def dump(self) -> list[Any]:
+        """All of it as plain values."""
+        return [self.last, list(self._of_name.values()), list(self._done.items()), self._lost]
+
+    def load(self, state: list[Any]) -> None:
+        """Take the state that `dump` gave."""
+        self.last, deletions, *done = state
+        if done:
+            self._done, self._lost = dict(done[0]), done[1]
+        for deletion in msgspec.convert(deletions, list[Deletion]):
+            self._of_name[deletion.name] = deletion
+
+
+def delete_group(catalog: "Catalog", command: DeleteConsumerGroup) -> Result:
+    """Delete a consumer group: the value is the deletion's index; None for the old command, which
+    leaves committed offsets where they are."""
+    name, index = command.name, catalog.applied + 1
+    since = 0 if command.seen is None else catalog.deletions.since(name, command.seen)
+    if since is None:
+        message = f"{DONE_MAX} consumer groups were deleted since this was asked: ask again"
+        return Refused(Reason.TOO_LARGE, message)
+    if since:
+        return Changed(since)
+    refused = _check(catalog, command)
+    if refused is not None:
+        return refused
+    known = catalog.consumer_groups.groups.get(name)
+    pending = catalog.deletions.find(name)
+    catalog.memberships.expel(name, index)
+    had_filters = catalog.subscribers.drop_group(name, index)
+    was_there = catalog.consumer_groups.delete(name, index) or had_filters
+    if not command.is_whole:
+        return Changed() if was_there else _unknown(name)
+    if not was_there and not command.has_offsets:
+        return _unknown(name)
+    broadcast = known is not None and known.mode is Mode.BROADCAST
+    # The earlier deletion gives way to this one, which has to do its work as well.
+    has_instances = broadcast or (pending is not None and pending.has_instances)
+    catalog.deletions.add(Deletion(name, index, has_instances))
+    return Changed(index)
+
+
+def is_expelled(catalog: "Catalog", command: JoinGroup) -> bool:
+    """True if a member that joins again does so because its group, which has no entry, is deleted:
+    not because there were too many groups for one."""
+    return command.must_exist and len(catalog.consumer_groups.groups) < GROUPS_MAX
+
+
+def gone(name: str) -> Refused:
+    """What a member of a deleted group hears."""
+    message = f"consumer group {name!r} was deleted: open the consumer again to create it"
+    return Refused(Reason.UNKNOWN_GROUP, message)
+
+
+def _check(catalog: "Catalog", command: DeleteConsumerGroup) -> Refused | None:
+    """Why a consumer group cannot be deleted now."""
+    name = command.name
+    members = catalog.memberships.count(name)
+    if members and not command.is_forced:
+        message = (
+            f"consumer group {name[:_SHOWN]!r} has {members} members: stop them first, "
+            "or force it, which ends them with an error"
+        )
+        return Refused(Reason.BAD_ARGUMENT, message)
+    if not command.is_whole:
+        return None
+    if len(catalog.deletions) >= DELETIONS_MAX and catalog.deletions.find(name) is None:
+        message = (
+            f"{DELETIONS_MAX} deleted consumer groups wait for partition groups without a leader: "
+            "delete this one when these have one again"
+        )
+        return Refused(Reason.TOO_LARGE, message)
+    known = catalog.consumer_groups.groups
+    if name in known and known[name].mode is Mode.BROADCAST:
+        taken = next((other for other in known if other.startswith(f"{name}@")), None)
+        if taken is not None:
+            message = (
+                f"consumer group {taken!r} has the name of an instance of {name!r}: delete it first"
+            )
+            return Refused(Reason.BAD_NAME, message)
+    return None
+
+
+def _unknown(name: str) -> Refused:
+    message = f"there is no consumer group {name[:_SHOWN]!r}: list those that there are"
+    return Refused(Reason.UNKNOWN_GROUP, message)

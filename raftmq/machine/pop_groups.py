@@ -1,0 +1,591 @@
+"""The consumer groups of a data group that pop, as its machine serves them.
+
+    record ──> time passes: leases run out, retries fall due
+           ──> the record itself: a batch, wishes, settlements
+           ──> whoever is hungry is served ──> `handed`, for the leader to send
+
+So a delivery costs no record of its own. Every replica does the same; only the leader sends.
+
+A consumer whose answer was lost asks again, perhaps another leader. For each consumer the last
+settlement's number and results are kept, so that the second time gets the same answer.
+
+Invariants:
+- Groups are served in the order of their numbers, whatever touched them: a replica that was
+  restored from a snapshot hands out under the same tokens.
+- A token is the index of the record that handed out and a slot within it, over all groups.
+- A group costs nothing while nothing of it happens: timers are found by a heap.
+- A timer in the heap may be earlier than its group's own one, and differs between replicas: it
+  touches a group only if that one is due. So a timer that was noted before changes nothing that
+  can be seen.
+- Consumers are forgotten after `IDLE_MS_MAX`, or if there are more than `CONSUMERS_MAX` or more
+  than `RESULTS_MAX` results, the one idle longest first. Their leases stay: only a repeat of a
+  settlement is not known as one after that.
+
+Sources: rabbit_fifo (credit inside the machine); Raft thesis §6.3 (sessions).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, assert_never
+
+from raftmq.errors import Reason
+from raftmq.log.traces import Touch
+from raftmq.pop.calls import (
+    Ask,
+    Call,
+    ChangeDead,
+    Claim,
+    CloseGroups,
+    Deed,
+    Feed,
+    Leave,
+    Lose,
+    OpenGroup,
+    ResetGroup,
+    Settle,
+    Step,
+    Tick,
+)
+from raftmq.pop.credit import RUNNING_MAX
+from raftmq.pop.groups import HANDED_MAX, PopGroup
+from raftmq.pop.leases import SLOT_BITS, Handed
+from raftmq.pop.policy import INVISIBLE_MS_MAX
+from raftmq.pop.spans import Span, span
+from raftmq.results import Changed, Refused, Result
+
+from .claims import Claims
+from .repeats import Repeats
+from .subscriptions import Subscriptions
+
+QUEUE_BITS = 16
+"""A queue's number is `topic id << QUEUE_BITS | n`."""
+CONSUMERS_MAX = 65_536
+"""Consumers whose last settlement is remembered."""
+RESULTS_MAX = 1_000_000
+"""Results of settlements that are remembered, over all consumers: 8 MB and more."""
+LEASES_MAX = 4 * HANDED_MAX
+"""Leases that one record opens, over all groups: those without get theirs with the next record."""
+IDLE_MS_MAX = 24 * 3600 * 1000
+"""A consumer that was not heard of for so long is forgotten."""
+ASKED_MAX = 100_000
+"""Messages of one wish: bounds what one record hands out."""
+WAIT_MS_MAX = 10 * 60 * 1000
+"""No wish stands for longer: its consumer asks again."""
+NACK_MS_MAX = 7 * 24 * 3600 * 1000
+"""No failed message waits for longer."""
+REASON_CHARACTERS_MAX = 1000
+"""Kept of why a message was rejected."""
+FENCED = -1
+"""In the results of a settlement: the lease is not this consumer's any more."""
+OVER_LIMIT = -2
+"""In the results of a settlement: a number is out of its range."""
+
+
+class Delivery(NamedTuple):
+    """Messages that a consumer of an attachment has from now on."""
+
+    number: int
+    """The attachment's number."""
+    handed: Handed
+    """Which, and who."""
+
+
+class InHand(NamedTuple):
+    """Messages that a consumer of an attachment has, as it says."""
+
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """Whose they are."""
+    token: int
+    """The lease."""
+    messages: Span
+    """Which."""
+
+
+class Traced(NamedTuple):
+    """What one record did to messages of an attachment."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    """The record's."""
+    number: int
+    """The attachment's number."""
+    touches: list[Touch]
+    """In order."""
+
+
+class Attached:
+    """One attachment of a consumer group to a topic."""
+
+    __slots__ = ("group", "name", "topic", "version")
+
+    def __init__(self, topic: int, name: str, version: int, group: PopGroup) -> None:
+        self.topic = topic
+        """The topic's number."""
+        self.name = name
+        """The consumer group's name."""
+        self.version = version
+        """Of the policy."""
+        self.group = group
+        """Its messages."""
+
+
+class _Settling(NamedTuple):
+    """Who settles."""
+
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """The consumer that popped the messages."""
+    by_handle: bool
+    """True: a process that has their handles."""
+
+
+class _Consumer:
+    """The last settlement of a consumer, or by handle."""
+
+    __slots__ = ("results", "sequence", "timestamp")
+
+    def __init__(self, sequence: int, results: list[int | bytes], timestamp: int) -> None:
+        self.sequence = sequence
+        self.results = results
+        self.timestamp = timestamp
+
+    @property
+    def weight(self) -> int:
+        """Its results, as they count against `RESULTS_MAX`."""
+        return sum(1 if isinstance(each, int) else 1 + len(each) // 8 for each in self.results)
+
+
+class PopGroups:
+    """All attachments of one data group's machine."""
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        """`subscriptions`: which groups have filters, as this log has them."""
+        self.attached: dict[int, Attached] = {}
+        """By number."""
+        self.fed: dict[int, PopGroup] = {}
+        """Those that must be told of each message before it goes out (`Feed`)."""
+        self._subscriptions = subscriptions
+        self.earliest: dict[int, int] = {}
+        """Queue → the first offset that is kept, as far as it was told (`Lose`)."""
+        self.claims = Claims()
+        """What consumers say that they do."""
+        self.handed: list[Delivery] = []
+        """What was handed out since somebody looked: the shell takes it."""
+        self.traced: list[Traced] = []
+        """What became of messages since somebody looked: the shell takes it."""
+        self._of_topic: dict[int, dict[int, PopGroup]] = {}
+        # The one idle longest first: a dict's order is the order of eviction.
+        self._consumers: dict[_Settling, _Consumer] = {}
+        # The results of all of them.
+        self._results = 0
+        self._repeats = Repeats()
+        self._timers: list[tuple[int, int]] = []
+        # Number → which of its timers counts; others in the heap are void.
+        self._timer: dict[int, int] = {}
+        self._touched: set[int] = set()
+        # Wishes that do not wait: they end with their record.
+        self._momentary: list[tuple[PopGroup, int]] = []
+
+    # Around a record
+
+    def begin(self, now: int) -> None:
+        """Let time pass, before the record of this time is applied."""
+        self.claims.pass_time(now)
+        timers = self._timers
+        due: list[int] = []
+        while timers and timers[0][0] <= now:
+            at, number = heappop(timers)
+            if self._timer.get(number) == at:
+                del self._timer[number]
+                due.append(number)
+        for number in due:
+            group = self.attached[number].group
+            timer = group.next_timer
+            if timer is not None and timer <= now:
+                # What is left over comes with the next record.
+                group.pass_time(now)
+                self._touched.add(number)
+            else:
+                # A lease was settled since. A replica that was restored has no such timer: here the
+                # group must not be touched either.
+                self._note_timer(number, timer)
+
+    def came(self, queue: int, base: int, count: int, keys: bytes) -> None:
+        """A batch was placed in a queue; `keys` are its key hashes, empty if none has a key.
+
+        A group that has no filter and knows all before it needs nobody to tell of it.
+        """
+        for number, group in self._of_topic.get(queue >> QUEUE_BITS, {}).items():
+            group.follow(queue, 0)
+            if group.is_fed and not group.is_filtered and group.known(queue) == base:
+                group.feed(queue, base, count, mask=None, keys=keys)
+            group.came(queue)
+            self._touched.add(number)
+
+    def resubscribed(self, topic: int, name: str) -> None:
+        """A consumer group has another filter, its first one, or none any more."""
+        is_filtered = bool(self._subscriptions.of(topic, name))
+        for number, attached in self.attached.items():
+            if (attached.topic, attached.name) == (topic, name):
+                attached.group.set_filtered(is_filtered)
+                self._note_fed(number, attached.group)
+                self._touched.add(number)
+
+    def finish(self, ends: Mapping[int, int], now: int, index: int) -> list[Delivery]:
+        """Serve who is hungry, after the record at `index`; what was handed out."""
+        touched, self._touched = self._touched, set()
+        next_token = _tokens(index)
+        found: list[Delivery] = []
+        for number in sorted(touched):
+            attached = self.attached.get(number)
+            if attached is None:
+                continue
+            room = LEASES_MAX - len(found)
+            handed = attached.group.hand_out(ends, now, next_token, room)
+            found += [Delivery(number, each) for each in handed]
+            if attached.group.touches:
+                self.traced.append(Traced(index, number, attached.group.touches))
+                attached.group.touches = []
+            self._note_timer(number, attached.group.next_timer)
+        for group, consumer in self._momentary:
+            group.leave(consumer)
+        self._momentary.clear()
+        self.handed += found
+        return found
+
+    def _note_timer(self, number: int, timer: int | None) -> None:
+        if timer is not None and timer < self._timer.get(number, timer + 1):
+            self._timer[number] = timer
+            heappush(self._timers, (timer, number))
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no batch and no time can change anything here."""
+        return not self.attached
+
+    @property
+    def next_timer(self) -> int | None:
+        """When time has something to do; None: never, as things are."""
+        timers = self._timers
+        while timers and self._timer.get(timers[0][1]) != timers[0][0]:
+            heappop(timers)
+        return timers[0][0] if timers else None
+
+    def take_handed(self) -> list[Delivery]:
+        """What was handed out since the last call."""
+        handed, self.handed = self.handed, []
+        return handed
+
+    def take_traced(self) -> list[Traced]:
+        """What became of messages since the last call."""
+        traced, self.traced = self.traced, []
+        return traced
+
+    # Commands
+
+    def run(self, call: Call, ends: Mapping[int, int], now: int) -> Result:
+        """Carry out a command of the record of this time."""
+        match call:
+            case OpenGroup():
+                return self._open(call, ends)
+            case CloseGroups(numbers=numbers):
+                self._close(numbers)
+                return Changed()
+            case Feed():
+                return self._feed(call)
+            case Ask():
+                return self._ask(call, now)
+            case Settle():
+                return self._settle(call, now)
+            case Leave(number=number, consumer=consumer):
+                attached = self.attached.get(number)
+                if attached is not None:
+                    attached.group.leave(consumer)
+                return Changed()
+            case Tick():
+                return Changed()
+            case Lose():
+                return self._lose(call, ends)
+            case ChangeDead():
+                return self._repeats.once(call.request, partial(self._change_dead, call))
+            case ResetGroup():
+                return self._repeats.once(call.request, partial(self._reset, call, ends))
+            case Claim():
+                return self._claim(call, now)
+            case _:
+                assert_never(call)
+
+    def held_until(self, what: InHand, now: int) -> int | None:
+        """Until when these messages are in that hand, all of them; None: they are not."""
+        attached = self.attached.get(what.number)
+        if attached is None:
+            return None
+        return attached.group.held_until(what.consumer, what.token, what.messages, now)
+
+    def ack(self, what: InHand, now: int) -> None:
+        """These messages, which are in that hand, are done with."""
+        self.attached[what.number].group.ack(what.consumer, what.token, what.messages, now)
+        self._touched.add(what.number)
+
+    def drop_queues(self, queues: set[int]) -> None:
+        """The topics of these queues are gone, and their attachments with them."""
+        topics = {queue >> QUEUE_BITS for queue in queues}
+        self._close([n for n, attached in self.attached.items() if attached.topic in topics])
+        for queue in queues:
+            self.earliest.pop(queue, None)
+
+    def _open(self, call: OpenGroup, ends: Mapping[int, int]) -> Result:
+        attached = self.attached.get(call.number)
+        if attached is not None:
+            if call.version > attached.version:
+                attached.version, attached.group.policy = call.version, call.policy
+            return Changed()
+        is_filtered = bool(self._subscriptions.of(call.topic, call.consumer_group))
+        group = PopGroup(call.policy, call.mode, is_filtered)
+        self._attach(call.number, Attached(call.topic, call.consumer_group, call.version, group))
+        starts = dict(zip(call.queues, call.starts, strict=False))
+        for queue, end in ends.items():
+            if queue >> QUEUE_BITS == call.topic:
+                group.follow(queue, self._kept(queue, starts.get(queue, 0), end))
+                group.trim(queue, self.earliest.get(queue, 0))
+        # What was trimmed is traced under this record, not under the next one of the group.
+        self._touched.add(call.number)
+        return Changed()
+
+    def _attach(self, number: int, attached: Attached) -> None:
+        self.attached[number] = attached
+        self._of_topic.setdefault(attached.topic, {})[number] = attached.group
+        self._note_fed(number, attached.group)
+
+    def _note_fed(self, number: int, group: PopGroup) -> None:
+        self.fed.pop(number, None)
+        if group.is_fed:
+            self.fed[number] = group
+
+    def _close(self, numbers: Iterable[int]) -> None:
+        closed = [number for number in dict.fromkeys(numbers) if number in self.attached]
+        for number in closed:
+            attached = self.attached.pop(number)
+            of_topic = self._of_topic[attached.topic]
+            del of_topic[number]
+            self.fed.pop(number, None)
+            if not of_topic:
+                del self._of_topic[attached.topic]
+            self._timer.pop(number, None)
+        if closed:
+            # There may be 65,536 consumers and a million claims: one pass for all attachments.
+            gone = set(closed)
+            self.claims.close(gone)
+            for key in [key for key in self._consumers if key.number in gone]:
+                self._forget_consumer(key)
+
+    def _feed(self, call: Feed) -> Result:
+        attached = self.attached.get(call.number)
+        if attached is None:
+            return _unknown(call.number)
+        wanted = self._subscriptions.number_of(attached.topic, attached.name)
+        if call.subscription not in (-1, wanted):
+            # It was made before the latest change of the filter: the leader makes another one.
+            return Changed(0)
+        mask = None if call.mask is None else int.from_bytes(call.mask, "little")
+        fed = attached.group.feed(call.queue, call.base, call.count, mask=mask, keys=call.keys)
+        self._touched.add(call.number)
+        return Changed(fed)
+
+    def _ask(self, call: Ask, now: int) -> Result:
+        attached = self.attached.get(call.number)
+        if attached is None:
+            return _unknown(call.number)
+        if not 0 <= call.count <= ASKED_MAX or not 0 <= call.wait_ms <= WAIT_MS_MAX:
+            message = f"a wish is for 0..{ASKED_MAX} messages and 0..{WAIT_MS_MAX} ms"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        if not 0 <= call.invisible_ms <= INVISIBLE_MS_MAX:
+            return Refused(Reason.BAD_ARGUMENT, f"a lease runs for at most {INVISIBLE_MS_MAX} ms")
+        group = attached.group
+        invisible_ms = call.invisible_ms or group.policy.invisible_ms
+        if call.count and not group.may_ask(call.consumer, now):
+            message = (
+                f"{RUNNING_MAX} consumers of group {attached.name!r} wait for messages already: "
+                "let fewer consumers take more messages each"
+            )
+            return Refused(Reason.TOO_LARGE, message)
+        if call.count:
+            until = now + max(call.wait_ms, 1)
+            group.ask(
+                call.consumer,
+                call.count,
+                invisible_ms=invisible_ms,
+                until=until,
+                is_kept=call.is_kept,
+                now=now,
+            )
+        if not call.count or not call.wait_ms:
+            self._momentary.append((group, call.consumer))
+        self._touched.add(call.number)
+        return Changed()
+
+    def _settle(self, call: Settle, now: int) -> Result:
+        attached = self.attached.get(call.number)
+        if attached is None:
+            return _unknown(call.number)
+        key = _Settling(call.number, call.consumer, call.by_handle)
+        consumer = self._consumers.pop(key, None)
+        if consumer is None or call.sequence > consumer.sequence:
+            results = [_step(attached.group, call.consumer, step, now) for step in call.steps]
+            self._results -= 0 if consumer is None else consumer.weight
+            consumer = _Consumer(call.sequence, results, now)
+            self._results += consumer.weight
+            self._touched.add(call.number)
+        self._consumers[key] = consumer
+        self._forget_consumers(now)
+        if call.sequence < consumer.sequence:
+            message = f"settlement {call.sequence} was overtaken by {consumer.sequence}"
+            return Refused(Reason.OUT_OF_ORDER, message, consumer.sequence)
+        return Changed(consumer.results)
+
+    def _forget_consumers(self, now: int) -> None:
+        while self._consumers:
+            key = next(iter(self._consumers))
+            is_idle = self._consumers[key].timestamp < now - IDLE_MS_MAX
+            is_over = len(self._consumers) > CONSUMERS_MAX or self._results > RESULTS_MAX
+            if not is_idle and not is_over:
+                return
+            self._forget_consumer(key)
+
+    def _forget_consumer(self, key: _Settling) -> None:
+        self._results -= self._consumers.pop(key).weight
+
+    def _lose(self, call: Lose, ends: Mapping[int, int]) -> Result:
+        for queue, earliest in zip(call.queues, call.earliest, strict=False):
+            if not self.earliest.get(queue, 0) < earliest <= ends.get(queue, 0):
+                continue
+            self.earliest[queue] = earliest
+            for number, group in self._of_topic.get(queue >> QUEUE_BITS, {}).items():
+                group.trim(queue, earliest)
+                self._touched.add(number)
+        return Changed()
+
+    def _change_dead(self, call: ChangeDead) -> Result:
+        attached = self.attached.get(call.number)
+        if attached is None:
+            return _unknown(call.number)
+        change = attached.group.purge if call.is_purge else attached.group.redrive
+        if not call.bases and not call.bits:
+            done = [change(letter) for letter in call.letters]
+        elif len(call.letters) == len(call.bases) == len(call.bits):
+            parts = zip(call.letters, map(_named, call.bases, call.bits), strict=True)
+            done = [change(letter, part) for letter, part in parts if part is not None]
+        else:
+            message = "a base and bits are needed for each dead letter, or for none"
+            return Refused(Reason.BAD_ARGUMENT, message)
+        self._touched.add(call.number)
+        return Changed(sum(result.value for result in done if isinstance(result, Changed)))
+
+    def _reset(self, call: ResetGroup, ends: Mapping[int, int]) -> Result:
+        attached = self.attached.get(call.number)
+        if attached is None:
+            return _unknown(call.number)
+        for queue, offset in zip(call.queues, call.offsets, strict=False):
+            if queue >> QUEUE_BITS == attached.topic and queue in ends:
+                attached.group.reset(queue, self._kept(queue, offset, ends[queue]))
+        self._touched.add(call.number)
+        return Changed()
+
+    def _kept(self, queue: int, offset: int, end: int) -> int:
+        """Where a group begins that is told this offset, -1: the end. What retention took while
+        that was on its way was never the group's."""
+        return end if offset < 0 else min(max(offset, self.earliest.get(queue, 0)), end)
+
+    def _claim(self, call: Claim, now: int) -> Result:
+        if call.number not in self.attached:
+            return _unknown(call.number)
+        if not call.ttl_ms:
+            return self.claims.release(call.number, call.key, call.claimant)
+        return self.claims.claim(call.number, call.key, call.claimant, ttl_ms=call.ttl_ms, now=now)
+
+    # As plain values
+
+    def dump(self, now: int) -> list[Any]:
+        """The whole state after a record of this time, alike on every replica."""
+        assert not self._touched
+        return [
+            [
+                [number, x.topic, x.name, x.version, x.group.dump(now)]
+                for number, x in self.attached.items()
+            ],
+            list(self.earliest.items()),
+            [
+                [*key[:2], x.sequence, x.results, x.timestamp, key.by_handle]
+                for key, x in self._consumers.items()
+            ],
+            self.claims.dump(),
+            self._repeats.dump(),
+        ]
+
+    def load(self, state: list[Any]) -> None:
+        """Take the state that `dump` gave."""
+        attached, earliest, consumers, claims, *done = state
+        self._repeats.load(done[0] if done else [])
+        self.claims.load(claims)
+        for number, topic, name, version, dumped in attached:
+            group = PopGroup.load(dumped)
+            self._attach(number, Attached(topic, name, version, group))
+            self._note_timer(number, group.next_timer)
+        self.earliest = dict(earliest)
+        for number, who, sequence, results, timestamp, *by_handle in consumers:
+            key = _Settling(number, who, by_handle == [True])
+            consumer = self._consumers[key] = _Consumer(sequence, results, timestamp)
+            self._results += consumer.weight
+
+
+def _tokens(index: int) -> Callable[[], int]:
+    """The tokens of a record, one after the other."""
+    token = (index << SLOT_BITS) - 1
+
+    def following() -> int:
+        nonlocal token
+        token += 1
+        assert token >> SLOT_BITS == index, "more hand-outs in one record than tokens"
+        return token
+
+    return following
+
+
+def _step(group: PopGroup, consumer: int, step: Step, now: int) -> int | bytes:
+    """Carry out one step of a settlement: how many messages, or which (see `spans.told`)."""
+    if step.deed == Deed.EXTEND:
+        if not 0 < step.delay_ms <= INVISIBLE_MS_MAX:
+            return OVER_LIMIT
+        extended = group.extend(consumer, step.token, now, invisible_ms=step.delay_ms)
+        return extended.value - now if isinstance(extended, Changed) else FENCED
+    messages = _named(step.base, step.bits)
+    if messages is None or step.delay_ms > NACK_MS_MAX:
+        return OVER_LIMIT
+    token = step.token
+    match step.deed:
+        case Deed.ACK:
+            result = group.ack(consumer, token, messages, now)
+        case Deed.NACK:
+            delay_ms = None if step.delay_ms < 0 else step.delay_ms
+            result = group.nack(consumer, token, messages, now, delay_ms=delay_ms)
+        case Deed.REJECT:
+            reason = step.reason[:REASON_CHARACTERS_MAX]
+            result = group.reject(consumer, token, messages, now, reason=reason)
+        case Deed.GIVE_BACK:
+            result = group.give_back(consumer, token, messages, now)
+        case _:
+            return OVER_LIMIT
+    return result.value if isinstance(result, Changed) else FENCED
+
+
+def _named(base: int, bits: bytes) -> Span | None:
+    """The messages that a command names; None: none."""
+    return span(base, int.from_bytes(bits, "little"))
+
+
+def _unknown(number: int) -> Refused:
+    message = f"attachment {number} of a consumer group is not served here: it was deleted"
+    return Refused(Reason.UNKNOWN_GROUP, message)

@@ -1,0 +1,78 @@
+"""Leaderships that are moved by hand."""
+
+from functools import partial
+
+import pytest
+import trio
+
+from raftmq.broker.replica import group as group_module
+from raftmq.broker.replica.group import listed_members
+from raftmq.chaos.sim.clients import Clients
+from raftmq.chaos.world import run
+from raftmq.cli.cluster import _transfer
+from raftmq.client import Client
+from tests.broker.harness import Cluster
+from tests.broker.scenario import in_cluster
+
+
+def test_transfer_is_seen_though_the_node_with_the_routing_table_lacks_the_group() -> None:
+    async def scenario() -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(nursery, seed=1, size=5)
+            await cluster.found()
+            clients = Clients(cluster, nursery, seed=1)
+            await clients.once(transfer_each)
+            assert not clients.failures, clients.failures
+            leader = cluster.leader(0)
+            lacking = [n for n in (1, 2, 3) if n not in cluster.nodes[leader].groups]
+            assert lacking, "the system group's leader carries all groups: this shows nothing"
+            nursery.cancel_scope.cancel()
+
+    async def transfer_each(mq: Client, _: object) -> None:
+        for group in (await mq.admin.cluster()).groups:
+            if group.id:
+                to = group.voters[1]
+                assert await _transfer(mq, group.id, to) == to
+
+    run(scenario, seed=1)
+
+
+def test_node_remembers_the_latest_leaders_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "LEADERS_MAX", 3)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found()
+        system = {number: node.groups[0] for number, node in cluster.nodes.items()}
+
+        def all_follow(leader: int) -> bool:
+            return all(each.raft.leader == leader for each in system.values())
+
+        for _ in range(5):
+            leader = cluster.leader(0)
+            heir = leader % 3 + 1
+            system[leader].transfer(heir)
+            await cluster.wait_until(partial(all_follow, heir))
+            for each in system.values():
+                assert each.leaders[each.raft.term] == heir
+                assert len(each.leaders) <= 3
+        assert max(len(each.leaders) for each in system.values()) == 3
+
+    in_cluster(scenario)
+
+
+def test_transfer_to_a_stranger_names_all_members_and_who_leads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found()
+        leader = cluster.leader(0)
+        refused = cluster.nodes[leader].groups[0].transfer(9)
+        assert refused is not None
+        members = ", ".join(f"{n} (leads)" if n == leader else str(n) for n in (1, 2, 3))
+        assert refused.message == (
+            f"node 9 is no voter of partition group 0; its members are nodes {members}"
+        )
+
+    in_cluster(scenario)
+
+
+def test_member_that_only_learns_is_marked() -> None:
+    assert listed_members([2, 1], [7 << 32 | 3], leader=2) == "1, 2 (leads), 3 (learns)"

@@ -1,0 +1,147 @@
+"""What a leader keeps of consumers has a bound, and time goes on although a Tick is refused."""
+
+from contextlib import suppress
+
+import pytest
+import trio
+
+from raftmq.broker.deliver import consumers
+from raftmq.broker.replica.group import Group
+from raftmq.client import Client
+from raftmq.machine import pop_groups
+from raftmq.machine.commands import encode_commands
+from raftmq.machine.machine import PartitionMachine
+from raftmq.pop.calls import Deed, Settle, Tick
+from raftmq.wire.messages import ErrorReply
+from tests.broker.harness import Cluster, RawClient, Refused
+from tests.broker.popping import Consumer, with_group
+from tests.broker.scenario import QUEUE, with_client
+from tests.pop.counter import GROUP, Counter, step
+
+
+def test_tick_that_was_refused_is_proposed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tick, propose = encode_commands([Tick()]), Group.propose
+    refused: list[bytes] = []
+
+    def refuses_some(self: Group, kind: int, payload: bytes, ticket: object, **more: bool) -> None:
+        if payload == tick and len(refused) < 3:
+            refused.append(payload)
+            error = ErrorReply("busy", "leadership is being handed over", retry_ms=200)
+            ticket.failed(error)  # type: ignore[attr-defined]
+            return
+        propose(self, kind, payload, ticket, **more)  # type: ignore[arg-type]
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"a"], 0)
+        await alice.pop(1, invisible_ms=1_000)
+        monkeypatch.setattr(Group, "propose", refuses_some)
+        await trio.sleep(2.5)
+        assert len(refused) == 3
+        assert (await alice.backlog()).leased == 0
+
+    with_group(job)
+
+
+def test_consumers_that_have_nothing_and_want_nothing_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumers, "PRUNE_MIN", 8)
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"a", b"b"], 0)
+        popped, bodies = await alice.pop(1, invisible_ms=60_000)
+        assert bodies == [b"a"]
+        kept = cluster.nodes[cluster.leader_of(QUEUE)]._popping._consumers
+        for me in range(100, 200):
+            one = Consumer(client, alice.number, me=me)
+            (lease,) = (await one.pop(1))[0].leases if me == 100 else [None]
+            if lease is not None:
+                await one.ack(lease)
+        assert len(kept) <= 16
+        # Alice has a message in hand: the leader knows her, and sends it once.
+        assert (await alice.pop(9))[1] == []
+        assert await alice.ack(popped.leases[0]) == [1]
+
+    with_group(job)
+
+
+def test_consumers_of_a_connection_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "PRUNE_MIN", 4)
+    monkeypatch.setattr(consumers, "CONSUMERS_MAX", 8)
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"%d" % n for n in range(20)], 0)
+        kept = cluster.nodes[cluster.leader_of(QUEUE)]._popping._consumers
+        opened = [Consumer(client, alice.number, me=me) for me in range(100, 110)]
+        leases = [(await one.pop(1, invisible_ms=60_000))[0].leases[0] for one in opened[:8]]
+        for one in opened[8:]:
+            with pytest.raises(Refused, match=r"too_large: .* open another connection"):
+                await one.pop(1)
+            assert len(kept) == 8
+        # Those that are known go on, also if they begin again; another connection has its own.
+        opened[0].is_new = True
+        again, _ = await opened[0].pop(1)
+        assert leases[0].token in [lease.token for lease in again.leases]
+        async with cluster.client(cluster.leader_of(QUEUE)) as other:
+            assert (await Consumer(other, alice.number, me=200).pop(1))[0].leases
+        # One that has nothing in hand makes place, at the second look at the latest.
+        await opened[7].ack(leases[7])
+        came: list[int] = []
+        for one in [*opened[8:], *opened[8:]]:
+            with suppress(Refused):
+                came += [one.me] if (await one.pop(1))[0].leases else []
+        assert len(set(came)) == 1
+        assert len(kept) == 8
+
+    with_group(job)
+
+
+def test_results_of_settlements_are_remembered_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pop_groups, "RESULTS_MAX", 10)
+    log = Counter()
+    log.send(40)
+    for consumer in range(1, 11):
+        handed = [one for _ in range(4) for one in log.pop(consumer, 1)]
+        log.settle(consumer, *[step(Deed.ACK, one) for one in handed])
+    machine = PartitionMachine.restore(log.machine.snapshot())
+    for one in (log.machine.serving, machine.serving):
+        assert [key[1] for key in one._consumers] == [9, 10]
+        assert one._results == 8
+    # A repeat of a remembered one gets its results.
+    assert log.call(Settle(GROUP, 10, 1, [])) == [[1, 1, 1, 1]]
+
+
+def test_consumers_that_settle_are_remembered_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pop_groups, "CONSUMERS_MAX", 3)
+    log = Counter()
+    log.send(40)
+    for consumer in range(1, 11):
+        log.settle(consumer, step(Deed.ACK, log.pop(consumer, 1)[0]))
+    machine = PartitionMachine.restore(log.machine.snapshot())
+    for one in (log.machine.serving, machine.serving):
+        assert [key[1] for key in one._consumers] == [8, 9, 10]
+
+
+def test_consumer_that_ends_frees_its_place_on_the_leader_without_a_record() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        async with mq.producer("orders") as producer:
+            await producer.send_many(bodies=[b"x"] * 20)
+        kept = cluster.nodes[cluster.leader_of(QUEUE)]._popping._consumers
+        for _ in range(10):
+            async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+                (message,) = await consumer.pop(1, wait=5.0)
+                await message.ack()
+                assert len(kept) == 1
+            await cluster.wait_until(lambda: not kept)
+        # What a consumer leaves in hand stays its own.
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            (message,) = await consumer.pop(1, wait=5.0)
+        await cluster.wait_until(lambda: not kept)
+        (backlog,) = await mq.admin.backlogs(group="g")
+        assert (backlog.acked, backlog.leased) == (10, 1)
+
+    with_client(job)

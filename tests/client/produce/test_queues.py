@@ -1,0 +1,49 @@
+"""Whose turn it is among a topic's queues."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from raftmq.client.produce.queues import TURN_BYTES, Queues
+from raftmq.wire.messages import TopicView
+
+
+def three_queues() -> tuple[Queues, list[Any]]:
+    def make(number: int, group: int) -> Any:
+        return SimpleNamespace(queue_number=number, is_idle=True, is_recovering=False)
+
+    async def ask() -> None:
+        raise AssertionError("nobody asks")
+
+    queues = Queues(TopicView("orders", 1, [1, 2, 3]), 0, make, ask)
+    return queues, [queues.sender(n) for n in range(3)]
+
+
+def test_messages_sent_one_by_one_go_to_each_queue_in_turn() -> None:
+    queues, senders = three_queues()
+    found = []
+    for _ in range(6):
+        queue = queues.pick(None, None)
+        found.append(queue)
+        queues.count_bytes(senders[queue], 100)
+    assert found == [0, 1, 2, 0, 1, 2]
+
+
+def test_turn_stays_while_something_is_on_its_way_there_until_enough_went_out() -> None:
+    queues, senders = three_queues()
+    queues.count_bytes(senders[queues.pick(None, None)], 100)
+    senders[0].is_idle = False
+    for _ in range(9):
+        assert queues.pick(None, None) == 0
+        queues.count_bytes(senders[0], 100)
+    queues.count_bytes(senders[0], TURN_BYTES - 1000)
+    assert queues.pick(None, None) == 1
+
+
+def test_full_batch_passes_the_turn_and_who_waits_for_a_leader_is_passed_over() -> None:
+    queues, senders = three_queues()
+    senders[0].is_idle = False
+    senders[1].is_recovering = True
+    queues.take_turn(senders[2])
+    assert queues.pick(None, None) == 0
+    queues.take_turn(senders[0])
+    assert queues.pick(None, None) == 2
