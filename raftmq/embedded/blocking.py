@@ -22,7 +22,7 @@ class BlockingEmbedded(BlockingClient):
 
     def check(self) -> "Checked":
         """See `Embedded.check`."""
-        client = self._client
+        client = self._inner
         assert isinstance(client, Embedded)
         return self._loop.wait(client.check)
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -19,6 +19,18 @@ from anyio.from_thread import BlockingPortal
 from raftmq.errors import RaftmqError
 
 T = TypeVar("T")
+
+
+class Leaves(Protocol):
+    """What is to be left before the loop ends."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> object:
+        """Leave it; an error may be raised."""
 
 
 async def _keep(_: object) -> None:
@@ -30,7 +42,7 @@ class Loop:
 
     def __init__(self, portal: BlockingPortal) -> None:
         self._process = os.getpid()
-        self._entered: dict[Entered, None] = {}
+        self._entered: dict[Leaves, None] = {}
         self.portal = portal
         """The way into it."""
         self.is_over = False
@@ -73,11 +85,11 @@ class Loop:
         entered: T = stack.enter_context(self.portal.wrap_async_context_manager(inner))
         return entered
 
-    def note_entered(self, entered: "Entered") -> None:
+    def note_entered(self, entered: Leaves) -> None:
         """It must be left before the loop ends."""
         self._entered[entered] = None
 
-    def note_left(self, entered: "Entered") -> None:
+    def note_left(self, entered: Leaves) -> None:
         """It was left."""
         self._entered.pop(entered, None)
 
@@ -145,27 +157,3 @@ class _Call(Generic[T]):
         await self._finished.wait()
         for result in self._results:
             await self._put_back(result)
-
-
-class Entered:
-    """The base of what is used as `with`: it enters and leaves an async object on the loop."""
-
-    def __init__(self, loop: Loop, inner: AbstractAsyncContextManager[Any]) -> None:
-        self._loop = loop
-        self._inner = inner
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._loop.enter(self._stack, self._inner)
-        self._loop.note_entered(self)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.note_left(self)
-        if self._loop.is_here and not self._loop.is_over:
-            self._stack.__exit__(kind, error, traceback)
