@@ -273,12 +273,12 @@ class LeaderTasks:
     async def _change_surely(self, group: Group) -> None:
         """Take the step that is due by the catalog of now. One that is behind could make a node a
         voter again that was removed, and may be off, or take a living voter for its former self."""
-        is_new = await self._renew_catalog()
+        is_new = await self.renew_catalog()
         self._under_way.discard(("members", group.number))
         if is_new and (group.number, group.raft.term) in self._looks and group.is_leader:
             self._change_members(group, is_sure=True)
 
-    async def _renew_catalog(self) -> bool:
+    async def renew_catalog(self) -> bool:
         """Wait until the catalog here is as new as the call; False: its leader did not answer."""
         answers: list[bool] = []
         answered = trio.Event()

@@ -11,17 +11,18 @@ Invariants:
 
 import gc
 import os
+import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -470,8 +471,9 @@ def campaign(
     seconds_max: float | None = None,
     artifacts: Path | None = None,
     keeps_good: bool = False,
-) -> Iterator[Result]:
-    """Run seeds and yield their results as they come, in no certain order.
+) -> Generator[Result, None, None]:
+    """Run seeds and yield their results as they come, in no certain order. Closing ends the seeds
+    under way.
 
     Args:
         plan: what they have in common.
@@ -498,7 +500,7 @@ def play_all(
     seconds_max: float | None,
     artifacts: Path | None,
     keeps_good: bool = False,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Run seeds, each with a plan of its own; otherwise as `campaign`."""
     deadline = None if seconds_max is None else time.monotonic() + seconds_max
     todo = _until(tasks, deadline)
@@ -506,8 +508,10 @@ def play_all(
         for plan, seed in todo:
             yield run_seed(plan, seed, artifacts, keeps_good)
         return
+    others = set(active_children())
     # A worker that was forked would have this process's threads and event loops half-way.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_interrupts)
+    with pool:
 
         def submit(count: int) -> set[Future[Result]]:
             chosen = islice(todo, count)
@@ -523,6 +527,14 @@ def play_all(
         finally:
             for future in running:
                 future.cancel()
+            # Nobody waits for the seeds under way, each of which may take minutes.
+            for worker in set(active_children()) - others if running else ():
+                worker.terminate()
+
+
+def _leave_interrupts() -> None:
+    """In a worker: Ctrl-C reaches all processes of a terminal, and is for the first one to heed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _until(tasks: Iterable[tuple[Plan, int]], deadline: float | None) -> Iterator[tuple[Plan, int]]:

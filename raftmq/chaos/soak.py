@@ -21,7 +21,7 @@ Invariants:
 import math
 import re
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -100,7 +100,7 @@ def soak(
     seconds_max: float,
     jobs: int = 1,
     artifacts: Path | None = None,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Play seeds from `first_seed` on, and yield their results as they come, in no certain order.
 
     Args:

@@ -1,7 +1,8 @@
 """Noting in the catalog which node shall lead a group: the first of the group's members.
 
 Any node may be asked to hand a group over. The catalog must know the wish first, or the next look
-at who leads what would undo it; the leader of the system group notes it.
+at who leads what would undo it; the leader of the system group notes it. The note holds all members
+of the group, so that it is made of a catalog that is known to be new.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import msgspec
 
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.tickets import Callback
-from raftmq.errors import Unavailable
+from raftmq.errors import Reason, Unavailable
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, PutGroup
 from raftmq.machine.commands import encode_commands
@@ -27,9 +28,18 @@ async def prefer(node: "Node", group: Group, leader: int) -> ErrorReply | None:
 
     Cancelling leaves it open.
     """
-    wanted = node.catalog.groups[group.number]
-    if group.number == SYSTEM_GROUP or leader not in wanted.members[1:]:
+    if group.number == SYSTEM_GROUP or leader == node.catalog.groups[group.number].members[0]:
         return None
+    if not await node.leader_tasks.renew_catalog():
+        return ErrorReply("unavailable", "the catalog's leader does not answer", retry_ms=200)
+    wanted = node.catalog.groups[group.number]
+    if leader not in wanted.members:
+        if group.voter_of(leader) not in group.conf_state.voters:
+            # Handing over says so.
+            return None
+        nodes = ", ".join(map(str, wanted.members))
+        text = f"partition group {group.number} is moving away from node {leader}, to nodes {nodes}"
+        return ErrorReply(Reason.UNKNOWN_NODE.value, f"{text}: name one of these")
     members = [leader, *(member for member in wanted.members if member != leader)]
     command = PutGroup(msgspec.structs.replace(wanted, members=members))
     system = node.groups[SYSTEM_GROUP]

@@ -60,9 +60,10 @@ PROPOSE_RECORDS_MAX = 1024
 """Records appended in one go; bounds how long the loop is held."""
 PROPOSE_BYTES_MAX = 8 * 1024 * 1024
 """The same in bytes."""
-
 LEADERS_MAX = 1000
 """Terms whose leader is remembered."""
+READS_MAX = 64
+"""Reads that wait for another leader's word, which may be lost."""
 
 
 class Host(Protocol):
@@ -276,12 +277,12 @@ class Group:
 
     def read_behind_leader(self, ready: Callable[[ErrorReply | None], None]) -> None:
         """As `read`, also on a follower, which asks the leader. A question or an answer that gets
-        lost leaves `ready` uncalled: after a while ask again, which fails the question before."""
-        if not self.is_leader:
+        lost leaves `ready` uncalled for long: give up after a while."""
+        if not self.leader:
+            ready(self.not_leader())
+            return
+        if not self.is_leader and len(self._reads) >= READS_MAX:
             self._fail_reads()
-            if not self.leader:
-                ready(self.not_leader())
-                return
         self._new_reads.append(ready)
         self._host.mark(self)
 

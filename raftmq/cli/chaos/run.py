@@ -6,7 +6,7 @@ Only what a run found goes to stdout; its progress and its summary go to stderr.
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -123,7 +123,7 @@ def _play(
     results = campaign(
         plan, seeds, jobs=jobs, seconds_max=budget, artifacts=artifacts, keeps_good=is_single
     )
-    with Meter(plan.world.value, total=total, unit="seeds") as meter:
+    with closing(results), Meter(plan.world.value, total=total, unit="seeds") as meter:
         try:
             for result in results:
                 totals.add(result)

@@ -1,6 +1,7 @@
 """`raftmq chaos soak`: runs of every kind for hours, and a row of what was played."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ def soak(
         artifacts=artifacts,
     )
     began = written = time.monotonic()
-    with explained(), Meter("soak", total=hours * 3600, unit="s") as meter:
+    with explained(), closing(results), Meter("soak", total=hours * 3600, unit="s") as meter:
         try:
             for result in results:
                 row.add(result)

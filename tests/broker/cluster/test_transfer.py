@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import trio
 
+from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.replica import group as group_module
 from raftmq.broker.replica.group import listed_members
 from raftmq.chaos.sim.clients import Clients
@@ -12,6 +13,8 @@ from raftmq.chaos.world import run
 from raftmq.cli.cluster import _transfer
 from raftmq.client import Client
 from tests.broker.harness import Cluster
+from tests.broker.replica.test_old_catalogs import lead
+from tests.broker.replica.test_removed_learners import place
 from tests.broker.scenario import in_cluster
 
 
@@ -76,3 +79,44 @@ def test_transfer_to_a_stranger_names_all_members_and_who_leads() -> None:
 
 def test_member_that_only_learns_is_marked() -> None:
     assert listed_members([2, 1], [7 << 32 | 3], leader=2) == "1, 2 (leads), 3 (learns)"
+
+
+def test_transfer_to_a_node_that_the_group_is_leaving_is_refused() -> None:
+    """It would be undone when the group has moved."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await cluster.wait_until(lambda: cluster.leader(1) != 0)
+        await cluster.change("add", 9, host="node9", port=7400)
+        await place(cluster, 1, 2, 9)
+        leader = cluster.leader(1)
+        node = cluster.nodes[leader]
+        refused = await prefer(node, node.groups[1], 3)
+        assert refused is not None
+        assert refused.message == (
+            "partition group 1 is moving away from node 3, to nodes 1, 2, 9: name one of these"
+        )
+        assert await prefer(node, node.groups[1], 2) is None
+        await cluster.wait_until(lambda: cluster.nodes[1].catalog.groups[1].members == [2, 1, 9])
+
+    in_cluster(scenario)
+
+
+def test_note_of_who_shall_lead_does_not_undo_a_move() -> None:
+    """The leader of the group has not heard of the move yet, and the note holds all members."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await lead(cluster, 0, 5)
+        await place(cluster, 2, 1, 3)
+        await lead(cluster, 1, 1)
+        await cluster.wait_until(lambda: cluster.nodes[1].catalog.groups[1].members == [2, 1, 3])
+        await place(cluster, 2, 1, 4)
+        node = cluster.nodes[1]
+        assert node.catalog.groups[1].members == [2, 1, 3]
+        refused = await prefer(node, node.groups[1], 3)
+        assert refused is not None
+        assert "moving away from node 3, to nodes 2, 1, 4" in refused.message
+        assert cluster.nodes[5].catalog.groups[1].members == [2, 1, 4]
+
+    in_cluster(scenario, size=5)

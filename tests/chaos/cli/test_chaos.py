@@ -1,8 +1,13 @@
 """`raftmq chaos`: exit codes, what is printed where, and that everything printed can be used."""
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -21,6 +26,7 @@ from raftmq.cli.exits import ExitCode
 from tests.chaos.cli.made_up_world import play
 from tests.chaos.report.made_up import history
 from tests.cli.command_line import CommandLine
+from tests.cli.local_cluster import wait_until
 
 KILLS = ("chaos", "run", "--faults", "kill", "--jobs", "1", "--time", "20s")
 PAUSES = ("chaos", "run", "--faults", "pause", "--jobs", "1", "--time", "20s")
@@ -327,6 +333,35 @@ def test_interrupted_run_prints_what_it_has_and_ends_with_130(
     assert ended.code == ExitCode.INTERRUPTED
     assert ended.json["seeds"] == 2
     assert "interrupted" in ended.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", [("run", "--seeds", "1..8", "--time", "600s"), ("soak",)])
+def test_ctrl_c_ends_seeds_under_way_in_all_processes(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A terminal tells all of its processes, twice if a person is impatient."""
+    words = [sys.executable, "-m", "raftmq", "chaos", *command, "--jobs", "2"]
+    if command == ("soak",):
+        words += ["--book", str(tmp_path / "soak.json")]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as running:
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        try:
+            # Two workers, and the tracker of what they share.
+            wait_until(lambda: len(children.read_text().split()) >= 3, what="workers")
+            time.sleep(3)
+            for _ in range(2):
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGINT)
+                time.sleep(0.5)
+            _, err = running.communicate(timeout=30)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+    assert b"interrupted: what was " in err, err
+    assert running.returncode != 0
 
 
 # check

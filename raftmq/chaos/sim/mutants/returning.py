@@ -157,4 +157,4 @@ def changes_by_any_catalog(patch: Patch) -> None:
     async def at_once(_: LeaderTasks) -> bool:
         return True
 
-    patch.set(LeaderTasks, "_renew_catalog", at_once)
+    patch.set(LeaderTasks, "renew_catalog", at_once)
