@@ -21,7 +21,9 @@ from .report import Check, Report
 TABLE_WIDTH = 78
 """Fits a terminal of 80 columns."""
 PLAIN_STEPS = 5
-"""Without a terminal: so many lines of progress in all."""
+"""Without a terminal: lines of progress in all, if all goes quickly."""
+PLAIN_SECONDS = 15.0
+"""Without a terminal: the longest time without a line while something is shown."""
 
 
 class Screen:
@@ -33,7 +35,7 @@ class Screen:
         self._console = console
         self._started = time.monotonic()
         self._progress: Progress | None = None
-        self._plain_next = 0.0
+        self._plain_next = self._plain_until = 0.0
 
     def note(self, words: str, *, style: str = "") -> None:
         """Show a line, with the seconds since the start."""
@@ -76,7 +78,8 @@ class Screen:
             return
         # The slowest group reads on for minutes after the last message is acked.
         done = (acked + sum(read.values())) / (1 + len(read)) / total
-        if done >= self._plain_next:
+        if done >= self._plain_next or time.monotonic() >= self._plain_until:
+            self._plain_until = time.monotonic() + PLAIN_SECONDS
             self._plain_next = (int(done * PLAIN_STEPS) + 1) / PLAIN_STEPS
             readers = ", ".join(f"read by {name} {count:,}" for name, count in read.items())
             self.note(f"acked {acked:,} of {total:,.0f}, {readers}")

@@ -205,6 +205,11 @@ def settings_page() -> str:
     """Every setting of a node."""
     path = "raftmq/broker/settings.py"
     nodes = {node.name: node for node in classes(path)}
+    constants = {
+        ast.unparse(each.targets[0]): ast.unparse(each.value)
+        for each in module(path).body
+        if isinstance(each, ast.Assign)
+    }
     tables = {name: kind for name, kind, _, _ in fields(nodes["Settings"])}
     parts = ["# Settings\n", markdown(docstring(module(path)))]
     parts.append(
@@ -214,7 +219,7 @@ def settings_page() -> str:
     for name, kind in [*tables.items(), ("peers and join", "Peer")]:
         heading = f"## `[{name}]`\n" if name in tables else "## An entry of `peers` and `join`\n"
         rows = [
-            [code(field), plain_type(type_), code(sized(default)), text]
+            [code(field), plain_type(type_), code(sized(constants.get(default, default))), text]
             for field, type_, default, text in fields(nodes[kind])
         ]
         parts += [heading, docstring(nodes[kind]) + "\n"]

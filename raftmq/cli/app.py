@@ -119,7 +119,8 @@ def cli() -> None:
     """A message broker whose every promise is checked: one Raft log for everything.
 
     \b
-    Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unhealthy, 5 violation.
+    Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unhealthy, 5 violation,
+    130 interrupted.
     The cluster is found through --url or RAFTMQ_URL.
     """
 

@@ -99,10 +99,11 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
         code = ExitCode.UNREACHABLE if isinstance(error, Unavailable) else ExitCode.FAILED
         return Failure(str(error), fix=fix, code=code)
     if isinstance(error, Unavailable):
-        fix = (
-            f"`raftmq up` starts a cluster here; --url or RAFTMQ_URL names another than {url}; "
-            f"{_examination()}"
-        )
+        fix = f"--url or RAFTMQ_URL names another cluster than {url}; {_examination()}"
+        if "no process listens" in str(error) or "cannot be reached" in str(error):
+            fix = f"`raftmq up` starts a cluster here; {fix}"
+        elif "is starting" in str(error):
+            fix = f"start the other nodes of the cluster, if they are down; {fix}"
         return Failure(str(error), fix=fix, code=ExitCode.UNREACHABLE)
     if isinstance(error, OutcomeUnknown):
         fix = "it may have happened: look before you repeat it, or give it more --timeout"

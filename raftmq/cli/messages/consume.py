@@ -48,6 +48,7 @@ class _Reading:
     is_start_given: bool = False
     done: int = 0
     is_interrupted: bool = False
+    is_waiting_told: bool = False
 
     @property
     def names_places(self) -> bool:
@@ -244,6 +245,7 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
                     if reading.until_end:
                         break
                     _refuse_closed_pipe()
+                    _tell_waiting(reading)
                     continue
                 _write(reading.render(messages))
                 reading.done += len(messages)
@@ -254,6 +256,13 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
                     note(f"too late: {message.id} is no longer ours, and comes again")
                 meter.advance(len(messages))
         tasks.cancel_scope.cancel()
+
+
+def _tell_waiting(reading: _Reading) -> None:
+    """Say once to a person who sees nothing that there is nothing yet."""
+    if not reading.done and not reading.is_waiting_told and sys.stdout.isatty():
+        reading.is_waiting_told = True
+        note("no messages yet: waiting for some; Ctrl-C ends")
 
 
 async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
@@ -281,6 +290,7 @@ async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
                 messages = await consumer.fetch(reading.wanted, wait=1.0)
                 if not messages:
                     _refuse_closed_pipe()
+                    _tell_waiting(reading)
                     if reading.filter is not None:
                         # What does not match is read, too.
                         await consumer.commit()
