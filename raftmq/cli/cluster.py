@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 STATUS_SECONDS_MAX = 2.0
 """A node that has not answered after so long counts as unreachable."""
+_IS_STARTING = "this node is starting"
 
 TRANSFER_SECONDS_MAX = 20.0
 """How long `transfer` waits until the other node leads."""
@@ -149,6 +150,7 @@ def remove(session: Session, node: int, yes: bool) -> None:
         note(f"warning: {lacking}")
     if not yes:
         confirm(f"Take node {node} out of the cluster?")
+    note(f"what node {node} carries moves to other nodes; Ctrl-C leaves that under way")
     session.run(lambda mq: _remove(mq, node))
     note(f"node {node} is no longer a member: its process can be stopped, its folder deleted")
 
@@ -311,7 +313,8 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
         plain = _group(number, found, *members, silent=silent)
         groups.append({**plain, "copies": group.copies if group else 0})
     problems = [
-        f"node {node['id']} at {node['address']} does not answer: {node['error']}"
+        f"node {node['id']} at {node['address']} "
+        f"{'says' if _IS_STARTING in node['error'] else 'does not answer'}: {node['error']}"
         for node in nodes
         if not node["is_reachable"]
     ]
@@ -509,7 +512,8 @@ def _show(picture: dict[str, Any]) -> None:
 
 
 def _state(node: dict[str, Any]) -> str:
-    state = "up" if node["is_reachable"] else "unreachable"
+    away = "starting" if _IS_STARTING in node.get("error", "") else "unreachable"
+    state = "up" if node["is_reachable"] else away
     return f"{state}, leaving" if node["is_leaving"] else state
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from structlog.testing import CapturingLogger
 
-from raftmq.cli.cluster import behind_text, lacking_without, merged
+from raftmq.cli.cluster import _state, behind_text, lacking_without, merged
 from raftmq.cli.node.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
 
@@ -135,6 +135,13 @@ def test_unreachable_node_is_a_problem_and_keeps_its_place() -> None:
         "error": "timed out",
     }
     assert picture["problems"] == ["node 3 at 127.0.0.1:7402 does not answer: timed out"]
+
+
+def test_node_that_starts_is_shown_so_and_says_what_it_waits_for() -> None:
+    picture = merged(VIEW, told() | {3: "this node is starting: it waits for node 2"})
+    assert _state(picture["nodes"][2]) == "starting"
+    text = "node 3 at 127.0.0.1:7402 says: this node is starting: it waits for node 2"
+    assert picture["problems"] == [text]
 
 
 def test_followers_that_remember_a_dead_leader_do_not_make_one() -> None:

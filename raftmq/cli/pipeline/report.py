@@ -116,6 +116,10 @@ def run(
     from raftmq.pipeline.report.reading import on_spark
 
     make_folder(folder)
+    if topic is not None:
+        # Before Spark, which takes its time.
+        with starter.explaining(), _connected(starter) as mq:
+            mq.admin.describe_topic(topic)
     with starter.session("report") as spark, _connected(starter) as mq:
         reader = on_spark(spark, starter.url)
         with opened(folder, mq, reader=reader, rules=found, topic=topic) as each:

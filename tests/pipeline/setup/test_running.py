@@ -6,7 +6,9 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +66,21 @@ def test_port_that_is_taken_is_refused_before_spark_starts(tmp_path: Path) -> No
             live._run(
                 STARTER, BOARD, source, tmp_path, page=port, into=None, is_once=True, every=0.0
             )
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_topic_of_alerts_that_is_not_there_is_refused_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def describe(topic: str) -> None:
+        raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {topic!r}")
+
+    mq = SimpleNamespace(admin=SimpleNamespace(describe_topic=describe))
+    monkeypatch.setattr("raftmq.blocking.connect", lambda _: nullcontext(mq))
+    words = ("pipeline", "report", "run", "--out", str(tmp_path), "--alerts", "pages")
+    ended = CommandLine(capsys)(*words)
+    assert ended.code == 1
+    assert "there is no topic 'pages'" in ended.stderr
 
 
 def test_cluster_that_a_worker_did_not_find_is_unreachable() -> None:
