@@ -164,7 +164,8 @@ class Group:
         self._host = host
         self._waiting: list[tuple[int, bytes, Ticket]] = []
         self._tickets: dict[int, tuple[int, Ticket]] = {}
-        self._read_context = 0
+        # An answer to the process before this one must grant nothing.
+        self._read_context = host.now_ms() << 20
         self._reads: dict[int, list[Callable[[ErrorReply | None], None]]] = {}
         self._granted: list[tuple[int, int]] = []
         self._new_reads: list[Callable[[ErrorReply | None], None]] = []
@@ -276,8 +277,7 @@ class Group:
         self._host.mark(self)
 
     def read_behind_leader(self, ready: Callable[[ErrorReply | None], None]) -> None:
-        """As `read`, also on a follower, which asks the leader. A question or an answer that gets
-        lost leaves `ready` uncalled for long: give up after a while."""
+        """As `read`, on any member. No call follows if a message to or from the leader is lost."""
         if not self.leader:
             ready(self.not_leader())
             return
