@@ -14,7 +14,7 @@ itself tells its reader to type, so that all blocks of a page come from one stat
 | | `shrunk`, `replay`, `without` | its smallest schedule, the line that plays it, without the bug |
 | | `stale-read.png` | the page of the smallest schedule |
 | `your-service` | `ring`, `ring.png` | the failure of the plain queue, never twice the same |
-| | `made-up` | the payment that is lost in the made-up world |
+| | `made-up` | the payment that is lost in the simulated world |
 
 Invariants:
 - `a-bug` and `made-up` come out the same on any machine.

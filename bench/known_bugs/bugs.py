@@ -96,7 +96,7 @@ BUGS = (
     Bug(
         issue="84",
         what="The journal is never synced: a power loss takes what was acknowledged.",
-        reason="the journal is a memory-mapped file of the real file system; the made-up disk, "
+        reason="the journal is a memory-mapped file of the real file system; the simulated disk, "
         "which knows what was synced, would have to lie under it",
     ),
     Bug(

@@ -1,10 +1,10 @@
 """The seam between a node and everything outside it: network, disk, clock, randomness.
 
 The broker reaches nothing but through a `World`. The real one is sockets, files and the system's
-clock (`system_world`); a made-up one runs whole clusters in memory on a seeded scheduler. The same
-broker code runs in both, so what a test finds in the made-up one is true of the real one.
+clock (`system_world`); a simulated one runs whole clusters in memory on a seeded scheduler. The
+same broker code runs in both, so what a test finds in the simulated one is true of the real one.
 
-| what | real | made-up |
+| what | real | simulated |
 |---|---|---|
 | `files` | the file system | memory that knows what would survive a power loss |
 | `worker` | a thread | a task that takes simulated time |

@@ -136,7 +136,7 @@ class Plan:
         return with_visits(schedule, can, nodes=nodes)
 
     def play(self, schedule: Schedule) -> Outcome:
-        """One run. In a made-up world the same plan and schedule give the same outcome.
+        """One run. In a simulated world the same plan and schedule give the same outcome.
 
         Raises:
             CannotPlay: this world has no such workload, or there is no such mutant, or not here.

@@ -12,7 +12,7 @@ pytest finds it wherever raftmq is installed; nothing is imported until a test u
 | `history` | a recorder; what it recorded is judged at the test's end (`raftmq.checkers.journal`) |
 | `nemesis` | plays faults in real time (`raftmq.chaos.player`) |
 | `raftmq_cluster` | real processes (`raftmq.testing.Cluster`) |
-| `sim_cluster` | whole brokers in a made-up world: a seed decides everything (`raftmq.chaos.rig`) |
+| `sim_cluster` | whole brokers in a simulated world: a seed decides all (`raftmq.chaos.rig`) |
 | `chaos_seed` | the seed of this test |
 
 | marker `chaos` | is |
@@ -240,7 +240,7 @@ def raftmq_cluster(
 
 @pytest.fixture
 def sim_cluster(request: pytest.FixtureRequest, _chaos_run: Run) -> "SimCluster":
-    """A cluster in a made-up world: give it processes, then `run` it. Needs trio's event loop."""
+    """A cluster in a simulated world: give it processes, then `run` it. Needs trio's event loop."""
     from raftmq.chaos.rig import SimCluster
 
     run = _chaos_run

@@ -1,4 +1,4 @@
-"""The `sim_cluster` of a test: whole brokers, and your clients, in a made-up world.
+"""The `sim_cluster` of a test: whole brokers, and your clients, in a simulated world.
 
     async def pay(mq): ...                       # `mq` is a real client, connected
     async def book(mq): ...
@@ -46,7 +46,7 @@ Job = Callable[["Client"], Awaitable[None]]
 Clock = Callable[[], int]
 
 RETURN_SECONDS_MAX = 180.0
-"""Of made-up time, from the heal until every process must have returned."""
+"""Of simulated time, from the heal until every process must have returned."""
 
 DAMAGING = frozenset(f"D{number}" for number in range(11, 20))
 """Codes of faults after which a node has to be replaced."""
@@ -120,7 +120,7 @@ class SimCluster:
         self._jobs[name] = job
 
     def run(self) -> None:
-        """Play it all, in made-up time. A test runs its cluster once.
+        """Play it all, in simulated time. A test runs its cluster once.
 
         Raises:
             AssertionError: a process did not return in time, ended with an error that it should
@@ -195,7 +195,7 @@ class SimCluster:
         import trio
 
         with trio.move_on_after(RETURN_SECONDS_MAX):
-            # In made-up time, looking again and again costs little.
+            # In simulated time, looking again and again costs little.
             while self._running:  # noqa: ASYNC110
                 await trio.sleep(0.05)
         late = ", ".join(sorted(self._running))

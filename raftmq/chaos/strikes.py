@@ -1,6 +1,6 @@
 """Faults that struck: a fault counts when its effect was seen, not when it was due.
 
-The parts of a made-up world count each effect of faults on them: messages that were held, calls
+The parts of a simulated world count each effect of faults on them: messages that were held, calls
 that were refused, processes that ended. A fault has struck if the count of its effect rose between
 its begin and its end; a fault that happens once ends with the heal. A fault that found nothing to
 strike, or whose handler does nothing, counts as `without effect`.

@@ -170,7 +170,7 @@ class Recorder:
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """`clock` gives nanoseconds; a made-up world passes its own."""
+        """`clock` gives nanoseconds; a simulated world passes its own."""
         self._clock = clock
         self._lock = threading.Lock()
         self._unique = itertools.count()

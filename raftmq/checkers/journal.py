@@ -62,7 +62,7 @@ class Journal(Recorder):
         """Time counts from now on."""
         begin = time.monotonic_ns()
         self.clock: Callable[[], int] = lambda: time.monotonic_ns() - begin
-        """Nanoseconds; a made-up world puts its own clock here."""
+        """Nanoseconds; a simulated world puts its own clock here."""
         self.checks: tuple[Check, ...] | None = None
         """What judges it at the end; None: all that fit."""
         super().__init__(lambda: self.clock())

@@ -1,7 +1,7 @@
 """The seam between the client and what lies outside: network, wall clock, randomness.
 
 As the broker's `World`, and for the same reason: the client that applications use also runs in a
-made-up world, on a seeded scheduler, where a test decides what breaks and when.
+simulated world, on a seeded scheduler, where a test decides what breaks and when.
 """
 
 import os

@@ -158,7 +158,7 @@ class RawClient:
 
 
 class Cluster(sim.Cluster):
-    """A made-up cluster that tests can connect to frame by frame."""
+    """A simulated cluster that tests can connect to frame by frame."""
 
     @asynccontextmanager
     async def connection(

@@ -1,4 +1,4 @@
-"""A consumer that pops from whole made-up clusters, frame by frame."""
+"""A consumer that pops from whole simulated clusters, frame by frame."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

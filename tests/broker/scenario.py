@@ -1,4 +1,4 @@
-"""Running a scenario against three made-up nodes, and reading a queue as a whole."""
+"""Running a scenario against three simulated nodes, and reading a queue as a whole."""
 
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -23,7 +23,7 @@ def in_cluster(
     size: int = 3,
     log: Log | None = None,
 ) -> Any:
-    """Run a scenario with a cluster of made-up nodes; none of them is started yet."""
+    """Run a scenario with a cluster of simulated nodes; none of them is started yet."""
 
     async def main() -> Any:
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Whole brokers in a made-up world: found, elect, produce, fetch, fail over, restart."""
+"""Whole brokers in a simulated world: found, elect, produce, fetch, fail over, restart."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""The real file store, and that the made-up one loses what it should."""
+"""The real file store, and that the simulated one loses what it should."""
 
 import errno
 import os

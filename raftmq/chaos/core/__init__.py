@@ -1,4 +1,4 @@
-"""The core simulator: consensus cores over real logs on made-up disks, in virtual time, no trio.
+"""The core simulator: consensus cores over real logs on simulated disks, in virtual time, no trio.
 
 Start reading at `world` (one run), then `cluster`, `replica` (one process), `checks.safety` (what
 is checked at every event), `faults.nemesis` (how each fault is made).

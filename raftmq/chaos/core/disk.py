@@ -1,4 +1,4 @@
-"""A node's disk: the made-up one, quick where nothing is wrong.
+"""A node's disk: the simulated one, quick where nothing is wrong.
 
 Invariants:
 - A sync that failed is remembered for as long as the process lives: nothing may be acknowledged

@@ -1,6 +1,6 @@
 """The language of faults: what can go wrong, and when it shall.
 
-One language for all worlds: the core simulator, whole brokers in a made-up world, real processes.
+One language for all worlds: the core simulator, whole brokers in a simulated world, real processes.
 Start reading at `catalogue` (every kind of fault, with its explanation), then `schedule` (which of
 them happen when, drawn from a seed), then `shrink` (the few that matter to a failure).
 """

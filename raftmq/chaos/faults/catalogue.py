@@ -6,7 +6,7 @@ D disk, C clock, M membership, K client.
 | world | what it is |
 |---|---|
 | core | consensus cores with logs, no brokers: a hundred thousand events a second |
-| sim | whole brokers and clients on a made-up network, disk and clock |
+| sim | whole brokers and clients on a simulated network, disk and clock |
 | real | real processes, through signals, a proxy or namespaces, files, the disk overlay |
 
 Invariants:
@@ -78,7 +78,7 @@ class Fault(NamedTuple):
 
 _CORE, _SIM, _REAL = World.CORE, World.SIM, World.REAL
 _EVERYWHERE = frozenset({_CORE, _SIM, _REAL})
-_MADE_UP = frozenset({_CORE, _SIM})
+_SIMULATED = frozenset({_CORE, _SIM})
 _BROKERS = frozenset({_SIM, _REAL})
 _ONLY_CORE = frozenset({_CORE})
 _ONLY_SIM = frozenset({_SIM})
@@ -235,7 +235,7 @@ _DISKS = (
     _once("bit-flip", "D11", "A bit of a stored record changes.", _EVERYWHERE),
     _once("bad-sector", "D12", "A sector reads as zeros.", _EVERYWHERE),
     _once("unreadable-sector", "D24", "Sectors of a file answer with an error until they are "
-          "written again.", _MADE_UP),
+          "written again.", _SIMULATED),
     _once("misdirected-write", "D13", "A piece of a file is found where another belongs.",
           _EVERYWHERE),
     _once("lost-write", "D14", "A write that was synced was never done: the old bytes are back.",
@@ -279,15 +279,15 @@ _CLOCKS = (
              _EVERYWHERE, Aim.ONE, (1000, 10_000), "ms"),
     _once("leap-second", "C6", "A second happens twice on all clocks.", _EVERYWHERE, Aim.ALL),
     _once("stall-monotonic", "C7", "Time jumps for a whole machine, as after a suspend.",
-          _MADE_UP, Aim.ONE, (1000, 30_000), "ms"),
+          _SIMULATED, Aim.ONE, (1000, 30_000), "ms"),
 )  # fmt: skip
 
 _MEMBERS = (
     _once("add-voter", "M1", "A node is added to the groups.", _EVERYWHERE),
     _once("remove-voter", "M1", "A node is removed from the groups.", _EVERYWHERE),
-    _once("promote-learner", "M2", "A learner becomes a voter.", _MADE_UP),
+    _once("promote-learner", "M2", "A learner becomes a voter.", _SIMULATED),
     _once("replace-node", "M3", "A new node takes the place of another.", _EVERYWHERE, Aim.PAIR),
-    _once("remove-leader", "M4", "Whoever leads is removed.", _MADE_UP, Aim.LEADER),
+    _once("remove-leader", "M4", "Whoever leads is removed.", _SIMULATED, Aim.LEADER),
     _once("two-changes", "M5", "A change of members is asked for while another is under way.",
           _EVERYWHERE, Aim.PAIR),
     _once("change-when-cut", "M6", "A change of members is asked for during a partition.",

@@ -103,7 +103,7 @@ def page(rows: Rows) -> str:
         f"{_numbers([m for m in MUTANTS if m.is_popping])} with random logs of one machine, by",
         "the ledger that reads along;",
         f"{_numbers([m for m in MUTANTS if m.workload])} with whole brokers and clients in the",
-        "made-up world.",
+        "simulated world.",
         "The numbers up to 66 are those of the list that this project was planned with;",
         "from 101 on they are our own.",
         "",

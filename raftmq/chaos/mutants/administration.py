@@ -1,6 +1,6 @@
 """Mutants of administrative calls whose answers are lost: from 255 on.
 
-They are hunted with whole brokers in the made-up world, by `--workload admin`.
+They are hunted with whole brokers in the simulated world, by `--workload admin`.
 
 Sources: our own; each was a bug.
 """

@@ -1,7 +1,7 @@
 """Mutants of the client library, and of what a machine promises it.
 
-They are hunted with whole brokers in the made-up world, by the workload named with each. Modules of
-the client are loaded when a mutant is planted, so that hunts on cores need no event loop.
+They are hunted with whole brokers in the simulated world, by the workload named with each. Modules
+of the client are loaded when a mutant is planted, so that hunts on cores need no event loop.
 
 Sources: our own; each survived all campaigns once.
 """

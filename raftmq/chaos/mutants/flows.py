@@ -1,6 +1,6 @@
 """Mutants of claims, hand-offs, groups that are moved, and broadcast groups: from 221 on.
 
-They are hunted with whole brokers in the made-up world, by `--workload flows`. Modules of the
+They are hunted with whole brokers in the simulated world, by `--workload flows`. Modules of the
 client are loaded when a mutant is planted, so that hunts on cores need no event loop.
 
 Sources: our own; the first of them survived all campaigns once.

@@ -1,6 +1,6 @@
 """Mutants of bugs that hostile readings found in calls that overlap or follow each other: from 353.
 
-Each puts back what the code did before its fix. They are hunted with whole brokers in the made-up
+Each puts back what the code did before its fix. They are hunted with whole brokers in the simulated
 world, whose modules are loaded when a mutant is planted: hunts on cores need no event loop.
 
 Sources: the track record of this project.

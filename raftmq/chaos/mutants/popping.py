@@ -1,7 +1,7 @@
 """Mutants of consumer groups that pop: numbers 54 to 66.
 
 They are hunted on random logs of one machine (`raftmq.chaos.ledger`), which need no cluster; the
-made-up world kills them as well, with `--workload pop`.
+simulated world kills them as well, with `--workload pop`.
 
 Sources: issues of Apache RocketMQ as named, and what reading its POP of early 2026 shows.
 """

@@ -13,7 +13,7 @@ from raftmq.chaos.mutants.mutant import Mutant, later
 _NODES = 5
 """Of a cluster: a group of three can move."""
 _SECONDS = 100.0
-"""Of a run, in made-up time: a log is deleted some 14 s after its replica was moved away, and has
+"""Of a run, in simulated time: a log is deleted some 14 s after its replica was moved away, and has
 to come back after that."""
 _RETURNS = ("move-group", "kill-leader", "isolate-leader")
 _WHY_RETURNS = (

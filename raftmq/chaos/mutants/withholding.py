@@ -1,7 +1,7 @@
 """Mutants of delayed messages and transactions: numbers 110 to 120.
 
 They are hunted on random logs of one machine (`raftmq.chaos.ledger`), as those of consumer groups;
-the made-up world kills them as well, with `--workload pop`.
+the simulated world kills them as well, with `--workload pop`.
 
 Sources: issues of Apache RocketMQ, as named; else what the rules of `raftmq.machine.delays` and
 `raftmq.machine.transactions` rule out, one after the other.

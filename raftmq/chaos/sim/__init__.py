@@ -1,4 +1,4 @@
-"""Whole brokers and clients in the made-up world: a cluster, its nemesis, its clients, one run.
+"""Whole brokers and clients in the simulated world: a cluster, its nemesis, its clients, one run.
 
 Start reading at `cluster`, then `run` (one run), `faults.nemesis` (what goes wrong) and
 `checks.watch` (what is looked at).

@@ -1,4 +1,4 @@
-"""Client processes in the made-up world: each on a machine of its own, killed and started at will.
+"""Client processes in the simulated world: each on its own machine, killed and started at will.
 
 A *client* is a number and what it does; each of its processes connects anew, with the real client
 library. A process that is killed stops in the middle of what it does, and another one takes over
@@ -19,8 +19,8 @@ import trio
 from raftmq.chaos.sim.cluster import CLUSTER, PORT, Cluster
 from raftmq.chaos.sim.faults.lost_answers import plant_lost_answers
 from raftmq.chaos.world.disk import MemoryFiles
-from raftmq.chaos.world.made_up import MadeUpClientWorld
 from raftmq.chaos.world.process import Machine, Process, WallClock
+from raftmq.chaos.world.simulated import SimulatedClientWorld
 from raftmq.client import Client, connect
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
 
@@ -168,7 +168,7 @@ class Clients:
 
         async def main() -> None:
             nonlocal is_done
-            world = MadeUpClientWorld(self._cluster.network, process)
+            world = SimulatedClientWorld(self._cluster.network, process)
             try:
                 async with connect(
                     self.url(),

@@ -1,4 +1,4 @@
-"""A cluster of whole brokers in a made-up world: start, kill, stop, replace.
+"""A cluster of whole brokers in a simulated world: start, kill, stop, replace.
 
 Each node has a machine of its own, named `node1`, `node2`, ...; the processes on it come and go.
 
@@ -22,9 +22,9 @@ from raftmq.broker.settings import Limits, Log, NodeSettings, Peer, Raft, Settin
 from raftmq.chaos.sim.observed import ObservedNode, Observer
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
-from raftmq.chaos.world.made_up import MadeUpWorld
 from raftmq.chaos.world.network import Network
 from raftmq.chaos.world.process import Machine, Process, allow_freezing
+from raftmq.chaos.world.simulated import SimulatedWorld
 
 PORT = 7400
 """Of every node."""
@@ -62,7 +62,7 @@ class Cluster:
         """Of every node there ever was."""
         self.processes: dict[int, Process] = {}
         """Those that live."""
-        self.worlds: dict[int, MadeUpWorld] = {}
+        self.worlds: dict[int, SimulatedWorld] = {}
         """Of the nodes that live."""
         self.nodes: dict[int, ObservedNode] = {}
         """Those that run; see `processes` for those that stand still."""
@@ -168,7 +168,7 @@ class Cluster:
         process.on_crash = lambda: self.kill(number)
         process.on_bug = partial(self._broke, number, process)
         process.machine.disk.on_stop = lambda: None if process.is_dead else process.on_crash()
-        world = MadeUpWorld(self.network, process)
+        world = SimulatedWorld(self.network, process)
         self.processes[number], self.worlds[number] = process, world
         self.stopped.pop(number, None)
         self.incarnations[number] = self.incarnations.get(number, 0) + 1
@@ -184,7 +184,7 @@ class Cluster:
                 self._tell(number, "ends")
         status.ended()
 
-    async def _serve(self, number: int, world: MadeUpWorld, status: "_Once") -> None:
+    async def _serve(self, number: int, world: SimulatedWorld, status: "_Once") -> None:
         """Run a node until it ends, however that may be."""
         process = world.process
         try:
@@ -304,7 +304,7 @@ class Cluster:
     async def wait_until(self, holds: Callable[[], bool], seconds: float = 120) -> None:
         """Wait until something is so."""
         with trio.fail_after(seconds):
-            # Under a made-up clock, looking again after a sleep costs nothing.
+            # Under a simulated clock, looking again after a sleep costs nothing.
             while not holds():  # noqa: ASYNC110
                 await trio.sleep(0.01)
 

@@ -196,7 +196,7 @@ async def _require(
     """Wait until something holds; a wait of more than `seconds`, and of what `more` gives at that
     time beyond them, is a violation."""
     began = trio.current_time()
-    # In made-up time, looking again and again costs little.
+    # In simulated time, looking again and again costs little.
     while not holds():
         if 2 * len(stage.cluster.broken) >= len(stage.members()):
             raise _Wrecked

@@ -22,7 +22,7 @@ from raftmq.broker.node import Node
 from raftmq.broker.replica.group import Group
 from raftmq.broker.serve.connection import Connection
 from raftmq.broker.settings import Settings
-from raftmq.chaos.world.made_up import MadeUpWorld
+from raftmq.chaos.world.simulated import SimulatedWorld
 from raftmq.consensus import Message, MessageKind
 from raftmq.log.record import Kind, Record
 from raftmq.results import Result
@@ -90,9 +90,11 @@ class Observer(Protocol):
 
 
 class ObservedNode(Node):
-    """One broker process in the made-up world."""
+    """One broker process in the simulated world."""
 
-    def __init__(self, settings: Settings, world: MadeUpWorld, observers: list[Observer]) -> None:
+    def __init__(
+        self, settings: Settings, world: SimulatedWorld, observers: list[Observer]
+    ) -> None:
         super().__init__(settings, world)
         self._process = world.process
         self._observers = observers

@@ -15,7 +15,7 @@ What is judged, and by whom:
 | logs, time line, progress of every partition group | `check_evidence` |
 | that each call is answered by its timeout | `Deadlines` |
 | that it comes to rest in time | `drain` |
-| that its time goes on | `TimeStandsStill` of the made-up clock |
+| that its time goes on | `TimeStandsStill` of the simulated clock |
 | that retention by age drops nothing that is young, whatever one clock shows | `Watch.trimmed` |
 | that leaders let time pass in a silence | `silence` |
 | that a check-back is asked, whatever other groups do | `check_backs` |

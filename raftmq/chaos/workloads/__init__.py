@@ -1,11 +1,11 @@
 """What clients do that is the same in every world with clients: only who starts them differs.
 
 Start reading at `registers`; `popping` is about consumer groups that pop, and `audit` about what
-they have left to do. Of the made-up world: `claims`, `hand_offs`, `resets`, `topics` (`flows`), and
-`administrators` and `group_lives` (`admin`).
+they have left to do. Of the simulated world: `claims`, `hand_offs`, `resets`, `topics` (`flows`),
+and `administrators` and `group_lives` (`admin`).
 
-Left out: sending messages, and reading logs. In the made-up world its clients try every way to send
-(`raftmq.chaos.sim.workloads.log`), in the real one they send as much as they can
+Left out: sending messages, and reading logs. In the simulated world its clients try every way to
+send (`raftmq.chaos.sim.workloads.log`), in the real one they send as much as they can
 (`raftmq.chaos.real.clients.workload`); what they record is judged alike.
 """
 

@@ -69,7 +69,7 @@ LATER: dict[str, type[PendingSend] | type[PendingMany]] = {
 """Calls of a producer whose answer is heard by `wait` of what they return."""
 
 SLACK_SECONDS = 0.05
-"""How long the last steps to an answer may take in made-up time."""
+"""How long the last steps to an answer may take in simulated time."""
 
 LATE_MAX = 20
 """Late calls that are kept; all are counted."""

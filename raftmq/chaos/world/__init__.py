@@ -1,7 +1,7 @@
-"""A made-up world for whole brokers: network, disk, clock and processes, all from one seed.
+"""A simulated world for whole brokers: network, disk, clock and processes, all from one seed.
 
 Start reading at `agenda` (time), then `process` (who runs and who stands still), `disk` (what a
-power loss leaves), `network` (how bytes travel), `made_up` (what a node or a client sees of it).
+power loss leaves), `network` (how bytes travel), `simulated` (what a node or a client sees of it).
 
     one seed ─> agenda ─> machines (disk, wall clock) ─> processes (tasks, workers, streams)
 
@@ -12,19 +12,19 @@ Invariants:
 
 from raftmq.chaos.world.agenda import Agenda, TimeStandsStill, run
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
-from raftmq.chaos.world.made_up import MadeUpClientWorld, MadeUpWorld
 from raftmq.chaos.world.network import Network
 from raftmq.chaos.world.process import Machine, Process, WallClock
+from raftmq.chaos.world.simulated import SimulatedClientWorld, SimulatedWorld
 
 __all__ = [
     "Agenda",
     "Machine",
-    "MadeUpClientWorld",
-    "MadeUpWorld",
     "MemoryFiles",
     "Network",
     "PowerLoss",
     "Process",
+    "SimulatedClientWorld",
+    "SimulatedWorld",
     "TimeStandsStill",
     "WallClock",
     "run",

@@ -1,4 +1,4 @@
-"""Time in a made-up world: trio's clock jumps, and what is to happen stands in an agenda.
+"""Time in a simulated world: trio's clock jumps, and what is to happen stands in an agenda.
 
 A network that delivers, a disk that finishes, a fault that begins: each is a plain call at a time,
 kept in a heap. When no task can run, the clock jumps to whatever is next, an entry of the agenda or
@@ -52,7 +52,7 @@ FRAMES = 12
 
 
 class TimeStandsStill(Exception):
-    """Made-up time does not go on; the message has the stacks of the code that keeps it."""
+    """Simulated time does not go on; the message has the stacks of the code that keeps it."""
 
 
 class _Watchdog:
@@ -195,7 +195,7 @@ def _runner() -> Any:
 def run(
     main: Callable[..., Awaitable[T]], *args: Any, seed: int, agenda: Agenda | None = None
 ) -> T:
-    """Run an async function in made-up time on a seeded scheduler.
+    """Run an async function in simulated time on a seeded scheduler.
 
     Raises:
         TimeStandsStill: time did not go on; what the function was doing is cancelled.

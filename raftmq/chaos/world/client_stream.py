@@ -1,6 +1,6 @@
 """A trio stream behind the face that the client uses.
 
-The client speaks anyio, which gives it sockets only; streams of a made-up network are trio's.
+The client speaks anyio, which gives it sockets only; streams of a simulated network are trio's.
 """
 
 import anyio

@@ -1,4 +1,4 @@
-"""How bytes travel between two machines of a made-up world, and how names are looked up there.
+"""How bytes travel between two machines of a simulated world, and how names are looked up there.
 
 Sources: RFC 6298 §5 for the times of retransmissions; CPython's `getaddrinfo` for what it raises.
 """

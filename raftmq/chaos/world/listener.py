@@ -1,4 +1,4 @@
-"""An address of the made-up network at which a process accepts connections."""
+"""An address of the simulated network at which a process accepts connections."""
 
 from typing import TYPE_CHECKING
 

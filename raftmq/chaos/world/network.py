@@ -1,4 +1,4 @@
-"""The network of a made-up world: streams of bytes between machines, and what can befall them.
+"""The network of a simulated world: streams of bytes between machines, and what can befall them.
 
 A connection is two *pipes*, one a direction; each follows a *link*, one for each ordered pair of
 machines, which says how bytes travel there now:

@@ -1,4 +1,4 @@
-"""One direction of a connection of the made-up network: bytes on their way, and bytes that wait."""
+"""One direction of a connection of the simulated network: bytes on their way, bytes that wait."""
 
 from collections import deque
 from collections.abc import Callable

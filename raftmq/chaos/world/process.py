@@ -28,7 +28,7 @@ from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 
 EPOCH_MS = 1_700_000_000_000
-"""When every made-up world begins, on a right clock."""
+"""When every simulated world begins, on a right clock."""
 
 _PROCESS: ContextVar["Process | None"] = ContextVar("process", default=None)
 

@@ -267,7 +267,7 @@ INVARIANTS: Mapping[str, Invariant] = {
     ),
     "answered-late": _watched("answered in time", "each call is answered by its timeout"),
     "time-stands-still": _watched(
-        "time goes on", "nothing is tried again at once and forever, so that made-up time stands"
+        "time goes on", "nothing is tried again at once and forever, so that simulated time stands"
     ),
     "client-bug": _watched("no strange error", "no client sees an error that it should not"),
     "bug": _watched("no broken task", "no task of a node ends with an error"),

@@ -248,7 +248,7 @@ def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
 @click.argument("schedule")
 @_world_options
 @click.option("--times", type=click.IntRange(1), default=1, show_default=True,
-              help="Play it this often; made-up worlds must do the same each time.")  # fmt: skip
+              help="Play it this often; simulated worlds must do the same each time.")  # fmt: skip
 @output_option()
 def replay(
     schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
@@ -278,7 +278,7 @@ def replay(
         if folder:
             click.echo(f"kept in {folder}")
     if len(hashes) > 1 and world != "real":
-        fix = "a made-up world must not look at real time, addresses or unsorted sets"
+        fix = "a simulated world must not look at real time, addresses or unsorted sets"
         raise Failure(f"{times} plays of one schedule went {len(hashes)} ways", fix=fix)
     if outcome.violations:
         return ExitCode.VIOLATION

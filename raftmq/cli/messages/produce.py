@@ -105,7 +105,7 @@ def produce(
     size: int,
     output: str,
 ) -> int:
-    """Send messages: MESSAGES, or the lines of --file or stdin, or --count made-up ones.
+    """Send messages: MESSAGES, or the lines of --file or stdin, or --count simulated ones.
 
     Each is stored on the disks of a majority before it is counted.
 

@@ -1,4 +1,4 @@
-"""Where groups at the latest message begin in queues that their topic got later, in whole made-up
+"""Where groups at the latest message begin in queues that their topic got later, in whole simulated
 clusters."""
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Broadcast groups in whole made-up clusters: each instance gets each message."""
+"""Broadcast groups in whole simulated clusters: each instance gets each message."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

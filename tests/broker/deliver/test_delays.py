@@ -1,4 +1,4 @@
-"""Delayed messages in whole made-up clusters: on time, once, through crashes and retention."""
+"""Delayed messages in whole simulated clusters: on time, once, through crashes and retention."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -48,7 +48,7 @@ def test_delayed_message_comes_when_it_is_due_and_not_before() -> None:
             await p.send(b"at", delay=now + timedelta(seconds=20))
             got = await take(c, 4)
             assert [body for body, _ in got] == [b"now", b"soon", b"at", b"late"]
-            # The made-up clock is the same for all of them.
+            # The simulated clock is the same for all of them.
             behind = [time - late.timestamp for _, time in got[1:]]
             for milliseconds, due in zip(behind, (10_000, 20_000, 30_000), strict=True):
                 assert due - 50 <= milliseconds <= due + 200

@@ -1,4 +1,4 @@
-"""Deleted consumer groups in whole made-up clusters: nothing of them is left or returns."""
+"""Deleted consumer groups in whole simulated clusters: nothing of them is left or returns."""
 
 from collections.abc import Iterator
 from random import Random

@@ -1,4 +1,4 @@
-"""Consumer groups with filters, in whole made-up clusters: what they get, miss, wait for."""
+"""Consumer groups with filters, in whole simulated clusters: what they get, miss, wait for."""
 
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Hand-offs in whole made-up clusters: of each message that is popped something is made once."""
+"""Hand-offs in whole simulated clusters: of each message that is popped something is made once."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Consumers that pop from whole made-up clusters, frame by frame."""
+"""Consumers that pop from whole simulated clusters, frame by frame."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""Members that share out a topic's queues, in whole made-up clusters."""
+"""Members that share out a topic's queues, in whole simulated clusters."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress

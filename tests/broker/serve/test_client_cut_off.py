@@ -2,7 +2,7 @@
 
 import trio
 
-from raftmq.chaos.world import Machine, MadeUpClientWorld, MemoryFiles, Process
+from raftmq.chaos.world import Machine, MemoryFiles, Process, SimulatedClientWorld
 from raftmq.client import connect
 from tests.broker.harness import Cluster
 from tests.broker.scenario import QUEUE, bodies, in_cluster
@@ -16,7 +16,7 @@ def test_client_that_knows_only_a_node_that_is_cut_off_finds_the_leaders() -> No
             cluster.network.block(f"node{isolated}", f"node{other}")
             cluster.network.block(f"node{other}", f"node{isolated}")
         machine = Machine("client", cluster.agenda, MemoryFiles())
-        world = MadeUpClientWorld(cluster.network, Process(machine, cluster.agenda, seed=1))
+        world = SimulatedClientWorld(cluster.network, Process(machine, cluster.agenda, seed=1))
         await cluster.wait_until(lambda: cluster.leader(0) not in (0, isolated))
         async with connect(f"raftmq://node{isolated}:7400", world=world, timeout=30.0) as mq:
             with trio.fail_after(60):

@@ -1,4 +1,4 @@
-"""Transactions in whole made-up clusters: all or nothing, through crashes of either side."""
+"""Transactions in whole simulated clusters: all or nothing, through crashes of either side."""
 
 from typing import Any
 

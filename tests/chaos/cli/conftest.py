@@ -3,7 +3,7 @@
 import pytest
 
 from raftmq.chaos import campaign
-from tests.chaos.cli.made_up_world import play
+from tests.chaos.cli.simulated_world import play
 from tests.cli.command_line import CommandLine
 
 
@@ -13,6 +13,6 @@ def raftmq(capsys: pytest.CaptureFixture[str]) -> CommandLine:
 
 
 @pytest.fixture
-def made_up_world(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulated_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """All worlds are the one that decides by the schedule."""
     monkeypatch.setattr(campaign, "_player", lambda plan, mutant: play)

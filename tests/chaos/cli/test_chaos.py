@@ -23,7 +23,7 @@ from raftmq.chaos.sim.checks.availability import TO_SERVICE
 from raftmq.checkers import ANOMALIES, INVARIANTS, Recorder, write_parquet
 from raftmq.cli.chaos import run
 from raftmq.cli.exits import ExitCode
-from tests.chaos.cli.made_up_world import play
+from tests.chaos.cli.simulated_world import play
 from tests.chaos.report.made_up import history
 from tests.cli.command_line import CommandLine
 from tests.cli.local_cluster import wait_until
@@ -48,7 +48,7 @@ def test_run_names_the_workloads_of_a_world_that_has_not_the_one_that_is_wanted(
 # run
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_run_of_good_seeds_ends_with_0_and_prints_only_a_summary(raftmq: CommandLine) -> None:
     ended = raftmq(*PAUSES, "--seeds", "1..4")
     assert ended.code == ExitCode.OK
@@ -70,7 +70,7 @@ def test_longest_of_a_campaign_is_that_of_one_run_and_is_printed(
     assert "longest from heal to service 3.00 s" in ended.stderr
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_broken_promise_ends_with_5_names_it_and_prints_a_line_that_replays_it(
     raftmq: CommandLine,
 ) -> None:
@@ -85,7 +85,7 @@ def test_broken_promise_ends_with_5_names_it_and_prints_a_line_that_replays_it(
     assert again.json["violations"][0]["name"] == "lost-middle"
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_run_as_json_counts_verdicts_faults_and_coverage(raftmq: CommandLine) -> None:
     ended = raftmq(*KILLS, "--seeds", "1..5", "-o", "json")
     found = ended.json
@@ -112,14 +112,14 @@ def test_page_of_a_test_that_failed_stays_as_the_test_wrote_it(
     assert (tmp_path / "page.html").read_text() == "with faults"
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_vacuous_run_does_not_end_with_0(raftmq: CommandLine) -> None:
     ended = raftmq("chaos", "run", "--seed", "1", "--time", "500ms", "--jobs", "1")
     assert ended.code == ExitCode.FAILED
     assert "vacuous: no fault of the schedule had an effect" in ended.stdout
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_artifacts_hold_the_run_its_history_and_its_page(
     raftmq: CommandLine, tmp_path: Path
 ) -> None:
@@ -132,7 +132,7 @@ def test_artifacts_hold_the_run_its_history_and_its_page(
     assert again.code == ExitCode.VIOLATION
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_run_that_cannot_be_kept_is_refused_before_it_is_played(
     raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -146,7 +146,7 @@ def test_run_that_cannot_be_kept_is_refused_before_it_is_played(
     assert raftmq(*KILLS, "--seed", "3").code == ExitCode.VIOLATION
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_single_run_is_kept_though_it_is_good_and_those_of_a_campaign_are_not(
     raftmq: CommandLine, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ def test_single_run_is_kept_though_it_is_good_and_those_of_a_campaign_are_not(
     assert [path.name for path in (tmp_path / "two").iterdir()] == ["campaign.json"]
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_shrink_leaves_the_one_fault_that_matters(raftmq: CommandLine) -> None:
     arguments = ("chaos", "run", "--faults", "kill,pause,delay", "--jobs", "1")
     plan = Plan(faults=("kill", "pause", "delay"))
@@ -172,7 +172,7 @@ def test_shrink_leaves_the_one_fault_that_matters(raftmq: CommandLine) -> None:
     assert "shrunk to 1 fault:" in alone.stdout
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_schedule_that_breaks_nothing_is_not_shrunk(raftmq: CommandLine) -> None:
     schedule = Plan(faults=("pause",), seconds=20).schedule(1).to_json()
     ended = raftmq("chaos", "shrink", schedule)
@@ -180,7 +180,7 @@ def test_schedule_that_breaks_nothing_is_not_shrunk(raftmq: CommandLine) -> None
     assert "breaks nothing" in ended.stderr
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_replay_of_many_times_compares_traces(
     raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ def test_wrong_argument_is_a_usage_error_that_says_what_is_right(
     assert told in ended.stderr
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_families_of_faults_are_drawn_from(raftmq: CommandLine) -> None:
     arguments = ("--faults", "partition,kill", "--seeds", "1..30", "--jobs", "1", "-o", "json")
     drawn = raftmq("chaos", "run", *arguments).json["faults"].keys()
@@ -311,7 +311,7 @@ def test_folder_of_runs_is_named_as_one(raftmq: CommandLine, tmp_path: Path) -> 
     assert f"this folder holds 2 runs: name one, as {tmp_path / 'seed-7'}" in ended.stderr
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_seeds_without_end_stop_when_the_budget_is_used_up(raftmq: CommandLine) -> None:
     ended = raftmq(*PAUSES, "--seeds", "1..", "--budget", "200ms", "-o", "json")
     assert ended.json["seeds"] > 0
@@ -456,7 +456,7 @@ def test_check_of_what_is_no_history_is_a_usage_error(
 # report
 
 
-@pytest.mark.usefixtures("made_up_world")
+@pytest.mark.usefixtures("simulated_world")
 def test_report_writes_the_pages_of_all_kept_runs_again(
     raftmq: CommandLine, tmp_path: Path
 ) -> None:

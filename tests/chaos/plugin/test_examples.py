@@ -52,13 +52,13 @@ def test_service_on_a_real_cluster_books_each_payment_once_under_faults(
 
 
 def made_up(pytester: pytest.Pytester, before: str = "", after: str = "") -> None:
-    """The example in the made-up world, perhaps with a part of it replaced."""
+    """The example in the simulated world, perhaps with a part of it replaced."""
     text = (EXAMPLES / "made_up.py").read_text()
     assert before in text
     (pytester.path / "test_made_up.py").write_text(text.replace(before, after))
 
 
-def test_service_in_the_made_up_world_books_each_payment(pytester: pytest.Pytester) -> None:
+def test_service_in_the_simulated_world_books_each_payment(pytester: pytest.Pytester) -> None:
     made_up(pytester)
     done = pytester.runpytest_subprocess("--chaos-seeds", "0..1")
     done.assert_outcomes(passed=2)

@@ -73,7 +73,7 @@ def _end(recorder: Recorder, operation: int, kind: str, value: int, offset: int)
 
 
 def outcome(*, lost: int = 2) -> Outcome:
-    """A run of the made-up world with some faults."""
+    """A run of the simulated world with some faults."""
     events = (
         Event(1_200, "delay", (1, 2, 3), 1_500, 50.0),
         Event(5_000, "isolate-leader", (), 2_600),

@@ -1,4 +1,4 @@
-"""Members that share out queues, under all faults of the made-up world."""
+"""Members that share out queues, under all faults of the simulated world."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Frames that are sent again in the made-up world."""
+"""Frames that are sent again in the simulated world."""
 
 from collections import Counter
 from random import Random

@@ -1,4 +1,4 @@
-"""The made-up world itself: time, pauses, deaths, links, and what disks do."""
+"""The simulated world itself: time, pauses, deaths, links, and what disks do."""
 
 import errno
 from collections.abc import Awaitable, Callable
@@ -13,11 +13,11 @@ from raftmq.broker.world import give_up_after
 from raftmq.chaos.world import (
     Agenda,
     Machine,
-    MadeUpWorld,
     MemoryFiles,
     Network,
     PowerLoss,
     Process,
+    SimulatedWorld,
     TimeStandsStill,
     run,
 )
@@ -282,7 +282,7 @@ def test_lost_pieces_come_late_or_break_the_connection() -> None:
 
 def test_worker_does_jobs_in_order_and_a_crash_point_ends_the_process() -> None:
     async def scenario(pair: Pair) -> None:
-        world = MadeUpWorld(pair.network, pair.one)
+        world = SimulatedWorld(pair.network, pair.one)
         disk = pair.one.machine.disk
         disk.on_stop = pair.one.die
         async with trio.open_nursery() as nursery:

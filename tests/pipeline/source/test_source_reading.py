@@ -1,4 +1,4 @@
-"""Reading a range while retention, leaders and topics change, on a made-up cluster."""
+"""Reading a range while retention, leaders and topics change, on a simulated cluster."""
 
 from collections.abc import Callable
 from pathlib import Path

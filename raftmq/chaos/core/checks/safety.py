@@ -17,7 +17,7 @@ others: records chain by checksum, so that one equal record stands for equal log
 | records are read back from disk | L3, L4 |
 
 Only what the simulation has seen itself counts, never what a node says of itself: durable is what
-the made-up disk would keep.
+the simulated disk would keep.
 
 Invariants:
 - A broken promise ends the run: `Broken` carries its name.

@@ -5,7 +5,7 @@ Invariants:
 - A client that was made to end leaves its calls without an end, and the next one is a new process
   of the history.
 
-Left out: reading the committed log along, as the made-up world does.
+Left out: reading the committed log along, as the simulated world does.
 """
 
 import time

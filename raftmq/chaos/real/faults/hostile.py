@@ -4,7 +4,7 @@ A stranger connects to the node itself, past all rules, again and again while th
 it costs the node is measured like everything else that a node takes (`gauges`), with settings that
 bound connections and held bytes (`nodes.SETTINGS`). A node that ends is found by the operator.
 
-Left out: strangers that say Hello as a node, and answer those who connect back: see the made-up
+Left out: strangers that say Hello as a node, and answer those who connect back: see the simulated
 world.
 
 Invariants:

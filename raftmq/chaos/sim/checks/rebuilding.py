@@ -36,7 +36,7 @@ async def rebuild_indexes(stage: Stage) -> None:
     stage.watch.note(node, f"is robbed of {len(before)} index files")
     stage.let_up(node)
     with trio.move_on_after(REBUILD_SECONDS):
-        # In made-up time, looking again and again costs little.
+        # In simulated time, looking again and again costs little.
         while _missing(disk, before):  # noqa: ASYNC110
             await trio.sleep(0.05)
     for path in _missing(disk, before):

@@ -67,7 +67,7 @@ async def change_all(stage: Stage, change: Callable[[Stage, Catalog, Group], Gro
 
     done = trio.Event()
     with trio.move_on_after(PROPOSE_SECONDS):
-        # In made-up time, looking again and again costs little.
+        # In simulated time, looking again and again costs little.
         while not _propose(stage, plan, done.set):  # noqa: ASYNC110
             await trio.sleep(0.1)
         await done.wait()

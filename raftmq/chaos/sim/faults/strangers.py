@@ -8,8 +8,8 @@ from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.sim.cluster import DATA, PORT
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.disk import MemoryFiles
-from raftmq.chaos.world.made_up import MadeUpWorld
 from raftmq.chaos.world.process import Machine, Process
+from raftmq.chaos.world.simulated import SimulatedWorld
 
 STAY_SECONDS = 3.0
 """So long it answers there."""
@@ -40,7 +40,7 @@ async def _stay(stage: Stage, node: int) -> None:
 
     async def run() -> None:
         try:
-            await Node(settings, MadeUpWorld(stage.cluster.network, process)).run()
+            await Node(settings, SimulatedWorld(stage.cluster.network, process)).run()
         except NodeStopped as stopped:
             stage.watch.note(node, f"the stranger gives up: {stopped}")
 

@@ -1,4 +1,4 @@
-"""Producers, and consumers that pop, in the made-up world; see `raftmq.chaos.workloads.popping`.
+"""Producers, and consumers that pop, in the simulated world; see `raftmq.chaos.workloads.popping`.
 
 Producers do as in the log workload; one more delays messages and opens transactions, see
 `raftmq.chaos.workloads.withholding`. What the sleep of one process costs the others, faults show: a

@@ -1,4 +1,4 @@
-"""Clients of registers in the made-up world; see `raftmq.chaos.workloads.registers`."""
+"""Clients of registers in the simulated world; see `raftmq.chaos.workloads.registers`."""
 
 from collections import Counter
 from collections.abc import Sequence

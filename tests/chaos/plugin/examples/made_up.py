@@ -1,4 +1,4 @@
-"""The same promise in a made-up world: a minute takes seconds, and a seed decides everything."""
+"""The same promise in a simulated world: a minute takes seconds, and a seed decides everything."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""The made-up world as one process sees it: what nodes and clients get in place of the real one.
+"""The simulated world as one process sees it: what nodes and clients get in place of the real one.
 
 These are the broker's `World` and the client's `ClientWorld`; both only pass on to the process's
 machine and to the network.
@@ -91,7 +91,7 @@ class Worker:
         done(result, error)
 
 
-class MadeUpWorld:
+class SimulatedWorld:
     """The world of a node."""
 
     def __init__(self, network: Network, process: Process) -> None:
@@ -123,7 +123,7 @@ class MadeUpWorld:
         return await self._network.connect(self.process, host, port)
 
 
-class MadeUpClientWorld:
+class SimulatedClientWorld:
     """The world of a client."""
 
     def __init__(self, network: Network, process: Process) -> None:
