@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 0.05
 CHECKS_MAX = 100
-"""A stopping node looks so often, at that interval, whether it has handed over what it leads."""
+"""The interval at which a stopping node looks whether it leads no group, and how often it looks."""
 
 
 async def hand_over(node: "Node") -> None:

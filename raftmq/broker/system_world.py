@@ -42,7 +42,7 @@ QUICK_SECONDS = 0.002
 """A small job that took longer on the event loop sends the next ones to the thread."""
 
 WARY_SECONDS_MIN, WARY_SECONDS_MAX = 1.0, 60.0
-"""For so long; longer each time, until one is quick again."""
+"""How long small jobs go to the thread; longer each time, until one is quick again."""
 
 
 class ThreadWorker:

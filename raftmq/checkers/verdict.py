@@ -32,7 +32,7 @@ EXAMPLES_MAX = 8
 """Of each anomaly so many are explained; all are counted."""
 
 AROUND_ROWS = 3
-"""So many rows of the same key before and after an anomaly are shown."""
+"""Rows of the same key that are shown before and after an anomaly."""
 
 ROWS_SHOWN_MAX = 40
 """A poll of a thousand messages is not printed whole."""

@@ -205,7 +205,7 @@ class Meter:
         return self._done
 
     def advance(self, count: float, what: str | None = None) -> None:
-        """So much more is done; `what` replaces the words before the bar."""
+        """Note how much more is done; `what` replaces the words before the bar."""
         self._done += count
         self._what = what or self._what
         if self._bar is not None and self._task is not None:

@@ -74,7 +74,7 @@ LEVELS_MAX: Final = 8
 """Nodes below one another: subscribers who share a long list of equalities and differ in nothing
 that can be looked up must not make a path as long as the list."""
 FEW: Final = 64
-"""At most so many messages of a batch go on one by one: a numpy operation costs as much as 30 to
+"""Messages of a batch up to which they go on one by one: a numpy operation costs as much as 30 to
 100 evaluations, and ranges are found by bisection only one by one."""
 
 _KEYS: Final = frozenset({str, int, float, type(None)})

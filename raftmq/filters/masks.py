@@ -43,7 +43,7 @@ ROWS_MAX: Final = 12
 PART_MESSAGES: Final = 4096
 """Messages that the index goes through at once: a longer batch would hold up whoever waits."""
 CONSTANTS_FEW: Final = 16
-"""So many constants of an IN are compared one by one; of more, all at once."""
+"""Constants of an IN up to which they are compared one by one; more are compared at once."""
 ABSENT: Final = 0
 """The code of messages without the property."""
 OTHER: Final = 1

@@ -67,7 +67,7 @@ class Page(NamedTuple):
     next: int
     """The record that has the first row left out; the end of the range if none is."""
     skip: int
-    """So many rows of that record are told."""
+    """Rows of that record that were told before."""
 
 
 def page_of(

@@ -49,7 +49,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     consumer: int
     """Who asks."""
     count: int
-    """At most so many; 0: none any more."""
+    """The largest number of messages wanted; 0: the consumer wants none."""
     wait_ms: int
     """How long the wish stands."""
     invisible_ms: int

@@ -28,7 +28,7 @@ class Wish(NamedTuple):
     """What a consumer may be handed, and how."""
 
     size: int
-    """At most so many messages."""
+    """The largest number of messages to hand out."""
     invisible_ms: int
     """How long they are its alone."""
     until: int

@@ -46,9 +46,9 @@ SLOT_BITS = 20
 CONSUMER_MAX = (1 << 63) - 1
 """The highest number of a consumer."""
 _STALE_MIN = 1024
-"""So many notes and rows that are over are borne in any case."""
+"""Stale notes and rows below which nothing is cleaned up."""
 _SCANNED_MAX = 65_536
-"""So many rows are searched for a consumer's, in 0.1 ms."""
+"""Rows searched at once for those of a consumer: 0.1 ms."""
 _SCANS_MAX = 16
 """How often more are, before they are put in order: that takes as long as so many searches."""
 _SMALL_MAX = (1 << 64) - 1

@@ -43,7 +43,7 @@ only, up to 160 KiB at least."""
 EFFORT_MAX = 128
 """Cuts of one answer, about 0.1 ms each: they are made on the event loop."""
 _EFFORT_BYTES: Final = 128 * 1024
-"""So many bytes are decompressed in the time of one cut."""
+"""Bytes that are decompressed in the time of one cut."""
 _READ_BYTES_MAX: Final = 32 * 1024 * 1024
 """Read from disk for one answer, however little of it is sent."""
 

@@ -67,7 +67,7 @@ READ_BYTES = 256 * 1024
 """Of records that have left the cache, read at once."""
 RECENT_MAX = 32
 RECENT_BYTES_MAX = 8 * 1024 * 1024
-"""So many batches, of so many bytes together, stay decoded, for the masks of all groups."""
+"""Batches that stay decoded for the masks of all groups, and their bytes together."""
 COUNTS_MAX = 100_000
 """Queues of consumer groups of which it is counted what was passed over."""
 

@@ -154,7 +154,7 @@ class DiskLoop:
         self._settle()
 
     def note_space(self, free: int) -> None:
-        """So many bytes are free, as was found between two passes."""
+        """Note how many bytes are free, as was found between two passes."""
         self._space.note(free, is_failing=bool(self._failing))
 
     def _postpone(self, write: Write) -> None:

@@ -54,7 +54,7 @@ class Space:
         return self._node.world.files.free_bytes(self._node.settings.node.data)
 
     def note(self, free: int, *, is_failing: bool) -> None:
-        """So much is free; `is_failing`: writes wait for space."""
+        """Note how much is free; `is_failing`: writes wait for space."""
         self._free = free
         needed = self._reserve + self._reserve // 4 if self.is_low else self._reserve
         was_low, self.refusal = self.is_low, ""

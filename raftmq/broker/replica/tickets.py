@@ -24,7 +24,7 @@ def retry_seconds(error: ErrorReply) -> float:
 
 
 class Ticket(Protocol):
-    """Somebody who waits for a proposal's outcome."""
+    """A callback that waits for the outcome of a proposal."""
 
     def done(self, results: list[Result]) -> None:
         """The record is committed, and this is what applying it gave."""

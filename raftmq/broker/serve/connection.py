@@ -108,7 +108,7 @@ class Load:
         return self.request_bytes >= self.bytes_max and held > self.bytes_max // self.places
 
     def add(self, size: int) -> None:
-        """So many bytes more are held, or fewer."""
+        """Count bytes that are held from now on; fewer: negative."""
         self.request_bytes += size
         if size < 0 and self.request_bytes < self.bytes_max:
             self.wake()

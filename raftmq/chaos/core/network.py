@@ -40,10 +40,10 @@ BASE_US, SPREAD_US = 200, 1000
 """A link takes between the first, and the first and the second together."""
 
 LATE_US_MAX, LATE_SHARE = 1_500_000, 0.3
-"""So late is what comes late; and so many messages of such a kind are late, and as many twice."""
+"""The longest delay of a late message; the share of messages that are late, and that come twice."""
 
 OLD_MESSAGES = 512
-"""So many messages of the past are kept for a replay."""
+"""Messages of the past that are kept for a replay."""
 
 Deliver = Callable[[Message], None]
 

@@ -32,10 +32,10 @@ WINDOW_MS = (1_000, 6_000)
 """A window is between these long."""
 
 CALM_SHARE = 0.25
-"""So many windows have no faults."""
+"""Share of windows without faults."""
 
 RECIPE_SHARE = 0.2
-"""So many of the others play a recipe, if the world has what it needs."""
+"""Share of the other windows that play a recipe, if the world has what the recipe needs."""
 
 PATIENT_MS = (21_000, 42_000)
 """How long the faults of patient schedules last."""

@@ -103,7 +103,7 @@ class PopLog:
         self.committed = CommittedModel()
         """How far groups that read by offset have come."""
         self.records = 0
-        """So many were followed."""
+        """Records that were followed."""
         self._topics: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._earliest: dict[int, int] = {}

@@ -128,7 +128,7 @@ class WishModel(NamedTuple):
     """What a consumer wants."""
 
     size: int
-    """At most so many messages."""
+    """The largest number of messages to hand out."""
     invisible_ms: int
     """How long they are its own."""
     until: int

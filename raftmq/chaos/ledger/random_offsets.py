@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NAMES = ("p", "m", "b@one")
 SHARE = 0.12
-"""So often something of that kind happens between two other things."""
+"""Chance of a call of this kind between two other calls."""
 KEPT_MS = (30, 2000)
 SENDERS = (901, 902)
 """The senders that number plain commits; the others do not."""

@@ -27,7 +27,7 @@ FIRST = 1000
 """The number of the first transaction."""
 DELAYS_MS = (-5, 0, 1, 5, 30, 200, 100_000)
 RECENT = 12
-"""So far back is looked for what to say again, or to say too late."""
+"""Number of latest calls from which one is repeated, or made too late."""
 
 
 class RandomWithheld:

@@ -48,7 +48,7 @@ class Hunt:
     text: str
     """What was seen."""
     seeds: int
-    """So many were tried."""
+    """Number of seeds that were tried."""
     cpu_seconds: float
     at_ms: int = 0
     """When in the run it showed."""

@@ -45,7 +45,7 @@ ORDERS_VARIABLE = "RAFTMQ_CHAOS"
 MUTANT_VARIABLE = "RAFTMQ_MUTANT"
 
 LOOK_SECONDS = 0.01
-"""At most so often the file is looked at."""
+"""The shortest time between two looks at the file."""
 
 
 class Orders(msgspec.Struct, frozen=True):

@@ -76,7 +76,7 @@ class Clients:
 
     @property
     def repeats(self) -> int:
-        """So many of the next commits are made twice: who makes one counts this down."""
+        """Number of next commits that are made twice; each one counts this down."""
         return self._repeats
 
     @repeats.setter
@@ -86,7 +86,7 @@ class Clients:
 
     @property
     def late_acks(self) -> int:
-        """So many of the next commits are followed by one of an older position, likewise."""
+        """Number of next commits that are followed by one of an older position, likewise."""
         return self._late_acks
 
     @late_acks.setter

@@ -59,14 +59,14 @@ COPIES_SECONDS = 30.0
 LEFTOVER_SECONDS = 60.0
 """Until nodes have deleted the logs of groups that moved away: a few rounds of asking."""
 UNHEARD_SECONDS = 12.0
-"""For so long a catalog is too old before its node leads, and a leader may act by it: longer than
+"""How long a catalog is out of date before its node leads, and how long the node leads: longer than
 `leaving.CATALOG_SECONDS_MAX`."""
 MARK_SECONDS = 5.0
 """Until voters have written down who they are; a look every second is enough for that."""
 PROGRESS_SECONDS = 20.0
 """Until an operation succeeds."""
 PROGRESS_OPERATIONS = 20
-"""So many have to."""
+"""Operations that have to succeed."""
 DRAIN_SECONDS = 60.0
 """Until producers have ended and consumers have read everything."""
 LEVEL_SECONDS = 30.0

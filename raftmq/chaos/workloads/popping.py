@@ -119,9 +119,9 @@ class Habits(Protocol):
     slowness: float
     """Seconds for what one was handed, beside what it needs anyway."""
     repeats: int
-    """So many batches are acked twice."""
+    """Batches to be acked twice."""
     late_acks: int
-    """So many batches that were forgotten are acked late."""
+    """Forgotten batches to be acked late."""
 
 
 class Popping:
@@ -153,7 +153,7 @@ class Popping:
         self.now_ms = now_ms
         """The clients' wall clock; None: how late answers come is not measured."""
         self.late_ms = 0
-        """So long after an answer was made it came, at the most; right while clocks are."""
+        """The longest time from making an answer to its arrival; right while clocks are right."""
         self.is_draining = False
         """True: everything is acked."""
         self.drained: set[str] = set()

@@ -53,7 +53,7 @@ THINK_SECONDS = 0.25
 DELAY_SECONDS = (0.05, 0.4, 1.0, 3.0, 6.0)
 """How long messages are delayed at the most."""
 CANCEL_SHARE = 0.35
-"""So many delayed messages somebody wants back, soon or a little too late."""
+"""Share of delayed messages that a client cancels, soon or a little too late."""
 SEND_SECONDS = (0.5, 2.0, 6.0)
 """Timeouts of sends."""
 END_SECONDS = 3.0

@@ -29,7 +29,7 @@ DISK_SECONDS = 0.0004
 """What a job on a worker takes, on average."""
 
 THREAD_SHARE = 0.4
-"""So many small jobs are done beside the loop, where others happen meanwhile."""
+"""Share of small jobs that run beside the loop, where other things happen meanwhile."""
 
 
 class Worker:

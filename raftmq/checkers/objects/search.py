@@ -97,7 +97,7 @@ class _Look(NamedTuple):
 
 
 LOOKS_AHEAD = 3
-"""So many of the next answers are looked at."""
+"""Number of next answers that are looked at."""
 
 
 def search(

@@ -30,7 +30,7 @@ WORKLOADS = ("log", "queue", "register", "pop", "members", "flows", "admin")
 NETWORKS = ("proxy", "namespaces")
 
 SEEDS_DRAWN = 10
-"""So many are run if none is named."""
+"""Number of seeds that run if none is named."""
 
 TRIALS_MAX = 150
 """Runs of one shrinking, unless told otherwise."""

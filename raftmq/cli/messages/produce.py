@@ -36,7 +36,7 @@ UNDER_WAY_MAX = 32
 """Chunks that wait for their receipts at a time."""
 
 RECEIPTS_SHOWN_MAX = 100
-"""So many arguments are answered line by line; more messages are only counted."""
+"""Arguments up to which each is answered by a line; more messages are only counted."""
 
 
 @dataclass(slots=True)

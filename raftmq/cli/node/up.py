@@ -26,7 +26,7 @@ TABLE_SECONDS = 2.0
 """The table is printed after so long even if not every node serves yet; a line tells when."""
 
 GIVE_UP_DEATHS = 3
-"""So many nodes may end before the cluster was ready once; then `up` gives up."""
+"""Nodes that may end before the cluster was ready once; then `up` gives up."""
 
 DETACH_SECONDS_MAX = 30.0
 DOWN_SECONDS_MAX = 30.0

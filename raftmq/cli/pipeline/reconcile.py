@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from raftmq.pipeline.reconcile import Outcome, Side
 
 SHOWN = 10
-"""So many keys of each table are printed."""
+"""Keys of each table that are printed."""
 
 
 @click.command()

@@ -74,7 +74,7 @@ from .producer_batch import Entry, PendingPart, ProducerBatch
 FLIGHTS_MAX = 64
 """Batches in flight to one queue: `raftmq.machine.producers.RUNS_MAX`."""
 STRIKES_MAX = 3
-"""So often may the first batch be refused as out of order before its session counts as lost."""
+"""Times that the first batch may be refused as out of order before its session counts as lost."""
 
 MESSAGE_BYTES = 200
 """What a message takes of the buffer beside its body: roughly what Python needs for it."""

@@ -37,9 +37,9 @@ OPEN_SECONDS_MAX = 2.0
 TICK_SECONDS = 0.5
 """The pace of the watch for silence."""
 SILENT_TICKS_ASK = 2
-"""So long silent with requests open: ask something, and ask others."""
+"""Silence, with requests open, after which the client asks this node and others."""
 SILENT_TICKS_MAX = 10
-"""So long silent: give the connection up."""
+"""Silence after which the connection is given up."""
 
 WINDOW_REQUESTS = 512
 """Batches under way on a connection; half of what a broker reads ahead, so that other requests

@@ -39,7 +39,7 @@ KINDS = (
     "redelivered-after-ack",
 )
 EDGE_PARTS = 2
-"""So many row groups a core at the begin and at the end are looked at before all are."""
+"""Row groups a core, at the begin and at the end, that are looked at before all others."""
 NOT_DRAINED = "the queue was not drained: what is missing at the end may still be there"
 SENT_TWICE = "a value was sent twice: a loss or a duplicate of it cannot be told"
 

@@ -49,7 +49,7 @@ NONE = -1
 BATCH_ROWS = 1 << 18
 """What a worker reads at once: some tens of megabytes."""
 TASKS_A_CORE = 4
-"""So many tasks a core: the last ones end at about the same time."""
+"""Tasks a core: with several, the last ones end at about the same time."""
 
 _NO_NUMBERS = pa.array([], pa.int64())
 _NO_TEXTS = pa.array([], pa.string())

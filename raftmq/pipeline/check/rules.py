@@ -37,7 +37,7 @@ class Rules:
     is_send_contiguous: bool = False
     """The messages of one send get offsets in a row, as raftmq's batches do."""
     examples_max: int = 1000
-    """So many findings of each kind are kept, 100,000 at the most; all are counted."""
+    """Findings of each kind that are kept, 100,000 at the most; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)

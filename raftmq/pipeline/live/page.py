@@ -19,7 +19,7 @@ from .windows import BEGINNING, Group, Number, Window, Windows, ranked
 
 WINDOWS_SHOWN = 60
 ROWS_WINDOWS = 30
-"""So many of the last windows can be looked at group by group."""
+"""Number of latest windows that can be looked at group by group."""
 ROWS_MAX = 20
 RATE_SECONDS = 10.0
 """What the shown rate is the mean of."""
@@ -51,7 +51,7 @@ class Picture:
         self._forget()
 
     def count(self, messages: int) -> None:
-        """So many messages came in one batch."""
+        """Count the messages of one batch."""
         now = time.monotonic()
         self._counts.append((now, messages))
         while self._counts and self._counts[0][0] < now - RATE_SECONDS:

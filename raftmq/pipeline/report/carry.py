@@ -136,7 +136,7 @@ class Leases(msgspec.Struct):
         self.left = np.bincount(where, weights=counts).astype(np.int64)
 
     def close(self, tokens: Array, counts: Array) -> Array:
-        """So many messages of leases ended; when each was handed out, 0 where it is not known."""
+        """Note messages of leases that ended. Returns when each was handed out; 0: unknown."""
         if not len(self.tokens):
             return np.zeros(len(tokens), np.int64)
         at = np.minimum(np.searchsorted(self.tokens, tokens), len(self.tokens) - 1)

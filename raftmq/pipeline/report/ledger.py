@@ -23,9 +23,9 @@ from .folding import Attachment
 from .tables import Row
 
 GRACE_MS = 1_500
-"""By so much clocks of leaders may be behind ours without a minute being published twice."""
+"""How far the clocks of leaders may be behind this one without a minute being published twice."""
 KEPT_MS = 10 * MINUTE_MS
-"""So old a minute may be changed."""
+"""Age up to which a minute may be changed."""
 
 
 class Standing(msgspec.Struct, frozen=True):

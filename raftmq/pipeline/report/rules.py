@@ -60,7 +60,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: float = 0
     """In the metric's unit."""
     minutes: int = 1
-    """So many minutes in a row, 1 or more."""
+    """Number of minutes in a row, 1 or more."""
     topic: str = "*"
     """A pattern, as of file names."""
     group: str = "*"

@@ -32,7 +32,7 @@ ROWS_MAX = 65_536
 BYTES_MAX = 8 * 1024 * 1024
 """Bytes of bodies, about, in a record batch; one with a larger body has no other."""
 WAIT_SECONDS = 1.0
-"""So long it is waited for messages that are there, before the cluster is asked about them."""
+"""How long to wait for messages that exist before the cluster is asked about them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SECTOR_BYTES = 512
 SHOWN_SHARE, SHOWN_US_MAX = 0.5, 3_000_000
-"""So often the node starts again within this time: damage shows at a start."""
+"""Chance that the node starts again within this time: damage shows at a start."""
 CUT_BYTES_MAX = 400
 """A tail that is cut off is at most so long."""
 

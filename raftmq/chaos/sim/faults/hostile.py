@@ -71,7 +71,7 @@ the heal. Nodes ask some questions less than three times a minute."""
 LIE_SHARE = 0.7
 """Answers that can be read."""
 GONE_SECONDS = 5.0
-"""After so long without strangers, no node may look for one."""
+"""Time after the last stranger from which on no node may look for one."""
 
 NO_HOSTS = ("a..b", "x" * 64, "é" * 70, "a\0b", "", "a b", "\ud7ff")
 NO_PORTS = (-1, 0, 65_536, 2**31, 2**64 - 1)

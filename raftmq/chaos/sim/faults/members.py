@@ -24,7 +24,7 @@ NODES_MAX = 7
 cluster gets two more nodes. It bounds how many nodes are replaced in one run."""
 
 CHANGE_SECONDS = 6.0
-"""So long a change is tried."""
+"""How long a change of members is tried."""
 
 SHRINKS_FROM = 3
 """Nodes of a cluster that may lose one before another one joins."""

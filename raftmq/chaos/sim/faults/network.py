@@ -20,7 +20,7 @@ Undo = Callable[[], None]
 Edge = tuple[str, str]
 
 RESET_SHARE = 0.3
-"""So many partitions reset the connections they cut."""
+"""Share of partitions that reset the connections that they cut."""
 
 
 def edges_between(one: Iterable[str], other: Iterable[str]) -> list[Edge]:

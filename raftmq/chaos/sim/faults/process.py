@@ -20,9 +20,9 @@ SLICE_SECONDS = 0.05
 """A process with little of its processor runs once in such a slice."""
 
 NODE_POINTS_SHARE = 0.4
-"""So many crash points lie beside the disk's."""
+"""Share of crash points that are not the disk's."""
 OWN_POINTS_SHARE = 0.5
-"""So many of these are of requests that only this workload's clients make, if there are any."""
+"""Share of these that belong to requests which only this workload's clients make, if any do."""
 
 
 def kill(stage: Stage, event: Event) -> None:

@@ -12,7 +12,7 @@ from raftmq.chaos.world.process import Machine, Process
 from raftmq.chaos.world.simulated import SimulatedWorld
 
 STAY_SECONDS = 3.0
-"""So long it answers there."""
+"""How long the stranger answers there."""
 
 
 def old_address(stage: Stage, event: Event) -> None:

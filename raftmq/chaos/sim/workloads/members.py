@@ -35,7 +35,7 @@ SESSION_SECONDS = 3.0
 LIFE_SECONDS = 12.0
 """A member leaves after so long, on average, and another one comes."""
 DIES_SHARE = 0.3
-"""So many go without leaving."""
+"""Share of members that end without leaving their group."""
 WORK_SECONDS = 0.2
 """What a member needs for what it was handed, on average."""
 READS_SHARE = 0.5
