@@ -68,7 +68,7 @@ def _is_handed_over(node: "Node", heirs: set[int]) -> bool:
 
 
 def _heir(group: Group, heirs: set[int]) -> int:
-    """Who takes a group over: of the voters that may lead the one that is furthest; 0: none."""
+    """The voter that takes a group over: of those that may lead the furthest one; 0: none."""
     progress = group.raft.status().progress
     voters = [member for member in group.conf_state.voters if node_of(member) in heirs]
     return max(voters, key=lambda member: (progress[member].match, -member), default=0)

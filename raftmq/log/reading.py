@@ -50,7 +50,7 @@ class View(NamedTuple):
 
 
 class Stamps(NamedTuple):
-    """Who stamped records, and when."""
+    """The leaders that stamped records, and when."""
 
     terms: npt.NDArray[np.uint64]
     """Their terms."""

@@ -86,7 +86,7 @@ class Touch(NamedTuple):
     attempt: int = 0
     """How often they were handed out so far."""
     consumer: int = 0
-    """Who did it or whose they are; 0: nobody."""
+    """The consumer that did it, or has the messages; 0: none."""
     token: int = 0
     """The lease; 0: none."""
     detail: int = 0
@@ -105,7 +105,7 @@ class TouchRow(NamedTuple):
     attempt: int
     """How often the message was handed out by then."""
     consumer: int
-    """Who did it or whose it is; 0: nobody."""
+    """The consumer that did it, or has the message; 0: none."""
     token: int
     """The lease; 0: none."""
     detail: int

@@ -132,7 +132,7 @@ class Attached:
 
 
 class _Settling(NamedTuple):
-    """Who settles."""
+    """The consumer whose settlements these are."""
 
     number: int
     """The attachment's number."""

@@ -92,7 +92,7 @@ class Input(msgspec.Struct, frozen=True, array_like=True):
     number: int
     """The attachment's number."""
     consumer: int
-    """Who has them."""
+    """The consumer that has the messages in hand."""
     token: int
     """The lease."""
     base: int

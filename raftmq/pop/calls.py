@@ -47,7 +47,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     number: int
     """The attachment's number."""
     consumer: int
-    """Who asks."""
+    """The consumer that asks."""
     count: int
     """The largest number of messages wanted; 0: the consumer wants none."""
     wait_ms: int
@@ -112,7 +112,7 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     number: int
     """The attachment's number."""
     consumer: int
-    """Who settles."""
+    """The consumer that settles."""
     sequence: int
     """From 1, one more each time; by handle: any that is higher than the last one by handle."""
     steps: list[Step]
@@ -128,7 +128,7 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
     number: int
     """The attachment's number."""
     consumer: int
-    """Who leaves."""
+    """The consumer that leaves."""
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
@@ -184,7 +184,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
     key: bytes
     """What is done."""
     claimant: int
-    """Who does it: random, the same when it asks again."""
+    """The consumer's number: random, the same when it asks again."""
     ttl_ms: int
     """For how long nobody else may; 0: the claim is given up."""
 

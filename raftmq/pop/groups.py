@@ -74,7 +74,7 @@ LETTERS_MAX = 100_000
 OFFSET_MAX = 1 << 63
 """After all offsets."""
 By = tuple[int, int]
-"""Who settles, and by which token."""
+"""The consumer that settles, and the token of its lease."""
 NOBODY: By = (0, 0)
 
 

@@ -20,7 +20,7 @@ class Mode(StrEnum):
     """How a consumer group is served."""
 
     POP = "pop"
-    """Whoever asks gets what is there."""
+    """Any consumer gets any message."""
     ORDERED = "ordered"
     """The same, but messages with one key go out one after the other."""
     BROADCAST = "broadcast"

@@ -19,7 +19,7 @@ NODE_MAX = (1 << 32) - 1
 (`raftmq.machine.catalog.replicas`)."""
 
 DrawnNumber = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
-"""Who asks: 1 to 2^63 - 1."""
+"""The number that a client draws for itself: 1 to 2^63 - 1."""
 SequenceNumber = Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
 """A number that only grows: up to 2^63 - 1. Those that begin with a clock may be negative: it may
 show a time before 1970."""

@@ -45,7 +45,7 @@ class Pop(_Wire, frozen=True):
     number: int
     """The attachment's number."""
     consumer: DrawnNumber
-    """Who asks: random, 1 to 2^63 - 1."""
+    """The consumer that asks: random, 1 to 2^63 - 1."""
     count: int
     """At most this many messages. 0: only make the attachment known here."""
     wait_ms: Amount
@@ -148,7 +148,7 @@ class Settle(_Wire, frozen=True):
     number: int
     """The attachment's number."""
     consumer: DrawnNumber
-    """Who settles."""
+    """The consumer that settles."""
     sequence: SequenceNumber
     """From 1, one more with each request of this consumer to this partition group; by handle: any
     that is higher than the last one by handle."""
@@ -197,7 +197,7 @@ class Leave(_Wire, frozen=True):
     number: int
     """The attachment's number."""
     consumer: DrawnNumber
-    """Who leaves."""
+    """The consumer that leaves."""
     is_idle: bool = False
     """True: no wish of it stands, so the log need not hear of it; the leader forgets how the
     consumer is reached, if that is by this connection."""
@@ -353,7 +353,7 @@ class Claim(_Wire, frozen=True):
     key: bytes
     """What is done, 1 to 1024 bytes."""
     claimant: int
-    """Who does it: random, the same when it asks again."""
+    """The consumer's number: random, the same when it asks again."""
     ttl_ms: int
     """For how long no other claim succeeds; 0: the claim is given up."""
 

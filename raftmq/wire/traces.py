@@ -48,7 +48,7 @@ class TouchView(_Wire, frozen=True):
     term: int
     """The record's term."""
     node: int
-    """Who led that term, as far as the answering node has seen since it was started; 0: unknown."""
+    """The leader of that term, as far as the node has seen since it was started; 0: unknown."""
     number: int
     """The attachment of the consumer group; 0: all."""
     attempt: int

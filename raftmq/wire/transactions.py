@@ -25,7 +25,7 @@ class TransactionInput(_Wire, frozen=True):
     number: int
     """The attachment's number."""
     consumer: int
-    """Who has them."""
+    """The consumer that has the messages in hand."""
     token: int
     """The lease."""
     base: int

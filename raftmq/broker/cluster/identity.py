@@ -1,4 +1,4 @@
-"""Who a data folder belongs to: cluster, node, and the folder's own random name.
+"""The owner of a data folder: cluster, node, and the folder's own random name.
 
 `node.json` is written when the folder is first used, and again when the cluster has let the node
 take part (`admission`); it has a checksum, as a folder of another name is another member.

@@ -1,4 +1,4 @@
-"""Who carries which partition group: pure functions from the catalog to new members.
+"""The nodes of each partition group: pure functions from the catalog to new members.
 
 Copies of data groups are spread evenly, and as few as possible are moved: a node that joins takes
 over from those that carry most, what a leaving node carries goes to those that carry least. Every

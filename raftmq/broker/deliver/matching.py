@@ -95,7 +95,7 @@ class Scan(NamedTuple):
 
 
 class Waiting(Protocol):
-    """Who waits for batches to be matched."""
+    """A caller that waits for batches to be matched."""
 
     async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
         """Batches of a queue were matched; these consumer groups want something of them."""

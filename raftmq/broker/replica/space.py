@@ -80,7 +80,7 @@ class Space:
 
 
 def heirs(group: Group) -> Iterator[int]:
-    """Who could take over a group from a leader without space: the voters that lack nothing.
+    """Members that could take a group over from a leader without space: voters that lack nothing.
 
     One whose own disk is full did not acknowledge the last records, if there were any.
     """

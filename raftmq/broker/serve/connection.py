@@ -88,7 +88,7 @@ class Load:
         self.silent: dict[Connection, None] = {}
         """Connections that have not said Hello yet, oldest first."""
         self.finisher: Connection | None = None
-        """Who reads to the end of its frame beyond the limit."""
+        """The connection that may read to the end of its frame beyond the limit."""
         self.waiting: dict[Connection, None] = {}
         """Connections that do not read, as the node is at its limit."""
         self.step = Step()
@@ -207,7 +207,7 @@ class Connection:
         self.has_place = False
         """True while it has one of the node's places."""
         self.hello: Hello | None = None
-        """Who is at the other end; None until it said so."""
+        """The other end, as it said; None before."""
         self.is_closed = False
         """True once the connection ended; answers are dropped then."""
 

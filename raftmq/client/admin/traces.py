@@ -54,7 +54,7 @@ class Touch(NamedTuple):
     term: int
     """The record's term."""
     node: int
-    """Who led that term, as far as the leader of today has seen it; 0: unknown."""
+    """The node that led that term, as far as the leader of today has seen it; 0: unknown."""
     group: str
     """The consumer group; `#7` if it is gone, by the number of its attachment; empty: none."""
     consumer: int

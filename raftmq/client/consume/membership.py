@@ -24,7 +24,7 @@ class Member:
     router: Router
     """Finds the leader of the system group."""
     join_command: JoinGroup
-    """Who it is."""
+    """The member's number, instance and group, as the catalog takes them."""
 
     async def join(self, *, is_again: bool = False, timeout: float | None = None) -> None:
         """Become a member; safe to repeat, and harmless if a repeat arrives late.

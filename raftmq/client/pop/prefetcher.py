@@ -117,7 +117,7 @@ class Prefetcher:
             self.tally,
             settings.mode is Mode.ORDERED,
         )
-        """Who we are, for sources."""
+        """The consumer, as its sessions name it."""
         self.sources: dict[int, Source] = {}
         """By partition group."""
         self.follow_topic()

@@ -155,7 +155,7 @@ class Item:
         self.is_kept = False
         """True for an extension that no call waits for."""
         self.waiters: list[tuple[Waiter, int]] = []
-        """Who waits, and for which."""
+        """Calls that wait, each for some bits."""
 
     def shift(self, count: int) -> None:
         """The lease's base has moved down by `count`."""

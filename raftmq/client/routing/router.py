@@ -1,4 +1,4 @@
-"""Who leads what: the routing table, and one connection a node.
+"""The leader of each partition group: the routing table, and one connection a node.
 
 Any node can tell the table (`METADATA`). It is asked for when something is missing or turned out
 wrong, and once in a while. Of two opinions about a partition group the one with the higher term

@@ -1,4 +1,4 @@
-"""Who reads which queue: pull groups whose queues are dealt out by the catalog, one owner a queue.
+"""The reader of each queue: the catalog deals out the queues of pull groups, one owner a queue.
 
 Consumers of a consumer group *join* it for a topic. The queues are dealt out evenly, and each has
 at most one *owner*. When members come and go, a queue stays where it is if the balance allows, and
@@ -71,7 +71,7 @@ class JoinGroup(msgspec.Struct, frozen=True, array_like=True, tag="join"):
     consumer_group: str
     """The consumer group's name."""
     member: int
-    """Who joins: a random number of the process's own, 1 to 2^63 - 1."""
+    """The member: a random number of the process's own, 1 to 2^63 - 1."""
     session_ms: int
     """Its lease: how long it may be silent, 1,000 to 3,600,000."""
     instance: str = ""
@@ -107,14 +107,14 @@ class LeaveGroup(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
     """A member goes; its queues are free at once."""
 
     member: int
-    """Who goes."""
+    """The member that leaves."""
 
 
 class ReleaseQueues(msgspec.Struct, frozen=True, array_like=True, tag="release"):
     """A member has given up queues: it reads them no more and will commit nothing of them."""
 
     member: int
-    """Who owned them."""
+    """The member that owned the queues."""
     queues: list[int]
     """Their numbers within the topic, from 0."""
     epochs: list[int]

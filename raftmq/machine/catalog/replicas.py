@@ -1,4 +1,4 @@
-"""Who a node is to a partition group, and the command that makes it another member.
+"""The member ids of a node in partition groups, and the command that gives it another one.
 
 Raft counts on votes and acknowledged records that survive a restart, so an id that voted or
 acknowledged must never belong to a log that has forgotten it. Two events begin a new log: a node's
@@ -71,7 +71,7 @@ def generation_of(member: int) -> int:
 
 
 def member_id(node: int, generation: int, replica: int = 0) -> int:
-    """Who a node is to a group: each new log is another member, so that no vote and no
+    """The member that a node is to a group: each new log is another member, so that no vote and no
     acknowledgement of a lost one counts for it.
 
     >>> member_id(3, 0), node_of(member_id(3, 2, 5)), generation_of(member_id(3, 2, 5))
@@ -85,7 +85,7 @@ def member_id(node: int, generation: int, replica: int = 0) -> int:
 
 
 def member_of(catalog: "Catalog", number: int, node: int) -> int:
-    """Who a node is to a group by the catalog: the member that would begin a log there now."""
+    """The member that a node is to a group by the catalog, and would begin a log as now."""
     known = catalog.nodes.get(node) or catalog.left.get(node)
     group = catalog.groups.get(number)
     replica = group.replicas.get(node, 0) if group is not None else 0

@@ -1,4 +1,4 @@
-"""Who wants what of a topic: the subscriptions in the catalog.
+"""The filters of consumer groups on topics: the subscriptions in the catalog.
 
 A consumer group may have one subscription to a topic: a filter's text (`raftmq.filters`). A group
 without one wants everything. Each change gets a *number* that is never used again; the data groups
