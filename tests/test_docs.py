@@ -294,6 +294,24 @@ def test_architecture_stays_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) < 300
 
 
+def test_files_and_names_of_the_code_map_exist() -> None:
+    """A file stands in the folder that its section is about; `Class.name` is in the code."""
+    code = "\n".join(path.read_text() for path in (ROOT / "raftmq").rglob("*.py"))
+    missing = []
+    section = re.split(r"^#+ ", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
+    for text in section:
+        heading, _, body = text.partition("\n")
+        folders = [ROOT / name for name in re.findall(r"`(raftmq/\w+)`", heading)] or [ROOT]
+        for name in set(re.findall(r"`([a-z_/]+\.py)`", body)):
+            is_there = any((top / name).exists() for top in (ROOT, ROOT / "raftmq", *folders))
+            if not is_there and not any(list(top.rglob(name)) for top in folders):
+                missing.append(f"{name}, of {heading}")
+        for owner, name in re.findall(r"`([A-Z]\w+)\.(\w+)`", body):
+            if f"class {owner}" not in code or not re.search(rf"\b{name}\b", code):
+                missing.append(f"{owner}.{name}, of {heading}")
+    assert not missing
+
+
 def test_make_targets_that_pages_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for path in PAGES:
