@@ -1,16 +1,16 @@
-"""Claims: a replicated table of what was done already, for consumers that must not do it twice.
+"""Claims: a replicated table of work that was begun, for consumers that must not do it twice.
 
-    claim("payment-17", by 5)   new: 5 has it for as long as it said
-    claim("payment-17", by 5)   new again: the same claimant asks once more after a lost answer
-    claim("payment-17", by 6)   not new, and for how long not
-    release("payment-17", by 5) gone: the work failed, somebody else may try
+    claim("payment-17", by 5)   new: 5 has the key for the time it named
+    claim("payment-17", by 5)   new again: the same claimant repeats after a lost answer
+    claim("payment-17", by 6)   not new; the answer says for how long
+    release("payment-17", by 5) gone: the work failed, others may try
 
 A message may be delivered twice whatever a broker does: its consumer may die between the work and
-the acknowledgement. Who claims a key of the work before it begins finds that out.
+the acknowledgement. A consumer that claims a key before it begins the work detects the repeat.
 
 Invariants:
-- While a claim runs there is no other of its key.
-- At most `CLAIMS_MAX`; beyond them new ones are refused, never old ones forgotten.
+- A key has at most one running claim.
+- There are at most `CLAIMS_MAX` claims; beyond them new claims are refused, never old ones dropped.
 
 Sources: the deduplication tables of Notify's consumers.
 """
@@ -22,13 +22,13 @@ from raftmq.errors import Reason
 from raftmq.results import Changed, Refused, Result
 
 CLAIMS_MAX = 1_000_000
-"""Of a data group: each takes about 300 bytes of memory."""
+"""Claims of a data group: each takes about 300 bytes of memory."""
 KEY_BYTES_MAX = 1024
 """The longest key."""
 TTL_MS_MAX = 30 * 24 * 3600 * 1000
 """The longest that a claim may run."""
 _SPARE_ROWS = 64
-"""Void rows that are kept in any case."""
+"""Void rows below which the heap is not rebuilt."""
 
 
 class _Claim(NamedTuple):
@@ -41,10 +41,10 @@ class Claims:
 
     def __init__(self, claims_max: int = CLAIMS_MAX) -> None:
         self._claims_max = claims_max
-        # (attachment, key) → who claimed it and until when.
+        # (attachment, key) → the claimant, and the end of its claim.
         self._claims: dict[tuple[int, bytes], _Claim] = {}
-        # (until, attachment, key); those that were released or claimed again are void. Void ones
-        # are never more than the claims themselves and `_SPARE_ROWS`.
+        # (until, attachment, key); rows of claims that were released, or claimed again since, are
+        # void. After a new claim there are no more of them than claims and `_SPARE_ROWS`.
         self._due: list[tuple[int, int, bytes]] = []
 
     def __len__(self) -> int:
@@ -84,19 +84,19 @@ class Claims:
                 del self._claims[number, key]
 
     def close(self, numbers: set[int]) -> None:
-        """Attachments are gone, and their claims with them."""
+        """Attachments were deleted: forget their claims."""
         for at in [at for at in self._claims if at[0] in numbers]:
             del self._claims[at]
         self._tidy()
 
     def _tidy(self) -> None:
-        # A claim that was released leaves its row, which else would stay for up to 30 days.
+        # A released claim leaves its row, which would otherwise stay for up to 30 days.
         if len(self._due) > 2 * len(self._claims) + _SPARE_ROWS:
             self._due = [(claim.until, *at) for at, claim in self._claims.items()]
             heapify(self._due)
 
     def dump(self) -> list[Any]:
-        """All of it as plain values."""
+        """The claims as plain values."""
         return [[*at, *claim] for at, claim in self._claims.items()]
 
     def load(self, rows: list[Any]) -> None:

@@ -1,6 +1,6 @@
 """Commands as the payload of a COMMANDS record: a CBOR array of tagged positional arrays.
 
-Each machine has its own closed union of command types; this is how both are written and read.
+Each machine has its own closed union of command types; this module encodes and decodes both unions.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def encode_commands(commands: Sequence[msgspec.Struct]) -> bytes:
 def decode_commands(payload: bytes, decoder: type[list[C]]) -> list[C] | Refused:
     """The commands of a payload, which must be of the given union, `list[A | B]`.
 
-    Total: what cannot be read gives the same refusal on every replica.
+    Total: a payload that cannot be read gives the same refusal on every replica.
     """
     try:
         return msgspec.convert(cbor2.loads(payload), decoder)

@@ -1,11 +1,11 @@
 """A delay queue: the delayed messages of one queue, as rows sorted by when they fall due.
 
-A row says when a message falls due, which number it has, and where in the log it stands:
+A row has a message's due time, its number, and its place in the log:
 
 | column | meaning |
 |---|---|
 | due | milliseconds since 1970 |
-| number | what names the message for ever: Raft index of its first record << 16, + its position |
+| number | the name of the message for ever: Raft index of its first record << 16, + its position |
 | place | where its bytes are now, in the same form: it moves when retention comes near |
 
 Rows are sorted by (due, number) and cut into chunks of at most `CHUNK_ROWS`, each three arrays of
@@ -28,26 +28,26 @@ from typing import NamedTuple
 import numpy as np
 
 CHUNK_ROWS = 4096
-"""Rows of a chunk: putting one in costs at most a move of so many."""
+"""Rows of a chunk at the most: to put a row in moves no more than these."""
 ROW_BYTES = 24
-"""What a row takes."""
+"""Bytes of a row: three numbers of 64 bits."""
 NUMBER_MAX = 2**63 - 1
-"""No number is higher."""
+"""The highest number of a message."""
 
 
 class Rows(NamedTuple):
     """Some rows, as columns."""
 
     dues: "array[int]"
-    """When each falls due."""
+    """When each message falls due, milliseconds since 1970."""
     numbers: "array[int]"
-    """Which it is."""
+    """The number of each message."""
     places: "array[int]"
-    """Where it stands."""
+    """Where in the log each message stands."""
 
 
 class Key(NamedTuple):
-    """What rows are sorted by."""
+    """The sort key of a row."""
 
     due: int
     """Milliseconds since 1970."""
@@ -70,7 +70,7 @@ class DelayQueue:
         # The key of each chunk's first row.
         self._firsts: list[tuple[int, int]] = []
         self.count = 0
-        """Rows."""
+        """The number of rows."""
 
     @property
     def first(self) -> Key:
@@ -165,7 +165,7 @@ class DelayQueue:
         return place
 
     def move(self, due: int, number: int, place: int) -> int | None:
-        """Note that a message stands elsewhere now; where it stood, None: there is no such row."""
+        """Note a message's new place, and return the old one; None: there is no such row."""
         at = self._find(due, number)
         if at is None:
             return None
@@ -184,7 +184,7 @@ class DelayQueue:
         return _At(at, row) if row < high and chunk.numbers[row] == number else None
 
     def before(self, place: int, *, after: Key, limit: int) -> Rows:
-        """Rows whose messages stand before `place`, in order, those up to key `after` left out."""
+        """Rows whose messages stand before `place`, in order, without those up to key `after`."""
         found = Rows(array("q"), array("q"), array("q"))
         start = max(bisect_right(self._firsts, after) - 1, 0)
         for chunk in self._chunks[start:]:
@@ -202,7 +202,7 @@ class DelayQueue:
         return found
 
     def chunks(self) -> Iterator[Rows]:
-        """All rows, in order. They are not to be changed."""
+        """All rows, in order; the caller must not change them."""
         return iter(self._chunks)
 
     @classmethod

@@ -3,17 +3,18 @@
 A batch with a delivery time after its record's time gets no offsets yet. Its messages stay where
 they are in the log, and for each the machine keeps a row (`delay_queue`). When rows fall due, the
 leader reads their messages and proposes them as a batch of their own, a *release* (`releases`).
-Applying that places them at the end of the queue and takes the rows away, in the same entry.
+Applying the release places them at the end of the queue and removes the rows, in the same entry.
 
     record 90   batch, due at t         rows (t, 90<<16), (t, 90<<16|1), … no offsets
-    record 97   its time is t or later  the rows are due: nobody can cancel them any more
+    record 97   its time is t or later  the rows are due: no cancellation takes effect now
     record 98   release of 90<<16       offsets 40, 41, …; the rows are gone
 
 A release names the number of the first message that it has; numbers are never used twice. Rows are
-due once a record of their time or a later one was applied, and no due row is ever taken away but by
-a release, nor is one put before it: a batch's past times count as its record's own. So if the first
-one is still the named one, all that follow are those that the leader saw. A second release of the
-same messages, by an old leader or a new one, finds another first row, and is refused.
+due once a record of their time or a later one was applied. Only a release, or the end of the queue,
+removes a due row, and no row is put before a due one: a batch's past times count as its record's
+own. So if the first row is still the named one, all rows that follow are those that the leader saw.
+A second release of the same messages, by an old leader or a new one, finds another first row, and
+is refused.
 
 Retention must not take the only copy. The machine does not let the log be trimmed beyond the first
 message that waits; before that, the leader writes those messages again at the end (`Carry`), and
@@ -23,7 +24,7 @@ Invariants:
 - Each message that was delayed is a row, or was placed once, cancelled once, or dropped with its
   queue: never two of these.
 - No message is placed by a record whose time lies before its own.
-- What was said of a cancellation holds: a cancelled message is never placed, one that is due is.
+- The answer to a cancellation holds: a cancelled message is never placed, one that fell due is.
 - A queue's delayed messages are placed in the order of their times, and of their sending.
 - Nothing before `floor` is the only copy of a message.
 
@@ -65,31 +66,31 @@ NEVER = 2**62 - 1
 """The delivery time of a half message: it falls due when its transaction commits."""
 
 CANCELLED = 1
-"""In the result of a `Cancel`: it was taken away, and is never delivered."""
+"""In the result of a `Cancel`: the message was removed, and is never delivered."""
 NOT_WAITING = 0
-"""No such message waits: it was cancelled before, which `CANCELLED_MAX` bounds, or never was."""
+"""No such message waits: it never did, or was cancelled before; see `CANCELLED_MAX`."""
 FELL_DUE = -1
-"""Its time has come: it is in its queue, or on its way there."""
+"""The message's time has come: it is in its queue, or on its way there."""
 
 _DELIVERY = Flag.DELIVERY.value
 _REGION_BITS = POSITION_BITS + 6
-"""How the log's end is held: per 64 records, as one count a record is too much for memory."""
+"""Waiting messages are counted per 64 records: a count per record would take too much memory."""
 _SPARE_TIMERS = 64
 _REQUEST_MASK = (1 << 63) - 1
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel_delayed"):
-    """Delayed messages are not wanted any more."""
+    """Remove delayed messages whose time has not come."""
 
     queues: list[int]
-    """For each the number of its queue."""
+    """For each message the number of its queue."""
     dues: list[int]
-    """For each when it falls due."""
+    """For each message when it falls due."""
     numbers: list[int]
-    """For each its number."""
+    """For each message its number."""
     request: int = 0
-    """A random number of the caller's own: a repeat of it gets the same answer. 0, which older
-    software wrote: none."""
+    """A random number of the caller's own: a repeat with this number gets the first answer. 0, as
+    older software wrote: no number."""
 
 
 class Carry(msgspec.Struct, frozen=True, array_like=True, tag="carry_delayed"):
@@ -97,9 +98,9 @@ class Carry(msgspec.Struct, frozen=True, array_like=True, tag="carry_delayed"):
     record."""
 
     numbers: bytes
-    """One i64 a message, little-endian: their numbers."""
+    """The messages' numbers, one little-endian i64 each."""
     batch: bytes
-    """The messages; each has a delivery time, as its row has it."""
+    """The messages, each with the delivery time of its row."""
 
 
 class Run(NamedTuple):
@@ -107,7 +108,7 @@ class Run(NamedTuple):
 
     due: int
     """When, milliseconds since 1970."""
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is unused here
     """How many."""
 
 
@@ -118,7 +119,7 @@ class Half(NamedTuple):
     """The queue's number."""
     number: int
     """Of the first message; the others follow."""
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is unused here
     """How many."""
 
 
@@ -128,15 +129,15 @@ class Delays:
     def __init__(self, pending_max: int) -> None:
         self._pending_max = pending_max
         self._queues: dict[int, DelayQueue] = {}
-        # (when its first row falls due, queue); one that is not so any more is void.
+        # (when a queue's first row falls due, queue); void once the first row is another one.
         self._timers: list[tuple[int, int]] = []
-        # Region of the log → messages that stand in it.
+        # Region of the log → waiting messages that stand in it.
         self._held: dict[int, int] = {}
         # Numbers of cancelled messages → the request that did it, the latest last.
         self._cancelled: dict[int, int] = {}
-        # The record of the last `Carry`.
+        # Index of the record with the last `Carry`.
         self._carried = 0
-        # The record of the last commit, and the numbers that it gave.
+        # Index of the record with the last commit, and how many numbers that record gave.
         self._committed = (0, 0)
         self.count = 0
         """Messages that wait."""
@@ -152,9 +153,9 @@ class Delays:
         self.now = max(self.now, now)
 
     def admit(self, payload: memoryview, head: BatchHead) -> list[Run] | Refused | None:
-        """When the messages of a batch fall due; None: it is an ordinary one, for now.
+        """When the messages of a batch fall due; None: the batch is not delayed.
 
-        The times are never before the record's, so that they come after all that are due.
+        No time is before the record's, so that the rows come after all due ones.
         """
         if not head.flags & _DELIVERY:
             return None
@@ -177,11 +178,11 @@ class Delays:
         return [Run(due, len(list(equal))) for due, equal in groupby(clamped)]
 
     def has_room(self, count: int) -> bool:
-        """May so many messages more wait?"""
+        """Is there capacity for `count` more delayed messages?"""
         return self.count + count <= self._pending_max
 
     def put(self, queue: int, index: int, runs: list[Run]) -> Delayed:
-        """Keep the messages of the record at `index`, which fall due then."""
+        """Keep rows for the messages of the record at `index`, which fall due as `runs` say."""
         first = at = index << POSITION_BITS
         delayed = self._queues.get(queue)
         if delayed is None:
@@ -197,7 +198,7 @@ class Delays:
         return Delayed(queue, first, count, self.now, duplicate=False)
 
     def release(self, head: BatchHead) -> Refused | None:
-        """Take away the rows that a release names; None if these are they."""
+        """Remove the rows that a release names; refused unless they are the first and due."""
         delayed = self._queues.get(head.queue)
         if (
             head.producer != RELEASER
@@ -212,7 +213,7 @@ class Delays:
         return None
 
     def cancel(self, command: Cancel) -> Changed | Refused:
-        """Take messages away whose time has not come; one outcome for each."""
+        """Remove messages whose time has not come; one outcome for each."""
         count = len(command.queues)
         if not count == len(command.dues) == len(command.numbers) <= ITEMS_MAX:
             message = f"as many queues, times and numbers are needed, up to {ITEMS_MAX}"
@@ -222,13 +223,14 @@ class Delays:
         return Changed([self._cancel(*item, request) for item in items])
 
     def _cancel(self, queue: int, due: int, number: int, request: int) -> int:
-        # Before its time is looked at: a repeat must not say that a cancelled message is delivered.
+        # Before the time is checked: a repeat must not call a cancelled message delivered.
         if number in self._cancelled:
             is_repeat = request > 0 and self._cancelled[number] == request
             return CANCELLED if is_repeat else NOT_WAITING
         if due <= self.now:
             return FELL_DUE
         delayed = self._queues.get(queue)
+        # A half message ends with its transaction only.
         place = delayed.remove(due, number) if delayed is not None and due < NEVER else None
         if delayed is None or place is None:
             return NOT_WAITING
@@ -240,7 +242,7 @@ class Delays:
         return CANCELLED
 
     def commit(self, halves: list[Half], index: int) -> bool:
-        """Let half messages fall due now, by the record at `index`; False: it has done too much."""
+        """Let half messages fall due now, by the record at `index`; False: no numbers are left."""
         at, given = self._committed
         given = given if at == index else 0
         if given + sum(half.count for half in halves) > 1 << POSITION_BITS:
@@ -253,6 +255,7 @@ class Delays:
             for number in range(first, first + count):
                 place = delayed.remove(NEVER, number)
                 if place is not None:
+                    # A new number: a row that is put in must sort behind all that are due.
                     own = index << POSITION_BITS | given
                     delayed.put(due=self.now, number=own, place=place, count=1)
                     given += 1
@@ -261,7 +264,7 @@ class Delays:
         return True
 
     def roll_back(self, halves: list[Half]) -> None:
-        """Take half messages away."""
+        """Remove half messages."""
         for queue, first, count in halves:
             delayed = self._queues.get(queue)
             if delayed is not None:
@@ -270,7 +273,7 @@ class Delays:
                 self._tidy(queue, delayed)
 
     def carry(self, command: Carry, index: int) -> Changed | Refused:
-        """Let rows point to the copies that the record at `index` has; how many did."""
+        """Let rows point to the copies in the record at `index`; the value is how many rows do."""
         first = index << POSITION_BITS
         try:
             batch = Batch.decode(command.batch, check=False)
@@ -294,7 +297,7 @@ class Delays:
         return Changed(len(before))
 
     def drop_queues(self, queues: set[int]) -> None:
-        """The topic of these queues is gone, and what waits for them with it."""
+        """The topic of these queues was deleted: drop the messages that wait for them."""
         for queue in sorted(queues & self._queues.keys()):
             delayed = self._queues.pop(queue)
             self.dropped += delayed.count
@@ -354,14 +357,14 @@ class Delays:
         return delayed is None or delayed.first.due != due
 
     def _watch(self, queue: int, delayed: DelayQueue) -> None:
-        """The first row of a queue may be another one."""
+        """Set a timer for a queue whose first row may be another one now."""
         heappush(self._timers, (delayed.first.due, queue))
         if len(self._timers) > 2 * len(self._queues) + _SPARE_TIMERS:
             self._timers = [(delayed.first.due, queue) for queue, delayed in self._queues.items()]
             heapify(self._timers)
 
     def _tidy(self, queue: int, delayed: DelayQueue) -> None:
-        """Rows of a queue are gone."""
+        """Rows of a queue were removed: watch its new first row, or forget the empty queue."""
         if delayed.count:
             self._watch(queue, delayed)
         else:
@@ -375,7 +378,7 @@ class Delays:
             self._held[region] = self._held.get(region, 0) + count
 
     def _leave(self, places: "np.ndarray") -> None:
-        """Messages that stood at these places wait no more, or elsewhere."""
+        """Messages that stood at these places no longer wait, or now stand elsewhere."""
         self.count -= len(places)
         regions, counts = np.unique(places >> _REGION_BITS, return_counts=True)
         for region, count in zip(regions.tolist(), counts.tolist(), strict=True):

@@ -9,7 +9,7 @@ ones of its queue. So the log decides the order, and every replica finds the sam
 | | found to be a repeat, or refused |
 | COMMANDS | each command in turn: `CommitOffsets`, `ClaimSessions`, `Trim`, `DropQueues`, … |
 | NOOP, MEMBERSHIP | nothing (consensus reads memberships itself) |
-| any | before it time passes, after it consumers that wait are served (`pop_groups`) |
+| any | before it time passes, after it waiting consumers are served (`pop_groups`) |
 
 Invariants:
 - `apply` is total: any payload gives a result, never an exception, save a record of a version that
@@ -43,7 +43,7 @@ from .transactions import Begin, End, Transactions, is_half
 
 _STATE_VERSION = 16
 _STATE_VERSIONS = (*range(1, 16), _STATE_VERSION)
-"""Those that can be read: the first one had no subscriptions, the second no leases, the third no
+"""Versions that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
 these, the seventh no claimed sessions; the eighth had wishes whose time was over, the ninth no
 deletions of consumer groups, the tenth no settlements by handle, the eleventh no count of the parts
@@ -51,21 +51,21 @@ of deletions, the twelfth no requests of administration, the thirteenth none of 
 fourteenth no numbers of commits, the fifteenth no settlements that say which messages they
 settled."""
 _DELAYED = 1 << 62
-"""In a producer's session: a batch went not to an offset, but to this plus its number."""
+"""In a producer's session: the batch was delayed; the other bits are its number, not an offset."""
 _DIGEST = struct.Struct("<QIQ")
 _DELIVERY_DIGEST = struct.Struct("<QQQQQQq")
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
-    """Retention: what stands before this index of the log is no longer kept."""
+    """Retention: records before this index of the log are no longer kept."""
 
     index: int
     """The first Raft index to keep; it never goes back."""
 
 
 class DropQueues(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
-    """The topic of these queues is gone: forget their offsets and producers."""
+    """The topic of these queues was deleted: forget the state of the queues."""
 
     queues: list[int]
     """Numbers of queues."""
@@ -92,7 +92,7 @@ class Limits(msgspec.Struct, frozen=True):
     sessions_max: int = 65_536
     """Producer sessions kept; one is a producer on a queue."""
     session_idle_ms_max: int = 7 * 24 * 3600 * 1000
-    """A session unused for so long is forgotten: a week outlives any sensible retry."""
+    """A session unused for longer is forgotten: a week outlives any sensible retry."""
     offsets_max: int = 1_000_000
     """Committed offsets kept, counted over all consumer groups and queues."""
     delayed_max: int = 5_000_000
@@ -103,16 +103,16 @@ class PartitionMachine:
     """The state of one data group after a prefix of its log."""
 
     record_version = 1
-    """Of the records that this software writes, and the newest that it applies."""
+    """The version of records that this software writes, and the newest that it applies."""
     state_version = _STATE_VERSION
-    """Of what `snapshot` gives: machines of one version and one log give equal bytes."""
+    """The version of snapshots: machines of one version and one log give equal bytes."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self.applied = 0
         """Index of the last record applied; 0: none."""
         self.digest = 0
-        """CRC-32C over all that was applied, all results, and who was handed what."""
+        """CRC-32C over all applied records, all results and all deliveries."""
         self.log_start = 1
         """The first Raft index that retention keeps."""
         self.ends: dict[int, int] = {}
@@ -124,10 +124,10 @@ class PartitionMachine:
         self.serving = PopGroups(self.subscriptions)
         """Consumer groups that pop."""
         self.delays = Delays(self._limits.delayed_max)
-        """Messages whose time has not come."""
+        """Messages that wait for their time, or for their release."""
         self._producers = Producers(self._limits.sessions_max)
         self.transactions = Transactions(self.delays, self.serving, self._producers)
-        """Those that are open, and how others ended."""
+        """Open transactions, and the outcomes of others."""
 
     @property
     def committed(self) -> dict[str, dict[int, tuple[int, int]]]:
@@ -136,8 +136,8 @@ class PartitionMachine:
 
     @property
     def next_timer(self) -> int | None:
-        """When time has something to do here, but for delayed messages; None: never, as things
-        are."""
+        """When something here is due without a new message or command, delayed messages apart;
+        None: never."""
         timers = (self.serving.next_timer, self.transactions.next_timer)
         return min((timer for timer in timers if timer is not None), default=None)
 
@@ -184,6 +184,7 @@ class PartitionMachine:
             head = peek(record.payload)
         except CorruptRecord as error:
             return Refused(Reason.CORRUPT_BATCH, str(error))
+        # Brokers have no sessions: the first row tells whether a release is a repeat.
         if head.producer >= RESERVED:
             return self.delays.release(head) or self._place(head, record)
         runs = self.delays.admit(record.payload, head)
@@ -216,6 +217,8 @@ class PartitionMachine:
             is_new = self._producers.is_new(
                 producer=producer, queue=queue, epoch=epoch, first=first
             )
+            # Only a new batch is checked: a repeat must get the answer of the first time, even if
+            # the machine or the transaction is full by now.
             if is_new and not self.delays.has_room(head.count):
                 message = f"{self._limits.delayed_max} delayed messages are kept at most"
                 return Refused(Reason.TOO_MANY_DELAYED, message)
@@ -258,6 +261,7 @@ class PartitionMachine:
             case ClaimSessions():
                 return self._claim(command, now)
             case Trim(index=index):
+                # Retention must not remove the only copy of a message that waits.
                 floor = self.delays.floor or index
                 self.log_start = max(self.log_start, min(index, floor, self.applied + 1))
                 self.subscriptions.trim(self.log_start)
@@ -282,7 +286,7 @@ class PartitionMachine:
                 return self.serving.run(command, self.ends, now)
 
     def _claim(self, command: ClaimSessions, now: int) -> Result:
-        """[epoch, messages stored, offset of the first, highest part], a queue.
+        """[epoch, messages stored, offset of the first, highest part] for each queue.
 
         The offset is -1 if none is stored, or the first is delayed.
         """
@@ -329,7 +333,7 @@ class PartitionMachine:
     @classmethod
     def restore(cls, state: bytes, limits: Limits | None = None) -> "PartitionMachine":
         """The machine whose `snapshot` gave `state`."""
-        # What follows the one CBOR item are the rows of delayed messages.
+        # The rows of delayed messages follow the one CBOR item.
         version, applied, digest, log_start, *values = cbor2.loads(state)
         if version not in _STATE_VERSIONS:
             raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
@@ -344,6 +348,7 @@ class PartitionMachine:
             )
         )
         machine._producers.load(sessions)
+        # Snapshots of older state versions end earlier.
         machine.offsets.load(groups, later[2] if len(later) > 2 else None)
         if later:
             machine.subscriptions.load(later[0])

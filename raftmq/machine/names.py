@@ -6,7 +6,7 @@
 | consumer group, instance, producer group | the broker | the request that brings a new one |
 
 Machines take any consumer group, instance and producer group of 1 to 127 characters: logs of older
-software may hold other names, and all replicas must make the same of a record.
+software may hold other names, and all replicas must apply a record alike.
 
 >>> why_no_name("billing", "consumer group"), why_no_name("x y", "consumer group")[:38]
 ('', "'x y' is not a consumer group name: 1 ")
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
 
 
 def why_no_name(name: str, what: str) -> str:
-    """Why nothing new of this kind gets this name, with the rule; empty: it may."""
+    """Why a name is refused for a new thing of this kind, with the rule; empty: it is not."""
     if _NAME.fullmatch(name):
         return ""
     return (

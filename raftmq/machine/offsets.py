@@ -1,8 +1,8 @@
 """How far consumer groups have read, and who may say so: a part of a data group's machine.
 
-A commit says for each queue where to go on. A plain one may set it anywhere. It names its *sender*,
-which numbers its commits, and the last number of each sender is remembered for each queue: a client
-that lost an answer sends the commit again, and others may have committed meanwhile.
+A commit says for each queue where to go on. A plain commit may set any offset. It names its
+*sender*, which numbers its commits, and the machine keeps the last number of each sender for each
+queue: a client that lost an answer repeats the commit, and others may have committed meanwhile.
 
     commit 40, sender A, number 1    -> 40
     commit 60, sender B, number 1    -> 60
@@ -16,13 +16,13 @@ far the old one came:
     claim, epoch 9        -> 40 is what the new owner reads
     commit 55, epoch 7    -> fenced: the old owner was only slow
     commit 41, epoch 9    -> 41
-    commit without epoch  -> refused: nobody in particular sends it
+    commit without epoch  -> refused: it names no owner
 
-Within an epoch the owner numbers its commits. One that was overtaken by a later one changes
-nothing; so what is committed goes back only if the owner wants it, not because a message was late.
+Within an epoch the owner numbers its commits. A commit that a later one overtook changes nothing;
+so a committed offset goes back only if the owner wants that, not because a message was late.
 
 The offsets of an instance of a broadcast group are kept for a time after the last commit
-(`kept_ms`), as nobody knows whether it ever comes back.
+(`kept_ms`), as the instance may never come back.
 
 When a consumer group is deleted, the leader names it here (`ForgetOffsets`), in the order in which
 groups were deleted, a part in each record. Epochs are indexes of the catalog's log, like the
@@ -32,15 +32,15 @@ deletion: a member's commit under a lower epoch is one of the deleted group that
     commit 41, epoch 9            -> fenced, for a day
     commit 3, epoch 60            -> 3: another group with this name
 
-The record may come late, as a data group may have had no leader. Queues that have an owner of after
-the deletion by then are another group's, and stay as they are.
+The record may come late, as a data group may have had no leader. Queues that by then have an owner
+from after the deletion belong to another group, and stay as they are.
 
 Invariants:
 - Under one epoch of a queue only one owner's commits count, in the order of their numbers.
 - An epoch never goes back while the group's offsets are kept.
 - A plain commit is carried out once, and not after a later one of its sender, as long as its sender
-  and queue are among the last `NUMBERS_MAX`. A deletion of the group changes nothing of that.
-- What is forgotten when depends on the log alone.
+  and queue are among the last `NUMBERS_MAX`. A deletion of the group leaves this as it is.
+- The time at which anything is forgotten depends on the log alone.
 - A deletion is carried out once: a later record that names it again changes nothing, and neither
   does a part that comes again.
 - A deletion takes nothing that was committed under a later epoch.
@@ -69,9 +69,9 @@ FENCES_MAX = 65_536
 """Deleted groups whose members are fenced; those that were deleted first give way."""
 NUMBERS_MAX = 65_536
 """Pairs of a sender and a queue whose last number is remembered: about 16 MB. Those that committed
-longest ago give way; many more commits than that do not pass while one is repeated."""
+longest ago give way: fewer commits than these pass between a commit and its repeat."""
 _SPARE_TIMERS = 1024
-"""Timers of groups that were deleted may be so many, and as many as those that count."""
+"""Void timers that may stay beyond as many as those that count."""
 
 
 class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
@@ -82,18 +82,18 @@ class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
     queues: list[int]
     """Numbers of queues of this partition group."""
     offsets: list[int]
-    """For each queue the next message to read; it may go back (a reset). `CLAIM`: none."""
+    """For each queue the next message to read; it may go back (a reset). `CLAIM`: no change."""
     epochs: list[int] = []
-    """For each queue the epoch of its owner; none at all: a plain commit."""
+    """For each queue the epoch of its owner; empty: a plain commit."""
     sequence: int = 0
     """The owner's or sender's number of this commit, growing."""
     kept_ms: int = 0
-    """Forget the group's offsets here so long after its last commit; 0: keep them."""
+    """How long after its last commit the group's offsets here are forgotten; 0: never."""
     is_reset: bool = False
-    """True for a plain commit by an operator: it counts whoever owns the queues."""
+    """True: a plain commit by an operator, which counts even if the queues have owners."""
     sender: int = 0
-    """Of a plain commit: a random number that names who numbers it. 0, as older software wrote: a
-    repeat is carried out again."""
+    """A random number that names the sender of a plain commit. 0, as older software wrote: a repeat
+    is carried out again."""
 
 
 class ForgetOffsets(msgspec.Struct, frozen=True, array_like=True, tag="forget_offsets"):
@@ -104,22 +104,22 @@ class ForgetOffsets(msgspec.Struct, frozen=True, array_like=True, tag="forget_of
     deletions: list[int]
     """For each the index of its deletion in the catalog's log."""
     since: int
-    """The deletions up to this index were carried out when the record was proposed; if others have
-    been since, it changes nothing."""
+    """The deletions up to this index were carried out when the record was proposed; if later ones
+    were carried out since, the record changes nothing."""
     until: int
-    """With this record the deletions up to this index are carried out; `since`: more follows."""
+    """With this record the deletions up to this index are carried out; `since`: more follow."""
     part: int = -1
-    """The records since `since` that were carried out before it; if there are others by now, it
-    changes nothing. -1: of older software, whose records were not numbered."""
+    """How many parts after `since` come before this record; if the log has another number of them,
+    the record changes nothing. -1: of older software, whose records were not numbered."""
 
 
 class Fence(msgspec.Struct, frozen=True, array_like=True):
-    """Members of a deleted consumer group that may still commit."""
+    """A fence against commits by members of a deleted consumer group."""
 
     deletion: int
-    """Index of the deletion: their epochs are lower."""
+    """Index of the deletion: the members' epochs are lower."""
     until: int
-    """When it falls, in milliseconds of the log's time."""
+    """When the fence falls, in milliseconds of the log's time."""
 
 
 class Offsets:
@@ -136,9 +136,9 @@ class Offsets:
         self.forgotten = 0
         """Deletions of consumer groups up to this index of the catalog's log are carried out."""
         self.parts = 0
-        """Records that carried out a part of those behind it."""
+        """Records that carried out a part of the deletions after `forgotten`."""
         self._fences: dict[str, Fence] = {}
-        # (sender, queue) → the number of its last commit; who committed last is last.
+        # (sender, queue) → the number of its last commit; the latest commit is last.
         self._numbers: dict[tuple[int, int], int] = {}
         self._count = 0
         # (due, group): a group with a lease has one that is due no later than its lease runs out.
@@ -148,7 +148,7 @@ class Offsets:
     def commit(self, command: CommitOffsets, ends: Mapping[int, int], now: int) -> Result:
         """Carry out a command; with epochs the value is a list of the queues that are fenced."""
         overtaken = self._overtaken(command)
-        # Nothing may refuse the repeat of what was carried out.
+        # Before the checks: none may refuse the repeat of a commit that was carried out.
         if overtaken and overtaken.issuperset(command.queues):
             return Changed()
         refusal = self._check(command, ends)
@@ -168,6 +168,7 @@ class Offsets:
                 if epoch < max(known[0], deletion):
                     fenced.append(queue)
                     continue
+                # A later commit of this owner came first: the offset must not go back.
                 if (epoch, number) < known:
                     continue
                 owned[queue] = (epoch, number)
@@ -178,7 +179,7 @@ class Offsets:
         if owned:
             self.epochs[name] = owned
         self._count += len(of_group) + len(owned) - before
-        # Who owns nothing any more does not say for how long the offsets are kept.
+        # A sender that owns none of the queues must not set how long the offsets are kept.
         is_fenced = bool(fenced) and len(fenced) == len(command.queues)
         if (of_group or owned) and not is_fenced:
             self._lease(command, now)
@@ -234,6 +235,7 @@ class Offsets:
 
     def _lease(self, command: CommitOffsets, now: int) -> None:
         name, before = command.consumer_group, self.leases.get(command.consumer_group)
+        # A reset by an operator must not change how long the offsets are kept.
         kept_ms = before[0] if command.is_reset and before else command.kept_ms
         if kept_ms:
             self.leases[name] = (kept_ms, now + kept_ms)
@@ -242,7 +244,7 @@ class Offsets:
             del self.leases[name]
 
     def _wake(self, name: str, due: int) -> None:
-        """Look at a group's lease then, unless that happens earlier anyway."""
+        """Set a timer for a group's lease, unless an earlier one is set."""
         if self._timer.get(name, due + 1) > due:
             self._timer[name] = due
             heappush(self._timers, (due, name))
@@ -263,17 +265,18 @@ class Offsets:
                 self._forget(name)
 
     def forget(self, command: ForgetOffsets, now: int) -> Result:
-        """Carry out deletions; the value is up to which index that was done by now."""
+        """Carry out deletions; the value is the index up to which all are carried out."""
         is_numbered = command.part >= 0
         if command.since != self.forgotten or (is_numbered and command.part != self.parts):
             return Changed(self.forgotten)
         for name, deletion in zip(command.names, command.deletions, strict=False):
+            # Queues with a newer owner belong to another group of this name: they must stay.
             newer = self._newer(name, deletion) if is_numbered else set()
             if newer:
                 self._drop(name, self._queues(name) - newer)
             else:
                 self._forget(name)
-            # Fences fall in the order in which they stand.
+            # Fences fall in the order of the dict: a new one goes to the end.
             self._fences.pop(name, None)
             self._fences[name] = Fence(deletion, now + FENCE_MS)
         self._drop_fences(now)
@@ -282,7 +285,7 @@ class Offsets:
         return Changed(self.forgotten)
 
     def has_older(self, name: str, deletion: int) -> bool:
-        """Whether anything is kept under a name that a deletion takes."""
+        """Whether a deletion would remove anything that is kept under a name."""
         return not self._queues(name) <= self._newer(name, deletion)
 
     def _newer(self, name: str, deletion: int) -> set[int]:
@@ -315,7 +318,7 @@ class Offsets:
             heapify(self._timers)
 
     def drop_queues(self, queues: set[int]) -> None:
-        """The topic of these queues is gone."""
+        """The topic of these queues was deleted: forget their offsets and epochs."""
         for name in {**self.committed, **self.epochs}:
             self._drop(name, queues)
         for name in list(self.leases):
@@ -333,11 +336,11 @@ class Offsets:
                 table.pop(name, None)
 
     def dump(self) -> list[Any]:
-        """What is committed as plain values; the rest is in `dump_owned`."""
+        """The committed offsets as plain values; the rest is in `dump_owned`."""
         return _plain(self.committed)
 
     def dump_owned(self) -> list[Any]:
-        """Epochs, leases, and what is known of deletions and senders as plain values."""
+        """Epochs, leases, deletions and the numbers of senders as plain values."""
         leases = [[name, *lease] for name, lease in self.leases.items()]
         fences = [[name, each.deletion, each.until] for name, each in self._fences.items()]
         numbers = [[*key, number] for key, number in self._numbers.items()]

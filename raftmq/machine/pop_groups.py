@@ -2,24 +2,24 @@
 
     record ──> time passes: leases run out, retries fall due
            ──> the record itself: a batch, wishes, settlements
-           ──> whoever is hungry is served ──> `handed`, for the leader to send
+           ──> waiting consumers are served ──> `handed`, for the leader to send
 
 So a delivery costs no record of its own. Every replica does the same; only the leader sends.
 
 A consumer whose answer was lost asks again, perhaps another leader. For each consumer the last
-settlement's number and results are kept, so that the second time gets the same answer.
+settlement's number and results are kept, so that a repeat gets the first answer.
 
 Invariants:
-- Groups are served in the order of their numbers, whatever touched them: a replica that was
+- Groups are served in the order of their numbers, not in that of events: a replica that was
   restored from a snapshot hands out under the same tokens.
 - A token is the index of the record that handed out and a slot within it, over all groups.
-- A group costs nothing while nothing of it happens: timers are found by a heap.
-- A timer in the heap may be earlier than its group's own one, and differs between replicas: it
-  touches a group only if that one is due. So a timer that was noted before changes nothing that
-  can be seen.
+- An idle group costs nothing: a heap finds the timers.
+- A timer in the heap may be earlier than its group's own one, and differs between replicas: the
+  timer touches the group only if the group's own one is due. So a stale timer has no visible
+  effect.
 - Consumers are forgotten after `IDLE_MS_MAX`, or if there are more than `CONSUMERS_MAX` or more
-  than `RESULTS_MAX` results, the one idle longest first. Their leases stay: only a repeat of a
-  settlement is not known as one after that.
+  than `RESULTS_MAX` results, the one idle longest first. Their leases stay: only a repeat of their
+  last settlement is not recognized after that.
 
 Sources: rabbit_fifo (credit inside the machine); Raft thesis §6.3 (sessions).
 """
@@ -65,9 +65,9 @@ CONSUMERS_MAX = 65_536
 RESULTS_MAX = 1_000_000
 """Results of settlements that are remembered, over all consumers: 8 MB and more."""
 LEASES_MAX = 4 * HANDED_MAX
-"""Leases that one record opens, over all groups: those without get theirs with the next record."""
+"""Leases that one record opens, over all groups: the next record serves the other wishes."""
 IDLE_MS_MAX = 24 * 3600 * 1000
-"""A consumer that was not heard of for so long is forgotten."""
+"""A consumer without a new settlement for this time is forgotten."""
 ASKED_MAX = 100_000
 """Messages of one wish: bounds what one record hands out."""
 WAIT_MS_MAX = 10 * 60 * 1000
@@ -75,9 +75,9 @@ WAIT_MS_MAX = 10 * 60 * 1000
 NACK_MS_MAX = 7 * 24 * 3600 * 1000
 """No failed message waits for longer."""
 REASON_CHARACTERS_MAX = 1000
-"""Kept of why a message was rejected."""
+"""Characters kept of the reason for a rejection."""
 FENCED = -1
-"""In the results of a settlement: the lease is not this consumer's any more."""
+"""In the results of a settlement: the consumer no longer has the lease."""
 OVER_LIMIT = -2
 """In the results of a settlement: a number is out of its range."""
 
@@ -88,31 +88,31 @@ class Delivery(NamedTuple):
     number: int
     """The attachment's number."""
     handed: Handed
-    """Which, and who."""
+    """The messages, with their consumer and lease."""
 
 
 class InHand(NamedTuple):
-    """Messages that a consumer of an attachment has, as it says."""
+    """Messages that a consumer of an attachment says it has in hand."""
 
     number: int
     """The attachment's number."""
     consumer: int
-    """Whose they are."""
+    """The consumer that has the messages."""
     token: int
-    """The lease."""
+    """The lease's token."""
     messages: Span
-    """Which."""
+    """Which messages."""
 
 
 class Traced(NamedTuple):
-    """What one record did to messages of an attachment."""
+    """The events of one record, on messages of an attachment."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
-    """The record's."""
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is unused here
+    """The record's Raft index."""
     number: int
     """The attachment's number."""
     touches: list[Touch]
-    """In order."""
+    """The events, in order."""
 
 
 class Attached:
@@ -126,9 +126,9 @@ class Attached:
         self.name = name
         """The consumer group's name."""
         self.version = version
-        """Of the policy."""
+        """The policy's version."""
         self.group = group
-        """Its messages."""
+        """The state of the group's messages."""
 
 
 class _Settling(NamedTuple):
@@ -139,7 +139,7 @@ class _Settling(NamedTuple):
     consumer: int
     """The consumer that popped the messages."""
     by_handle: bool
-    """True: a process that has their handles."""
+    """True: a process that has the messages' handles settles them."""
 
 
 class _Consumer:
@@ -154,7 +154,7 @@ class _Consumer:
 
     @property
     def weight(self) -> int:
-        """Its results, as they count against `RESULTS_MAX`."""
+        """The size of the results, as it counts against `RESULTS_MAX`."""
         return sum(1 if isinstance(each, int) else 1 + len(each) // 8 for each in self.results)
 
 
@@ -164,29 +164,29 @@ class PopGroups:
     def __init__(self, subscriptions: Subscriptions) -> None:
         """`subscriptions`: which groups have filters, as this log has them."""
         self.attached: dict[int, Attached] = {}
-        """By number."""
+        """Attachments by number."""
         self.fed: dict[int, PopGroup] = {}
-        """Those that must be told of each message before it goes out (`Feed`)."""
+        """Groups that need each message described before it goes out (`Feed`)."""
         self._subscriptions = subscriptions
         self.earliest: dict[int, int] = {}
-        """Queue → the first offset that is kept, as far as it was told (`Lose`)."""
+        """Queue → the first offset that is kept, as of the last `Lose`."""
         self.claims = Claims()
-        """What consumers say that they do."""
+        """Work that consumers have claimed."""
         self.handed: list[Delivery] = []
-        """What was handed out since somebody looked: the shell takes it."""
+        """Messages handed out since the shell last took them."""
         self.traced: list[Traced] = []
-        """What became of messages since somebody looked: the shell takes it."""
+        """Events of messages since the shell last took them."""
         self._of_topic: dict[int, dict[int, PopGroup]] = {}
         # The one idle longest first: a dict's order is the order of eviction.
         self._consumers: dict[_Settling, _Consumer] = {}
-        # The results of all of them.
+        # The weight of all consumers' results.
         self._results = 0
         self._repeats = Repeats()
         self._timers: list[tuple[int, int]] = []
         # Number → which of its timers counts; others in the heap are void.
         self._timer: dict[int, int] = {}
         self._touched: set[int] = set()
-        # Wishes that do not wait: they end with their record.
+        # (group, consumer) of wishes that do not wait: they end with their record.
         self._momentary: list[tuple[PopGroup, int]] = []
 
     # Around a record
@@ -205,18 +205,18 @@ class PopGroups:
             group = self.attached[number].group
             timer = group.next_timer
             if timer is not None and timer <= now:
-                # What is left over comes with the next record.
+                # Work over the bound is left to the next record.
                 group.pass_time(now)
                 self._touched.add(number)
             else:
-                # A lease was settled since. A replica that was restored has no such timer: here the
-                # group must not be touched either.
+                # A lease was settled since. A restored replica has no such timer, and does not
+                # touch the group: this replica must not touch it either.
                 self._note_timer(number, timer)
 
     def came(self, queue: int, base: int, count: int, keys: bytes) -> None:
         """A batch was placed in a queue; `keys` are its key hashes, empty if none has a key.
 
-        A group that has no filter and knows all before it needs nobody to tell of it.
+        A group without a filter that knows all messages before the batch needs no `Feed`.
         """
         for number, group in self._of_topic.get(queue >> QUEUE_BITS, {}).items():
             group.follow(queue, 0)
@@ -226,7 +226,7 @@ class PopGroups:
             self._touched.add(number)
 
     def resubscribed(self, topic: int, name: str) -> None:
-        """A consumer group has another filter, its first one, or none any more."""
+        """A consumer group's filter was set, replaced or removed."""
         is_filtered = bool(self._subscriptions.of(topic, name))
         for number, attached in self.attached.items():
             if (attached.topic, attached.name) == (topic, name):
@@ -235,7 +235,7 @@ class PopGroups:
                 self._touched.add(number)
 
     def finish(self, ends: Mapping[int, int], now: int, index: int) -> list[Delivery]:
-        """Serve who is hungry, after the record at `index`; what was handed out."""
+        """Serve waiting consumers, after the record at `index`; what was handed out."""
         touched, self._touched = self._touched, set()
         next_token = _tokens(index)
         found: list[Delivery] = []
@@ -268,19 +268,19 @@ class PopGroups:
 
     @property
     def next_timer(self) -> int | None:
-        """When time has something to do; None: never, as things are."""
+        """When `begin` has something to do; None: never, unless a record changes that."""
         timers = self._timers
         while timers and self._timer.get(timers[0][1]) != timers[0][0]:
             heappop(timers)
         return timers[0][0] if timers else None
 
     def take_handed(self) -> list[Delivery]:
-        """What was handed out since the last call."""
+        """Messages handed out since the last call."""
         handed, self.handed = self.handed, []
         return handed
 
     def take_traced(self) -> list[Traced]:
-        """What became of messages since the last call."""
+        """Events of messages since the last call."""
         traced, self.traced = self.traced, []
         return traced
 
@@ -319,19 +319,19 @@ class PopGroups:
                 assert_never(call)
 
     def held_until(self, what: InHand, now: int) -> int | None:
-        """Until when these messages are in that hand, all of them; None: they are not."""
+        """When the lease on all of these messages ends; None: not all are in that hand."""
         attached = self.attached.get(what.number)
         if attached is None:
             return None
         return attached.group.held_until(what.consumer, what.token, what.messages, now)
 
     def ack(self, what: InHand, now: int) -> None:
-        """These messages, which are in that hand, are done with."""
+        """Acknowledge these messages, all of which must be in that hand."""
         self.attached[what.number].group.ack(what.consumer, what.token, what.messages, now)
         self._touched.add(what.number)
 
     def drop_queues(self, queues: set[int]) -> None:
-        """The topics of these queues are gone, and their attachments with them."""
+        """The topics of these queues were deleted: close their attachments."""
         topics = {queue >> QUEUE_BITS for queue in queues}
         self._close([n for n, attached in self.attached.items() if attached.topic in topics])
         for queue in queues:
@@ -388,7 +388,7 @@ class PopGroups:
             return _unknown(call.number)
         wanted = self._subscriptions.number_of(attached.topic, attached.name)
         if call.subscription not in (-1, wanted):
-            # It was made before the latest change of the filter: the leader makes another one.
+            # The feed is older than the latest change of the filter: the leader makes another one.
             return Changed(0)
         mask = None if call.mask is None else int.from_bytes(call.mask, "little")
         fed = attached.group.feed(call.queue, call.base, call.count, mask=mask, keys=call.keys)
@@ -433,6 +433,7 @@ class PopGroups:
             return _unknown(call.number)
         key = _Settling(call.number, call.consumer, call.by_handle)
         consumer = self._consumers.pop(key, None)
+        # A repeat is not carried out again: it gets the results of the first time.
         if consumer is None or call.sequence > consumer.sequence:
             results = [_step(attached.group, call.consumer, step, now) for step in call.steps]
             self._results -= 0 if consumer is None else consumer.weight
@@ -495,8 +496,8 @@ class PopGroups:
         return Changed()
 
     def _kept(self, queue: int, offset: int, end: int) -> int:
-        """Where a group begins that is told this offset, -1: the end. What retention took while
-        that was on its way was never the group's."""
+        """Where a group begins, for an offset that a command names, -1: the end. Messages that
+        retention removed while the command was on its way never were the group's."""
         return end if offset < 0 else min(max(offset, self.earliest.get(queue, 0)), end)
 
     def _claim(self, call: Claim, now: int) -> Result:
@@ -555,7 +556,7 @@ def _tokens(index: int) -> Callable[[], int]:
 
 
 def _step(group: PopGroup, consumer: int, step: Step, now: int) -> int | bytes:
-    """Carry out one step of a settlement: how many messages, or which (see `spans.told`)."""
+    """Carry out one step of a settlement; its result, see `spans.told`."""
     if step.deed == Deed.EXTEND:
         if not 0 < step.delay_ms <= INVISIBLE_MS_MAX:
             return OVER_LIMIT

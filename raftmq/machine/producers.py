@@ -9,12 +9,12 @@ sequence, count). The session of (producer, queue) knows the next sequence it ex
 | below `next` | a repeat after a lost answer | the offset that it got the first time |
 | above `next` | one before it is missing | refused, `OUT_OF_ORDER`: the producer resends in order |
 
-Where a batch went is remembered as *runs*: pairs (first sequence, base offset) between which both
-grow in step. A queue with one producer has one run however many batches it sends.
+The session remembers where batches went as *runs*: pairs (first sequence, base offset) between
+which both grow in step. A queue with one producer has one run, whatever the number of batches.
 
 *Claimed sessions.* A producer whose work outlives its process (a task that is tried again) does not
-choose its epoch, it is given one: a claim names the producer, its queues and a *label*, which says
-what is being written and grows with each piece of work.
+choose its epoch but claims one: a claim names the producer, its queues and a *label*, which names
+the work and grows with each piece of work.
 
 | label | the session |
 |---|---|
@@ -24,18 +24,18 @@ what is being written and grows with each piece of work.
 
 *Parts.* Work whose messages are cut into parts has a session for each part, and one of its own that
 knows how the work is cut: each claim of that session names its part, or their number, or both. The
-session keeps the highest part and the number, and a claim that contradicts them is refused: cut in
-another way, the messages of a part that is stored already would come again in another one.
+session keeps the highest part and the number, and a claim that contradicts them is refused: after
+another cut, messages of a part that is stored already would come again in another part.
 
 Each claim that is granted gives a new epoch, and batches of any other are refused: so of all
-attempts only the one that claimed last can store anything, and it was told what the others stored.
+attempts only the last to claim can store anything, and its claim's result has what others stored.
 
 Invariants:
 - A session begins at sequence 0. If it began anywhere, a batch that overtook a lost one after a
-  change of leader would make the lost one look like a repeat: acked, and nowhere.
+  change of leader would make the lost one look like a repeat: acked, but not stored.
 - A higher epoch replaces the session; a lower one is refused for ever (`FENCED`).
 - An epoch of a claim, `CLAIMED` or above, makes no session: if it did, a batch that is sent after
-  its session was forgotten would begin one that no later claim knows the label of.
+  its session was forgotten would begin a session without the label that later claims need.
 - No two claims of a producer get the same epoch: it is at most the index of the claim's record.
 - Memory is bounded: at most `sessions_max` sessions, the one idle longest goes first, and
   `RUNS_MAX` runs a session. Eviction depends on record times only, so replicas agree.
@@ -54,20 +54,20 @@ from raftmq.results import Refused
 from .delays import RESERVED
 
 RUNS_MAX = 64
-"""Runs kept a session; a client keeps at most so many batches in flight to one queue."""
+"""Runs kept per session; a client keeps no more batches in flight to one queue."""
 CLAIMED = 1 << 31
 """Epochs from here on are given by claims."""
 
 
 class ClaimSessions(msgspec.Struct, frozen=True, array_like=True, tag="claim_sessions"):
-    """Take a producer's sessions over from whoever had them."""
+    """Take a producer's sessions over from an earlier attempt."""
 
     producer: int
     """The producer's id, 1 to 2^63 - 1."""
     queues: list[int]
     """Numbers of queues, each once."""
     label: int
-    """What is written, 1 to 2^63 - 1; it never goes back."""
+    """The label of the work, 1 to 2^63 - 1; a producer's label never goes back."""
     part: int = 0
     """The part of the label's work that begins, from 1; 0: the work is not cut."""
     parts: int = 0
@@ -75,20 +75,20 @@ class ClaimSessions(msgspec.Struct, frozen=True, array_like=True, tag="claim_ses
 
 
 class ClaimedSession(NamedTuple):
-    """What a claim finds, of one queue."""
+    """The result of a claim for one queue."""
 
     epoch: int
-    """That of the claim: batches need it."""
+    """The claim's epoch, which batches must carry."""
     next_sequence: int
-    """Messages of this label that are stored."""
+    """How many messages of this label are stored."""
     origin: int
-    """Where the first of them went; -1: none is stored."""
+    """Where the first of these messages went; -1: none is stored."""
     part: int = 0
     """The highest part of the label that was begun, by this claim or an earlier one."""
 
 
 class _Session:
-    """What is known of one producer on one queue."""
+    """The session of one producer on one queue."""
 
     __slots__ = (
         "bases",
@@ -107,9 +107,9 @@ class _Session:
         self.next_sequence = next_sequence
         self.timestamp = timestamp
         self.label = label
-        """0: it was never claimed."""
+        """The label of the last claim; 0: the session was never claimed."""
         self.origin = -1
-        """Where sequence 0 went; unlike the runs it is not forgotten."""
+        """Where sequence 0 went, never forgotten, unlike the runs; -1: nothing is stored."""
         self.part = 0
         """The highest part of the label that was begun; 0: none was named."""
         self.parts = 0
@@ -278,7 +278,7 @@ class Producers:
         """The reverse of `dump`."""
         self._sessions = {}
         for producer, queue, epoch, next_sequence, timestamp, firsts, bases, *claimed in rows:
-            # State version 8 had claims without parts: what a row lacks at its end is as at first.
+            # State version 8 had claims without parts: missing values are as in a new session.
             label, origin, part, parts = claimed + [0, -1, 0, 0][len(claimed) :]
             session = _Session(epoch, next_sequence, timestamp, label)
             session.firsts, session.bases, session.origin = list(firsts), list(bases), origin

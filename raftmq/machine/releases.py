@@ -6,11 +6,11 @@ batch, as if it had been sent now: bodies, keys, tags, properties and creation t
 no delivery times. A *copy* is the same with delivery times, inside a `Carry`.
 
 Both are made from lists over whole columns; only the last message of a batch that is cut is looked
-at by itself. Whoever makes them may make others from the same rows: the log decides which counts.
+at by itself. Two leaders may make different ones from the same rows: the log decides which counts.
 
 Invariants:
-- A batch made here decodes, whatever batches its messages come from: what does not fit into one is
-  left for the next.
+- A batch made here decodes, whatever batches its messages come from: messages that do not fit into
+  one batch are left for the next.
 - It is no longer than batches of producers may be, unless one message alone is: a longer one may
   fit into no frame between nodes, and would hold up the log for ever.
 
@@ -35,11 +35,11 @@ from .delay_queue import Rows
 from .delays import POSITION_BITS, RELEASER, Carry
 
 BYTES_MAX = 1024 * 1024
-"""Bodies of one release or copy, unless one message alone is larger. When bodies and columns have
-come to so much, no other record is looked into."""
+"""Bytes of bodies of one release or copy, unless one message alone has more. When bodies and
+columns exceed this size, no other record is looked into."""
 DECODED_BYTES_MAX = 16 * 1024 * 1024
-"""Bodies of batches that are decoded for it, and of one batch more: a few small messages may stand
-in batches that are large once they are decompressed."""
+"""Bytes of bodies decoded for one release or copy; the last batch may exceed them: a few small
+messages may stand in batches that are large once they are decompressed."""
 
 _POSITIONS = (1 << POSITION_BITS) - 1
 _ZSTD, _LZ4 = Flag.ZSTD.value, Flag.LZ4.value
@@ -49,7 +49,7 @@ def batch_of(record: Record) -> Batch:
     """The batch with delayed messages that a record has: a producer's, or a `Carry`'s.
 
     Raises:
-        CorruptRecord: it has none. No row points there.
+        CorruptRecord: the record has none. No row points there.
     """
     if record.kind == Kind.BATCH:
         return Batch.decode(record.payload, check=False, timestamp=record.timestamp)
@@ -111,7 +111,7 @@ class _Columns:
         self.size = 0
         """Bytes of the bodies."""
         self._described = 0
-        """About so many bytes of columns: keys, tags and properties."""
+        """Bytes of columns, about: keys, tags and properties."""
         self._decoded = 0
         """Bytes of the bodies of all batches that were looked into."""
         self._batches: dict[int, tuple[Batch, list[dict[str, Any]] | None]] = {}
@@ -125,7 +125,7 @@ class _Columns:
 
     @property
     def is_full(self) -> bool:
-        """Whether no message of another record is to be added."""
+        """Whether messages of another record must not be added."""
         return self.size + self._described > BYTES_MAX or self._decoded > DECODED_BYTES_MAX
 
     def batch(self, record: Record) -> tuple[Batch, list[dict[str, Any]] | None]:
@@ -161,7 +161,7 @@ class _Columns:
             self._compression = Compression.LZ4
 
     def cut(self, bytes_max: int) -> None:
-        """Leave out what is over a number of bytes, but not the first message."""
+        """Leave out messages at the end until the bodies fit, but not the first message."""
         while self.size > bytes_max and len(self._bodies) > 1:
             self._keep(len(self._bodies) - 1)
 
@@ -176,7 +176,7 @@ class _Columns:
         limits = Limits(batch_bytes_max=bytes_max)
         while True:
             if len(self._bodies) == 1:
-                # It was taken at its length, under the settings of that time.
+                # The message was accepted under the settings of its time: it must not be stuck now.
                 limits = Limits()
             try:
                 return encode(
@@ -191,7 +191,7 @@ class _Columns:
                     limits=limits,
                 )
             except Rejected:
-                # Together they have too many property columns, say; each alone was in a batch.
+                # Together they may have too many property columns; each alone was in a batch.
                 assert len(self._bodies) > 1
                 self._keep(len(self._bodies) // 2)
 
@@ -200,7 +200,7 @@ def _created(batch: Batch, positions: list[int]) -> list[int]:
     try:
         created = batch.created_ms
     except CorruptRecord:
-        # Brokers once took times that no encoder takes. The messages are due all the same.
+        # Older brokers took times that no encoder takes. Their messages are due all the same.
         created = None
     if created is None:
         return [batch.head.base_ms] * len(positions)

@@ -1,4 +1,4 @@
-"""Requests that were carried out, with their answers: a repeat does nothing and gets the same one.
+"""Requests that were carried out, with their answers: a repeat changes nothing and gets the first.
 
 A client whose answer was lost asks again, perhaps after a change by another client. The repeat must
 not undo that change, so each request has a random number of its caller's own:
@@ -28,7 +28,7 @@ class Repeats:
         self._done: dict[int, Any] = {}
 
     def once(self, request: int, change: Callable[[], Result]) -> Result:
-        """Carry out a change, unless that is done already; a request of 0 has no number."""
+        """Carry out a change, unless `request` was carried out; 0: the request has no number."""
         if request in self._done:
             return Changed(self._done[request])
         result = change()

@@ -8,20 +8,20 @@ its own log (`Resubscribe`), and *there* it has its place:
             batch     Resubscribe(B for g)      batch
             A holds   the boundary              B holds
 
-- A group's first subscription holds for all that the log keeps: who subscribes to a topic that is
-  there already does not want the rest of it first.
-- A changed one holds from its entry on; batches before it stay with the one before.
-- Without a subscription a group gets everything, also what lies before its `Unsubscribe`.
+- A group's first subscription holds for all that the log keeps: a group that subscribes to an
+  existing topic does not want the rest of the topic first.
+- A changed subscription holds from its entry on; batches before it stay with the filter before.
+- Without a subscription a group gets everything, also batches before its `Unsubscribe`.
 
 A `Resubscribe` says which version of the catalog it started from (`base`). If the machine is at
-another one, it was made by a leader that did not know the latest, and changes nothing.
+another version, the command is by a leader that did not know the latest, and changes nothing.
 
 Invariants:
 - For each index that the log keeps, a subscribed group has exactly one filter.
-- A number stands for one text for ever.
+- A subscription's number stands for one filter text for ever.
 
-Left out: more than `VERSIONS_MAX` changes within the kept log; the oldest one gives way, and its
-batches follow the next.
+Left out: more than `VERSIONS_MAX` changes within the kept log; the oldest filter gives way, and its
+batches follow the next one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,18 +32,18 @@ import msgspec
 from raftmq.results import Changed, Result
 
 VERSIONS_MAX = 8
-"""Filters that are kept of one group and topic."""
+"""Filters that are kept for one group and topic."""
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """What one consumer group wants of one topic from now on."""
+    """One consumer group's filter of one topic from now on."""
 
     topic: int
     """The topic's number."""
     consumer_group: str
     """The consumer group's name."""
     number: int
-    """The number of its subscription; 0: it has none any more."""
+    """The number of the subscription; 0: the group's subscription has ended."""
     expression: str = ""
     """The filter."""
 
@@ -54,9 +54,9 @@ class Resubscribe(msgspec.Struct, frozen=True, array_like=True, tag="resubscribe
     base: int
     """The version of the catalog's subscriptions that this log has so far."""
     version: int
-    """The one that it has after the changes; `base` if there are more to come."""
+    """The version after the changes; equal to `base`: more changes follow."""
     changes: list[Change]
-    """Of topics that have queues in this data group."""
+    """Changes for topics that have queues in this data group."""
 
 
 class Wanted(NamedTuple):
@@ -75,7 +75,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.version = 0
-        """How far the catalog's changes were taken over: `Subscribers.version`."""
+        """The version up to which the catalog's changes were taken over: `Subscribers.version`."""
         self.changed = 0
         """Index of the last record that changed anything; 0: none."""
         self.widened = 0
@@ -103,6 +103,7 @@ class Subscriptions:
                 self.widened = index
             if len(kept) > VERSIONS_MAX:
                 del self._names[kept.pop(0).number]
+                # The batches of the filter that gives way follow the next one from now on.
                 kept[0] = kept[0]._replace(since=0)
                 self.widened = index
             of_topic[change.consumer_group] = kept
@@ -113,14 +114,14 @@ class Subscriptions:
             del self._of_topic[change.topic]
 
     def trim(self, log_start: int) -> None:
-        """Forget filters that hold for nothing that is kept: `log_start` is the first index."""
+        """Forget filters that hold for no record from index `log_start` on."""
         for of_topic in self._of_topic.values():
             for kept in of_topic.values():
                 while len(kept) > 1 and kept[1].since <= log_start:
                     del self._names[kept.pop(0).number]
 
     def of(self, topic: int, consumer_group: str) -> Sequence[Wanted]:
-        """A group's filters, oldest first; none: it gets everything."""
+        """A group's filters, oldest first; empty: the group gets everything."""
         return self._of_topic.get(topic, {}).get(consumer_group, ())
 
     def number_of(self, topic: int, consumer_group: str) -> int:
@@ -133,12 +134,12 @@ class Subscriptions:
         return topic in self._of_topic
 
     def filters(self, topic: int) -> dict[int, str]:
-        """Number → text of all filters that hold for anything that is kept of a topic."""
+        """Number → text of all filters of a topic that hold for a record in the log."""
         of_topic = self._of_topic.get(topic, {})
         return {wanted.number: wanted.expression for kept in of_topic.values() for wanted in kept}
 
     def name(self, number: int) -> str | None:
-        """The consumer group behind a number; None: it is forgotten."""
+        """The consumer group with a subscription's number; None: the number is forgotten."""
         return self._names.get(number)
 
     def latest(self) -> Iterator[tuple[int, str, int]]:
@@ -167,7 +168,7 @@ class Subscriptions:
 
 
 def valid_at(kept: Sequence[Wanted], index: int) -> Wanted:
-    """Which of a group's filters, oldest first, holds for a record."""
+    """The filter that holds for a record, out of a group's filters, oldest first."""
     for wanted in reversed(kept):
         if index >= wanted.since:
             return wanted

@@ -9,19 +9,19 @@ The number of a transaction is also the producer id of its messages, so that no 
 of its own, and a half batch that comes late is known as one. All messages of a transaction stand in
 one data group: its end is one entry of one log.
 
-The first outcome holds. It is remembered, so that whoever says it again, or says the other, is told
-which one it was; a producer that died is survived by its transactions, and any other one of its
-producer group may look up how they ended in its own database and say so (check-back). None of these
-ends by itself: what nobody decides stays visible, and an operator can.
+The first outcome holds. The machine remembers the outcome, and answers each later `End` with it. A
+transaction outlives its producer: any other producer of the producer group may look up the outcome
+in its own database and send the `End` (check-back). Such a transaction never ends by itself: an
+undecided one stays visible, and an operator can end it.
 
 A *hand-off* is a transaction with inputs: messages of groups that pop, in the hands of consumers. A
 commit acknowledges them, in the same entry, if all are still in those hands; else it is a rollback.
-Inputs that are not in hand any more never come back into it, so then the transaction is rolled back
-without being asked: nobody else has to know how it ended.
+An input that has left its hand never comes back into it, so the machine then rolls the transaction
+back by itself: a hand-off needs no check-back.
 
     Begin(t, inputs)  refused unless all inputs are in hand
     End(t, commit)    all in hand: inputs acked, rows fall due; else: FENCED, rows go
-    a lease runs out  FENCED, rows go; its messages are handed out again, to make outputs anew
+    a lease runs out  FENCED, rows go; its messages are handed out again, to make new outputs
 
 Invariants:
 - A half message is seen if and only if an `End` with commit was applied, and then once.
@@ -29,7 +29,7 @@ Invariants:
 - The messages of a commit fall due together, in the order of their sending, after all that were
   due before.
 - The inputs of a hand-off are acked if and only if its messages are seen. So of all transactions
-  with the same input one commits at the most, however often that is handed out.
+  with the same input one commits at the most, however often the input is handed out.
 
 Left out: transactions over several data groups. Forgotten outcomes: after `ENDED_MAX` others, or
 `ENDED_MS_MAX`, a transaction is unknown, and a commit of it is refused.
@@ -57,7 +57,7 @@ from .producers import Producers
 OPEN_MAX = 100_000
 """Transactions that are open at a time in a data group."""
 MESSAGES_MAX = 10_000
-"""Messages of one, and messages that it acknowledges: bounds what one entry does."""
+"""Messages of a transaction, and messages that it acknowledges: bounds the work of one entry."""
 FENCED_MAX = 10_000
 """Messages of transactions that are rolled back in one step because their leases ran out."""
 INPUT_BYTES_MAX = 64 * 1024 * 1024
@@ -65,11 +65,11 @@ INPUT_BYTES_MAX = 64 * 1024 * 1024
 ENDED_MAX = 65_536
 """Outcomes that are remembered; the oldest goes first."""
 ENDED_MS_MAX = 7 * 24 * 3600 * 1000
-"""For how long they are."""
+"""How long outcomes are remembered."""
 NAME_CHARACTERS_MAX = 127
-"""Of a producer group's name."""
+"""Characters of a producer group's name."""
 NOTE_CHARACTERS_MAX = 1000
-"""Of a note."""
+"""Characters of a note."""
 
 _SPARE_TIMERS = 64
 _INPUT_BYTES = 100
@@ -79,11 +79,11 @@ class Outcome(IntEnum):
     """How a transaction ended."""
 
     ROLLED_BACK = 0
-    """Its messages are gone."""
+    """The transaction's messages are gone."""
     COMMITTED = 1
-    """Its messages are delivered."""
+    """The transaction's messages are delivered."""
     FENCED = 2
-    """Its messages are gone, because an input was not in hand any more."""
+    """The transaction's messages are gone, because an input had left its consumer's hand."""
 
 
 class Input(msgspec.Struct, frozen=True, array_like=True):
@@ -105,20 +105,20 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin_transaction
     """Open a transaction. A repeat changes nothing."""
 
     transaction: int
-    """Its number: random, 1 to 2^63 - 1; also the producer of its messages."""
+    """The transaction's number: random, 1 to 2^63 - 1; also the producer of its messages."""
     producer_group: str
-    """Whose producers can say how it ended; empty for a hand-off: its leases say."""
+    """The producer group that can say the outcome; empty for a hand-off: its leases say it."""
     note: str
-    """What it is about, for them."""
+    """What the transaction is about, for the producers that are asked for the outcome."""
     inputs: list[Input] = []
-    """What a hand-off acknowledges; empty: it is none."""
+    """The messages that a hand-off acknowledges; empty: no hand-off."""
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end_transaction"):
     """Commit or roll back; the first time counts."""
 
     transaction: int
-    """Its number."""
+    """The transaction's number."""
     outcome: int
     """An `Outcome`."""
 
@@ -130,23 +130,23 @@ class Open:
 
     def __init__(self, producer_group: str, note: str, opened_ms: int) -> None:
         self.producer_group = producer_group
-        """Whose it is."""
+        """The producer group that can say the outcome; empty for a hand-off."""
         self.note = note
-        """What it is about."""
+        """What the transaction is about, in its producer's words."""
         self.opened_ms = opened_ms
-        """Since when, milliseconds since 1970."""
+        """When the transaction was opened, milliseconds since 1970."""
         self.halves: list[Half] = []
-        """Its messages."""
+        """The transaction's messages, by batch."""
         self.count = 0
-        """How many they are."""
+        """How many messages these are."""
         self.inputs: list[InHand] = []
-        """What its commit acknowledges."""
+        """The messages that the commit acknowledges."""
         self.until = 0
-        """When it is looked whether they are still in hand; 0: never, it has none."""
+        """When to check whether the inputs are still in hand; 0: never, there are none."""
 
     @property
     def input_count(self) -> int:
-        """How many messages its commit acknowledges."""
+        """How many messages the commit acknowledges."""
         return sum(each.messages.size for each in self.inputs)
 
 
@@ -158,7 +158,7 @@ class Transactions:
         self._serving = serving
         self._producers = producers
         self.open: dict[int, Open] = {}
-        """By number, the oldest first."""
+        """Open transactions by number, the oldest first."""
         # Number → outcome and when, the oldest first.
         self._ended: dict[int, tuple[int, int]] = {}
         # (until, number) of each hand-off that is open; others are void.
@@ -166,8 +166,8 @@ class Transactions:
         self._input_bytes = 0
 
     def pass_time(self, now: int) -> None:
-        """Roll back what can never commit, as its inputs are not in hand any more; up to a bound,
-        the rest comes with the next record."""
+        """Roll back hand-offs that can never commit, as an input has left its hand; up to a bound,
+        the rest with the next record."""
         done = 0
         while self._timers and self._timers[0][0] <= now and done < FENCED_MAX:
             _, number = self._timers[0]
@@ -178,11 +178,12 @@ class Transactions:
             if until is None:
                 done += 1 + self._roll_back(number, Outcome.FENCED, now)
             else:
+                # A lease was extended: the inputs are still in hand, for longer than noted.
                 self._watch(number, transaction, until)
 
     @property
     def next_timer(self) -> int | None:
-        """When `pass_time` has something to do; None: never, as things are."""
+        """When `pass_time` has something to do; None: never, unless a command changes that."""
         while self._timers and self._is_void(*self._timers[0]):
             heappop(self._timers)
         return self._timers[0][0] if self._timers else None
@@ -238,7 +239,7 @@ class Transactions:
         return None
 
     def refusal(self, number: int, count: int) -> Refused | None:
-        """Why so many messages more cannot belong to a transaction; None: they can."""
+        """Why `count` more messages cannot belong to a transaction; None: they can."""
         transaction = self.open.get(number)
         if transaction is not None:
             if transaction.count + count <= MESSAGES_MAX:
@@ -256,7 +257,7 @@ class Transactions:
     def end(self, command: End, now: int, index: int) -> Changed | Refused:
         """End a transaction; `[outcome, messages, whether it was this command]`.
 
-        The outcome is the one that holds, whichever was wanted.
+        The outcome is the one that holds, which may not be the one that the command names.
         """
         number, outcome = command.transaction, command.outcome
         if outcome not in (Outcome.COMMITTED, Outcome.ROLLED_BACK):
@@ -267,7 +268,7 @@ class Transactions:
         if transaction is None:
             if outcome == Outcome.COMMITTED or not 0 < number < 1 << 63:
                 return _unknown(number)
-            # Should its beginning come later, it is over.
+            # A `Begin` that comes later must find the transaction ended.
             self._remember(number, outcome, now)
             return Changed([int(outcome), 0, True])
         inputs = transaction.inputs
@@ -275,6 +276,7 @@ class Transactions:
             outcome = Outcome.FENCED
         if outcome != Outcome.COMMITTED:
             return Changed([int(outcome), self._roll_back(number, outcome, now), True])
+        # Before the inputs are acked: a refused commit must leave them in hand.
         if not self._delays.commit(transaction.halves, index):
             return Refused(Reason.BAD_ARGUMENT, "too much is committed by one record")
         for each in inputs:
@@ -283,7 +285,7 @@ class Transactions:
         return Changed([int(outcome), transaction.count, True])
 
     def _roll_back(self, number: int, outcome: int, now: int) -> int:
-        """Take the messages of a transaction away; how many they were."""
+        """Remove the messages of a transaction; how many there were."""
         transaction = self.open[number]
         self._delays.roll_back(transaction.halves)
         self._close(number, outcome, now)
@@ -291,7 +293,7 @@ class Transactions:
 
     def _close(self, number: int, outcome: int, now: int) -> None:
         transaction = self.open.pop(number)
-        # Else a transaction a message would crowd out the sessions of producers.
+        # Sessions of ended transactions must not crowd out those of other producers.
         self._producers.forget(number, {half.queue for half in transaction.halves})
         self._input_bytes -= _size(transaction.inputs)
         self._remember(number, outcome, now)
@@ -303,7 +305,7 @@ class Transactions:
             del ended[next(iter(ended))]
 
     def _over(self, number: int) -> Refused:
-        """What is said to whoever comes after the end."""
+        """The refusal for a command or batch that comes after the end."""
         if self._ended[number][0] == Outcome.FENCED:
             return _fenced(number)
         return Refused(Reason.TRANSACTION_ENDED, f"transaction {number} has ended")
@@ -311,7 +313,7 @@ class Transactions:
     # Hands
 
     def _held_until(self, inputs: list[InHand], now: int) -> int | None:
-        """Until when all inputs are in hand, if nobody does anything; None: one is not."""
+        """When the first of the inputs' leases ends; None: an input is not in hand."""
         first: int | None = None
         for each in inputs:
             until = self._serving.held_until(each, now)
@@ -351,7 +353,7 @@ class Transactions:
         return [opened, [[number, *ended] for number, ended in self._ended.items()]]
 
     def load(self, state: list[Any]) -> None:
-        """The reverse of `dump`; or of an older one, which knew no inputs."""
+        """The reverse of `dump`; state of older software has no inputs."""
         opened, ended = state
         for number, producer_group, note, opened_ms, halves, *hand_off in opened:
             transaction = self.open[number] = Open(producer_group, note, opened_ms)
@@ -369,7 +371,7 @@ class Transactions:
 
 
 def is_half(due: int) -> bool:
-    """Is this delivery time that of a message whose transaction is open?"""
+    """Is this the delivery time of a message whose transaction is open?"""
     return due == NEVER
 
 
@@ -394,5 +396,5 @@ def _in_hand(inputs: list[Input]) -> Iterator[InHand]:
 
 
 def _size(inputs: list[InHand]) -> int:
-    """About how many bytes they take."""
+    """About how many bytes of memory inputs take."""
     return sum(_INPUT_BYTES + each.messages.bits.bit_length() // 8 for each in inputs)

@@ -18,8 +18,8 @@ A retry stays in place: the message keeps its offset and is never written a seco
 backlog knows no order; `keyed` and `serial` are backlogs that keep one.
 
 Invariants:
-- Each offset before `next` is in exactly one state, and the counts say how many are in which; what
-  resets jumped over, there or back, is counted apart.
+- Each offset before `next` is in exactly one state, and the counts say how many are in which;
+  messages that resets jumped over, forward or back, are counted apart (`jumped`).
 - With a window, the message at `next` matches, or nothing is known of it.
 
 Sources: RocketMQ copies a retry to a topic of its own, and loses it between two writes (#10985,
@@ -37,15 +37,15 @@ class Counts(NamedTuple):
     """How many messages of a queue are in each state, of those before `next`."""
 
     leased: int
-    """In hand."""
+    """In the hand of a consumer."""
     waiting: int
-    """Failed, and wait for their time."""
+    """Failed, and not due for a retry yet."""
     ready: int
-    """Came back, and are handed out next."""
+    """Came back, and go out before fresh messages."""
     dead: int
     """In dead letters."""
     acked: int
-    """Done with."""
+    """Acknowledged."""
     passed: int
     """Did not match the filter."""
     lost: int
@@ -53,27 +53,27 @@ class Counts(NamedTuple):
     purged: int = 0
     """Thrown away as dead letters."""
     held: int = 0
-    """Were not handed out yet: they wait for their turn with their key."""
+    """Never handed out: kept back for the sake of order."""
 
 
 class Backlog:
-    """What a group has not settled of one queue."""
+    """One queue's messages that the group has not settled."""
 
     is_keyed = False
-    """Whether its window needs keys."""
+    """Whether the window needs the keys' hashes."""
 
     def __init__(self, begun: int, *, is_fed: bool = False, fill: Fill | None = None) -> None:
         self._fill = fill or Fill()
         self.begun = begun
-        """Where the group began to read."""
+        """The offset at which the group began to read."""
         self.jumped = 0
         """Messages that resets passed over, less those that they brought back."""
         self.next = begun
-        """The first offset that was not looked at: what is before it went out, or is held."""
+        """The first offset that was not looked at; `counts` covers the offsets before it."""
         self.window = self._new_window() if is_fed else None
-        """What is known from `next` on; None: nothing needs to be known."""
+        """Matches and keys of messages from `next` on; None: the group needs neither."""
         self.earliest = 0
-        """Retention took what is before it, as far as was told."""
+        """The first offset that retention keeps, as far as the log says."""
         self.leased = self.waiting = self.ready = self.dead = 0
         self.acked = self.passed = self.lost = self.purged = 0
         self._ready: deque[Piece] = deque()
@@ -85,7 +85,7 @@ class Backlog:
 
     @property
     def counts(self) -> Counts:
-        """How many messages are in which state."""
+        """Messages in each state."""
         return Counts(
             leased=self.leased,
             waiting=self.waiting,
@@ -99,8 +99,9 @@ class Backlog:
         )
 
     def replace(self, before: "Backlog", dead: int) -> None:
-        """Take another one's place after a reset. What was done with counts on; of dead ones so
-        many are left."""
+        """Take the place of a backlog that a reset ended: counts of settled messages go on, and
+        `dead` messages stay in dead letters."""
+        # All windows of the group share one fill: the old window must give its part back.
         if before.window is not None:
             before.window.cut(before.window.width)
         self.begun, self.earliest, self.dead = before.begun, before.earliest, dead
@@ -112,12 +113,12 @@ class Backlog:
 
     @property
     def known(self) -> int:
-        """The offset up to which all is known."""
+        """The offset up to which the window describes all messages; without a window, `next`."""
         return self.next if self.window is None else self.next + self.window.width
 
     def feed(self, base: int, count: int, mask: int | None, keys: bytes | None) -> tuple[int, int]:
-        """Take in what the leader knows of messages from `known` on: how many were taken, and which
-        of them do not match, as bits."""
+        """Take in the leader's description of messages from `known` on: how many were taken, and
+        which of them do not match, as bits."""
         if self.window is None or base != self.known:
             return 0, 0
         count = self.window.feed(count, mask, keys)
@@ -125,11 +126,11 @@ class Backlog:
         return count, 0 if mask is None else ~mask & (1 << count) - 1
 
     def wants_feed(self, end: int) -> bool:
-        """Whether there is more to know than is known."""
+        """Whether the window is low and the queue goes on behind it."""
         return self.window is not None and self.window.is_low and self.known < end
 
     def set_fed(self, is_fed: bool) -> None:
-        """Begin to be fed, or go on without."""
+        """Open a window, or go on without one."""
         if self.window is None and is_fed:
             self.window = self._new_window()
         elif self.window is not None and not is_fed:
@@ -137,7 +138,7 @@ class Backlog:
             self.window = None
 
     def set_filtered(self, is_filtered: bool) -> None:
-        """The first filter, or none any more: what was read ahead is to be told anew."""
+        """The first filter came, or the filter went: the leader must feed the window again."""
         if self.window is not None:
             self.window.cut(self.window.width)
 
@@ -148,23 +149,23 @@ class Backlog:
 
     @property
     def has_returned(self) -> bool:
-        """Whether something came back, or was held, and may go out."""
+        """Whether messages that came back, or were held, may go out."""
         return bool(self._ready)
 
     @property
     def may_serve(self) -> bool:
-        """Whether a settlement may have made something go out that did not before."""
+        """Whether a settlement may have freed messages to go out."""
         return self.has_returned
 
     def has_some(self, end: int) -> bool:
-        """Whether there may be something to hand out, given the queue's end."""
+        """Whether there may be messages to hand out, given the queue's end."""
         if self.window is not None:
             return self.has_returned or bool(self.window.mask)
         return self.has_returned or self.next < end
 
     def take(self, count: int, end: int, *, is_full: bool = False) -> Piece | None:
         """The next messages to hand out, at most `count`: retries that are due, or fresh ones if
-        the group is not full. Their attempt counts this time too."""
+        the group is not full. Their attempt includes this hand-out."""
         taken = self._take_ready(count)
         if taken is not None:
             self.ready -= taken.size
@@ -220,7 +221,7 @@ class Backlog:
     # What becomes of messages that went out
 
     def put_back(self, messages: Piece) -> None:
-        """They are to be handed out again, after those that are ready."""
+        """The messages go out again, after those that are ready."""
         self.ready += messages.size
         both = joined(self._ready[-1], messages) if self._ready else None
         if both is None:
@@ -229,62 +230,62 @@ class Backlog:
             self._ready[-1] = both
 
     def wait(self, messages: Piece) -> None:
-        """They failed and are not due yet."""
+        """The messages failed and are not due yet."""
         self.waiting += messages.size
 
     def wake(self, messages: Piece) -> None:
-        """They waited and are due."""
+        """The messages waited and are due."""
         self.waiting -= messages.size
         self.put_back(messages)
 
     def ack(self, messages: Piece) -> None:
-        """They are done with."""
+        """The messages are acknowledged."""
         self.acked += messages.size
         self.end_turn(messages)
 
     def bury(self, messages: Piece, *, is_parked: bool) -> None:
-        """They are in a dead letter now; a parked one stays in the way of what comes after it."""
+        """The messages are in a dead letter now; a parked letter holds up those that follow it."""
         self.dead += messages.size
         if not is_parked:
             self.end_turn(messages)
 
     def redrive(self, messages: Piece, *, is_parked: bool) -> None:
-        """They left their dead letter, to be handed out as if for the first time."""
+        """The messages left their dead letter, to go out as if for the first time."""
         self.dead -= messages.size
         self.put_back(messages)
 
     def purge(self, messages: Piece, *, is_parked: bool) -> None:
-        """They left their dead letter, and are thrown away."""
+        """The messages left their dead letter, and are thrown away."""
         self.dead -= messages.size
         self.purged += messages.size
         if is_parked:
             self.end_turn(messages)
 
     def unpark(self, messages: Piece, left: Piece | None) -> None:
-        """A parked dead letter of these messages is attended to, and so much of it is left."""
+        """A parked dead letter that held `messages` now holds only `left`; None: it is gone."""
 
     def lose_dead(self, messages: Piece, *, is_parked: bool) -> None:
-        """They left their dead letter, but retention had taken them."""
+        """The messages left their dead letter, but retention had removed them."""
         self.dead -= messages.size
         self.lost += messages.size
         if is_parked:
             self.end_turn(messages)
 
     def lose(self, messages: Piece) -> None:
-        """Retention took them."""
+        """Retention removed the messages."""
         self.lost += messages.size
         self.end_turn(messages)
 
     def lose_waiting(self, messages: Piece) -> None:
-        """Retention took them while they waited."""
+        """Retention removed the messages while they waited."""
         self.waiting -= messages.size
         self.lose(messages)
 
     def end_turn(self, messages: Piece) -> None:
-        """They are in nobody's way any more: for backlogs that keep an order."""
+        """The messages hold up no other message now: for backlogs that keep an order."""
 
     def occupy(self, messages: Piece) -> None:
-        """After a restart: they went out and are in their turn."""
+        """After a restart: the messages went out, and their turn has not ended."""
 
     def trim(self, earliest: int) -> None:
         """Retention: fresh and ready messages before an offset are gone."""
@@ -300,6 +301,7 @@ class Backlog:
         if self.window is None:
             self.lost += gone
             return
+        # A message that does not match was never the group's: it is passed, not lost.
         known = min(gone, self.window.width)
         matched = self.window.cut(known).bit_count()
         self.passed += known - matched
@@ -317,7 +319,7 @@ class Backlog:
     # As plain values
 
     def dump(self) -> list[Any]:
-        """All of it as plain values."""
+        """The backlog as plain values."""
         return [
             self.begun,
             self.next,
@@ -332,7 +334,7 @@ class Backlog:
     def load(self, values: list[Any]) -> None:
         """Take the state that `dump` gave."""
         self.begun, self.next, self.earliest, counts, ready, window, order, *more = values
-        # Older snapshots know of no resets.
+        # Snapshots of older software have no count of resets.
         self.jumped = more[0] if more else 0
         self._load_counts(Counts(*counts))
         self._ready = deque(Piece(*each) for each in ready)

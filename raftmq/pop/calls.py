@@ -1,8 +1,8 @@
-"""What is said to the consumer groups of a data group that pop: the commands of its log.
+"""Commands in the log of a data group, to its consumer groups that pop.
 
 A group is named by the number of its attachment to a topic (`consumer_groups`), a consumer by a
-random number of its own. Times that are told are lengths; when they end is counted from the stamp
-of the record that carries the command.
+random number of its own. Times in commands are lengths: each begins at the stamp of the record that
+carries the command.
 """
 
 from enum import IntEnum
@@ -13,32 +13,32 @@ from .policy import Mode, Policy
 
 
 class OpenGroup(msgspec.Struct, frozen=True, array_like=True, tag="open_group"):
-    """Serve an attachment, or go on with another policy. The leader puts it before the first wish
-    that comes after a change of the catalog."""
+    """Serve an attachment, or go on with another policy. The leader proposes this command before
+    the first wish that comes after a change of the catalog."""
 
     number: int
     """The attachment's number."""
     topic: int
     """The topic's number."""
     consumer_group: str
-    """The consumer group's name: its filters are found by it."""
+    """The consumer group's name, under which `subscriptions` keeps its filters."""
     version: int
-    """Of the policy; one that is not newer changes nothing."""
+    """The policy's version; a policy that is not newer changes nothing."""
     mode: Mode
-    """How it is served."""
+    """How the group is served."""
     policy: Policy
-    """What becomes of its messages."""
+    """The rules for leases, retries and dead letters."""
     queues: list[int]
-    """Queues of this data group that do not begin at offset 0."""
+    """Queues of this data group in which the group does not begin at offset 0."""
     starts: list[int]
-    """For each where the group begins to read; -1: at the queue's end."""
+    """For each the offset at which the group begins; -1: at the queue's end."""
 
 
 class CloseGroups(msgspec.Struct, frozen=True, array_like=True, tag="close_groups"):
-    """Attachments are gone: forget all that was said."""
+    """Attachments were deleted: forget their state."""
 
     numbers: list[int]
-    """Their numbers."""
+    """Numbers of attachments."""
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
@@ -51,36 +51,36 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     count: int
     """The largest number of messages wanted; 0: the consumer wants none."""
     wait_ms: int
-    """How long the wish stands."""
+    """How long the wish stands; 0: for its own record only."""
     invisible_ms: int
-    """How long the messages are its alone; 0: as the policy says."""
+    """How long the consumer's leases run; 0: as the policy says."""
     is_kept: bool = False
-    """True: what is not handed out at once goes on standing; else it is for one hand-out."""
+    """True: the part that is not handed out goes on standing; False: one hand-out ends the wish."""
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True, tag="feed"):
-    """The leader has read messages for a group that cannot tell from offsets what may go out."""
+    """The leader read messages for a group that has a filter or keeps an order by key."""
 
     number: int
     """The attachment's number."""
     queue: int
     """The queue's number."""
     base: int
-    """Offset of the first message: what the group knows already ends here."""
+    """Offset of the first message, at which the group's knowledge ends so far."""
     count: int
     """How many messages."""
     mask: bytes | None
     """Bit n, little-endian, says that the message at `base + n` matches; None: all do."""
     keys: bytes
-    """The hash of each message's key, four bytes little-endian, 0: it has none; empty: none has."""
+    """The hash of each message's key, four bytes little-endian, 0: no key; empty: no key at all."""
     subscription: int = -1
     """The number of the group's latest subscription, as the leader knew it, 0: it had none. If the
-    log knows another one by now, nothing is taken in: `mask` may be of a filter that does not
-    hold. -1: an older leader did not say, and is believed."""
+    log has another number by now, nothing is taken in: `mask` may be of a filter that does not
+    hold. -1: an older leader sent no number, so there is no check."""
 
 
 class Deed(IntEnum):
-    """What becomes of messages in hand; see `raftmq.wire.popping.Action`."""
+    """What a consumer does with messages in hand; see `raftmq.wire.popping.Action`."""
 
     ACK = 0
     NACK = 1
@@ -90,20 +90,20 @@ class Deed(IntEnum):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """What becomes of some messages of one lease."""
+    """One deed, on some messages of one lease."""
 
     deed: int
     """A `Deed`."""
     token: int
-    """The lease."""
+    """The lease's token."""
     base: int = 0
     """Offset of the first message."""
     bits: bytes = b""
     """Which messages from there on: little-endian, bit n is the message at `base + n`."""
     delay_ms: int = -1
-    """For a nack how long they wait, -1: by the schedule; for an extension how long it runs."""
+    """Nack: how long the messages wait, -1: by the schedule. Extension: how long the lease runs."""
     reason: str = ""
-    """For a rejection."""
+    """For a rejection: why, in the consumer's words."""
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
@@ -114,16 +114,16 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     consumer: int
     """The consumer that settles."""
     sequence: int
-    """From 1, one more each time; by handle: any that is higher than the last one by handle."""
+    """From 1, rising by one; by handle: any number that is higher than the last one by handle."""
     steps: list[Step]
-    """What to do, in order."""
+    """The steps, in the order in which they are carried out."""
     by_handle: bool = False
     """True: messages that the consumer popped are settled by handle. Such settlements have numbers
-    of their own, so that the consumer may go on with its own ones."""
+    of their own, so that the numbers of the consumer itself stay in sequence."""
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
-    """A consumer wants no more messages; what it has in hand stays its own."""
+    """A consumer wants no more messages; messages in its hand stay its own."""
 
     number: int
     """The attachment's number."""
@@ -132,11 +132,11 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
-    """Something is due and nothing else flows: let time pass."""
+    """Let time pass: something is due, and no other record comes."""
 
 
 class Lose(msgspec.Struct, frozen=True, array_like=True, tag="lose"):
-    """Retention took the beginning of queues."""
+    """Retention removed the beginning of queues."""
 
     queues: list[int]
     """Numbers of queues."""
@@ -150,17 +150,17 @@ class ChangeDead(msgspec.Struct, frozen=True, array_like=True, tag="change_dead"
     number: int
     """The attachment's number."""
     letters: list[int]
-    """Their numbers."""
+    """Numbers of dead letters."""
     is_purge: bool
-    """True: throw them away."""
+    """True: throw the messages away."""
     bases: list[int] = msgspec.field(default_factory=list)
-    """For each letter the offset of the first message that is meant; empty: whole letters are."""
+    """For each letter the offset of the first chosen message; empty: whole letters are chosen."""
     bits: list[bytes] = msgspec.field(default_factory=list)
-    """For each letter which messages from there on are meant: little-endian, bit n is the message
+    """For each letter which messages from there on are chosen: little-endian, bit n is the message
     at `base + n`."""
     request: int = 0
-    """A random number of the caller's own: a repeat of it does nothing, and gets the same answer.
-    0, which older software wrote: none."""
+    """A random number of the caller's own: a repeat with this number changes nothing, and gets the
+    first answer. 0, as older software wrote: no number."""
 
 
 class ResetGroup(msgspec.Struct, frozen=True, array_like=True, tag="reset_group"):
@@ -173,20 +173,20 @@ class ResetGroup(msgspec.Struct, frozen=True, array_like=True, tag="reset_group"
     offsets: list[int]
     """For each the next message to hand out; -1: at the queue's end."""
     request: int = 0
-    """As of `ChangeDead`."""
+    """As in `ChangeDead`."""
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
-    """A consumer says that it does something, and asks whether it was done already."""
+    """A consumer claims a piece of work, and asks whether the work was claimed before."""
 
     number: int
     """The attachment's number."""
     key: bytes
-    """What is done."""
+    """The name of the work."""
     claimant: int
-    """The consumer's number: random, the same when it asks again."""
+    """The consumer's number: random, the same when the consumer asks again."""
     ttl_ms: int
-    """For how long nobody else may; 0: the claim is given up."""
+    """How long the claim keeps other consumers off; 0: the claim is given up."""
 
 
 Call = (

@@ -1,14 +1,14 @@
-"""Wishes: which consumers want messages, whose turn it is, and which queues may have some.
+"""Wishes: which consumers want messages, and whose turn it is.
 
-A wish stands up to its time. One that is *kept* is credit: each hand-out takes from it until it is
-used up. Any other is for one hand-out, and the consumer must ask again. Consumers and queues each
-take turns: a consumer that was served goes to the end.
+A wish stands up to its time. A *kept* wish is credit: each hand-out takes from it until it is used
+up. Any other wish is for one hand-out, and the consumer must ask again. Consumers take turns: a
+consumer that was served goes to the end.
 
 Invariants:
-- A consumer has one wish at the most; a new one keeps the place of the one before, if that runs.
+- A consumer has one wish at the most; a new wish keeps the place of the last one, if that runs.
 - A wish whose time is over is the same as none: no place, answer or snapshot depends on whether it
   is still in memory. Replicas forget them at different moments, as their timers differ.
-- At most `RUNNING_MAX` wishes run; what is over that is refused, not put.
+- At most `RUNNING_MAX` wishes run; a wish beyond them is refused.
 - Wishes whose time is over are forgotten before they are more than half of all.
 
 Sources: RabbitMQ's rabbit_fifo (a queue of consumers that have credit).
@@ -21,20 +21,20 @@ from typing import Any, NamedTuple
 RUNNING_MAX = 10_000
 """Consumers of one group whose wishes run in one partition group: each is in every snapshot."""
 _SWEEP_MIN = 64
-"""Fewer wishes are not looked through."""
+"""With fewer wishes no sweep looks for those whose time is over."""
 
 
 class Wish(NamedTuple):
-    """What a consumer may be handed, and how."""
+    """How many messages a consumer wants, until when, and how long its leases run."""
 
     size: int
     """The largest number of messages to hand out."""
     invisible_ms: int
-    """How long they are its alone."""
+    """How long the leases run."""
     until: int
-    """From this time on it wants nothing, in milliseconds."""
+    """From this time on the wish is void, in milliseconds."""
     is_kept: bool
-    """True: what is not handed out at once goes on standing."""
+    """True: the part that is not handed out goes on standing."""
 
 
 class Wishes:
@@ -48,14 +48,14 @@ class Wishes:
         return len(self._wishes)
 
     def has_room(self, consumer: int, now: int) -> bool:
-        """Whether a wish of this consumer may run: it has one that does, or there are few."""
+        """Whether there is capacity for a wish of this consumer; to replace a wish needs none."""
         if len(self._wishes) >= RUNNING_MAX:
-            # Replicas forget at different moments, so only what runs may be counted.
+            # Replicas forget at different moments, so only wishes that run may be counted.
             self._forget_ended(now)
         return len(self._wishes) < RUNNING_MAX or consumer in self._wishes
 
     def put(self, consumer: int, wish: Wish, now: int) -> None:
-        """A consumer's wish, in place of the one before; at the end if that one's time is over."""
+        """Add a consumer's wish in place of its last one; at the end if that one's time is over."""
         before = self._wishes.get(consumer)
         if before is not None and before.until <= now:
             # Another replica may have forgotten it: its place must not be inherited here.
@@ -64,15 +64,15 @@ class Wishes:
         self._sweep(now)
 
     def drop(self, consumer: int) -> None:
-        """A consumer wants nothing any more."""
+        """Remove a consumer's wish."""
         self._wishes.pop(consumer, None)
 
     def of(self, consumer: int) -> Wish | None:
-        """What a consumer wants, if it wants anything; its time may be over."""
+        """A consumer's wish, whose time may be over; None: the consumer has none."""
         return self._wishes.get(consumer)
 
     def first(self, now: int) -> tuple[int, Wish] | None:
-        """Whose turn it is, and what it wants; None if nobody wants anything."""
+        """The consumer whose turn it is, and its wish; None: no wish runs."""
         while self._wishes:
             consumer, wish = next(iter(self._wishes.items()))
             if wish.until > now:
@@ -81,7 +81,7 @@ class Wishes:
         return None
 
     def serve(self, consumer: int, wish: Wish, count: int) -> None:
-        """A consumer was handed `count` messages: the next one's turn comes."""
+        """A consumer was handed `count` messages: it goes to the end with the rest of its wish."""
         if count < wish.size:
             self._wishes[consumer] = wish._replace(size=wish.size - count)
             self._wishes.move_to_end(consumer)
@@ -89,7 +89,7 @@ class Wishes:
             del self._wishes[consumer]
 
     def end_hand_out(self, consumers: Iterable[int]) -> None:
-        """These were served: wishes for one hand-out are over."""
+        """These consumers were served: their wishes for one hand-out end."""
         for consumer in consumers:
             wish = self._wishes.get(consumer)
             if wish is not None and not wish.is_kept:
@@ -107,7 +107,7 @@ class Wishes:
             del self._wishes[consumer]
 
     def dump(self, now: int) -> list[Any]:
-        """The wishes that run at this time, as plain values; the zero stands for nothing."""
+        """The wishes that run at this time, as plain values; the zero has no meaning."""
         running = [(consumer, wish) for consumer, wish in self._wishes.items() if wish.until > now]
         return [0, [[consumer, *wish] for consumer, wish in running]]
 

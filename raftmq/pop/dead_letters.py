@@ -1,9 +1,9 @@
-"""Dead letters: neighbouring messages that are not handed out any more.
+"""Dead letters: neighbouring messages that are no longer handed out.
 
     letter 7 holds 100 102 103;  redrive 102 of it  →  letter 7 holds 100 103
 
-A letter keeps its number until its last message has left it, and no number comes twice: so whoever
-names a letter and messages of it means the same ones when he says it again.
+A letter keeps its number until its last message has left it, and no number is used twice: so a
+repeated command that names a letter and some of its messages means the same messages.
 """
 
 from typing import NamedTuple
@@ -13,28 +13,28 @@ from .spans import Span
 
 
 class DeadLetter(NamedTuple):
-    """Messages that are not handed out any more."""
+    """Messages that are no longer handed out."""
 
     queue: int
     """The queue's number."""
     messages: Span
-    """Which, and how often they were tried."""
+    """Which messages, and how often they were tried."""
     reason: str
     """Why: in the words of the consumer, or `expired` or `failed`."""
     at: int
-    """Since when, in milliseconds."""
+    """The time of the record that made the letter, in milliseconds."""
     is_parked: bool = False
-    """True: what comes after it waits for it."""
+    """True: messages that follow in order wait for the letter."""
     keys: bytes = b""
-    """The hashes of their keys, in a group ordered by key."""
+    """The hashes of the messages' keys, in a group ordered by key."""
 
     @property
     def piece(self) -> Piece:
-        """Its messages with their keys."""
+        """The letter's messages with their keys."""
         return Piece(*self.messages, self.keys)
 
     def divided(self, chosen: Span) -> "tuple[DeadLetter | None, DeadLetter | None]":
-        """Those of its messages that are among the chosen ones, and the rest."""
+        """A letter of the chosen messages, and a letter of the rest."""
         first, rest = divided(self.piece, chosen)
         return self._with(first), self._with(rest)
 
@@ -43,8 +43,8 @@ class DeadLetter(NamedTuple):
 
 
 def keep_before(dead: dict[int, DeadLetter], queue: int, offset: int) -> int:
-    """Forget the letters of a queue's messages from an offset on, as those come again; the others
-    block nothing any more. How many messages they have."""
+    """Forget a queue's dead messages from an offset on, as a reset hands them out again, and unpark
+    the letters before it. The result is how many messages stay dead."""
     count = 0
     for number, letter in [item for item in dead.items() if item[1].queue == queue]:
         kept, _ = letter.piece.before(offset)

@@ -1,13 +1,13 @@
 """A consumer group that pops: leases with deadlines, retries in place, dead letters. No rebalance.
 
-Consumers *wish* for messages. What is there is handed out at once; a wish that found nothing
-stands until its time is over, and is served in the very record that brings something: a batch, a
-retry that falls due, a lease that runs out. So a delivery costs no record of its own, and nobody
-owns a queue: a consumer that hangs holds up what it has in hand and nothing else.
+Consumers *wish* for messages. The group hands out available messages at once; a wish that found
+nothing stands until its time is over, and is served in the very record that brings something: a
+batch, a retry that falls due, a lease that runs out. So a delivery costs no record of its own, and
+no consumer owns a queue: a consumer that hangs holds up the messages in its hand and nothing else.
 
 | call | effect on messages |
 |---|---|
-| `feed` | what the leader knows of fresh ones; those that do not match → passed |
+| `feed` | the leader describes fresh messages; those that do not match → passed |
 | `ask`, `hand_out` | fresh or ready → leased, or held for the sake of order |
 | `ack` | leased → acked |
 | `nack` | leased → waiting (by the schedule, or as long as told), or dead after the last attempt |
@@ -21,14 +21,14 @@ owns a queue: a consumer that hangs holds up what it has in hand and nothing els
 
 Three kinds of backlogs: without order (`backlog`), by key (`keyed`), by queue (`serial`). In an
 ordered group a dead letter ends its message's turn, unless the policy is blocking: then it is
-*parked*, and what comes after it waits until somebody redrives or purges it.
+*parked*, and messages that follow it in order wait until an operator redrives or purges it.
 
 Invariants:
-- Conservation: each message that was ever looked at is in exactly one state: `audit` says so.
-- While a lease runs nobody else is handed its messages, and only its consumer and token settle
+- Conservation: each message that was ever looked at is in exactly one state; `audit` checks that.
+- While a lease runs, no other consumer gets its messages, and only its consumer and token settle
   them.
 - An acked message is never handed out again.
-- What is kept is bounded: with `PIECES_MAX` leases, retries and dead letters, or `LETTERS_MAX` dead
+- The state is bounded: with `PIECES_MAX` leases, retries and dead letters, or `LETTERS_MAX` dead
   letters, nothing fresh goes out until some are settled, redriven or purged.
 
 Left out: broadcast.
@@ -63,13 +63,13 @@ from .windows import Fill
 EXPIRIES_MAX = 2_500
 """Leases taken back in one step: a million that run out at once must not stop the loop."""
 HANDED_MAX = 4096
-"""Leases opened in one step, for the same reason; the rest come with the next record."""
+"""Leases opened in one step, for the same reason; the next record opens the rest."""
 COUNT_MAX = 65_536
-"""Messages of one wish; what is asked beyond is not heard."""
+"""Messages of one wish; a larger count is cut down to this one."""
 PIECES_MAX = 1 << 20
 """Leases, retries and dead letters of a group, beyond which nothing fresh goes out."""
 LETTERS_MAX = 100_000
-"""The same for dead letters alone: each may have a long reason."""
+"""Dead letters beyond which nothing fresh goes out: each may have a long reason."""
 
 OFFSET_MAX = 1 << 63
 """After all offsets."""
@@ -83,32 +83,31 @@ class PopGroup:
 
     def __init__(self, policy: Policy, mode: Mode = Mode.POP, is_filtered: bool = False) -> None:
         self.policy = policy
-        """What becomes of messages that fail. Another one may take its place; the order stays that
-        of the first one."""
+        """Rules for leases, retries and dead letters; another policy changes all but `order`."""
         self.mode = mode
-        """How it is served: without order if it is not `Mode.ORDERED`."""
+        """How the group is served; only `Mode.ORDERED` keeps an order."""
         self.is_filtered = is_filtered
-        """Whether a filter says which messages it gets."""
+        """Whether a filter chooses the group's messages."""
         self.backlogs: dict[int, Backlog] = {}
-        """By queue."""
+        """Queue → the messages of the queue that are not settled."""
         self.dead: dict[int, DeadLetter] = {}
-        """Dead letters, by a number that grows."""
+        """Dead letters by number; numbers grow, and none is used twice."""
         self.buried = 0
         """Dead letters so far: the number of the newest."""
         self.touches: list[Touch] = []
-        """What became of messages since somebody looked: `PopGroups` takes it."""
+        """Events of messages since `PopGroups` last took them."""
         self.order = policy.order if mode is Mode.ORDERED else None
-        """What it keeps in order; None: nothing."""
+        """Which messages go out in order; None: the group keeps no order."""
         self._leases = Leases()
         self._retries = Retries()
         self._wishes = Wishes()
         self._fill = Fill()
         # Queues that may have something to hand out, in order of turns.
         self._open: OrderedDict[int, None] = OrderedDict()
-        # Queues that may want to be fed: what is not in here does not.
+        # Queues that may want to be fed; no other queue does.
         self._underfed: dict[int, None] = {}
         self._was_crowded = False
-        # When a hand-out was cut short; None: it was not.
+        # When the last hand-out was cut short; None: it was complete.
         self._cut_at: int | None = None
 
     # What the queue does
@@ -132,7 +131,7 @@ class PopGroup:
                 self._underfed[queue] = None
 
     def trim(self, queue: int, earliest: int) -> None:
-        """Retention took what stands before an offset of a queue."""
+        """Retention removed a queue's messages before the offset `earliest`."""
         backlog = self.backlogs.get(queue)
         if backlog is None:
             return
@@ -151,38 +150,39 @@ class PopGroup:
 
     @property
     def is_fed(self) -> bool:
-        """Whether it must be told of each message whether it matches, and which key it has."""
+        """Whether the leader must feed the group each message's match and key."""
         return self.is_filtered or self.order is Order.KEY
 
     def set_filtered(self, is_filtered: bool) -> None:
-        """It has its first filter, another one, or none any more. Another one holds for what comes
-        after it; the first one, and none, for all that was not handed out."""
+        """The group's filter was set, replaced or removed. A replacement holds for later messages;
+        a first filter, and the removal, hold for all messages that were not handed out."""
         has_turned, self.is_filtered = is_filtered != self.is_filtered, is_filtered
         for queue, backlog in self.backlogs.items():
             if has_turned:
                 backlog.set_filtered(is_filtered)
+            # Messages ahead of the consumers may be traced as passed: they are fresh again.
             if has_turned and not is_filtered:
                 self.touches.append(Touch(TouchKind.UNFILTERED, queue, backlog.next, FROM))
             backlog.set_fed(self.is_fed)
             self.came(queue)
 
     def known(self, queue: int) -> int:
-        """The offset up to which all is known of a queue; without need to be fed, what is next."""
+        """The offset up to which all of a queue is known; without a window, the next fresh one."""
         backlog = self.backlogs.get(queue)
         return 0 if backlog is None else backlog.known
 
     def feed(
         self, queue: int, base: int, count: int, *, mask: int | None, keys: bytes | None
     ) -> int:
-        """Tell of `count` messages of a queue, from `base` on, which must be what is `known`.
+        """Describe `count` messages of a queue, from `base` on, which must equal `known`.
 
         Args:
             mask: Bit n says that the message at `base + n` matches; None: all do.
-            keys: The hash of each message's key, four bytes little-endian, 0: it has none; empty or
-                None: none has a key.
+            keys: The hash of each message's key, four bytes little-endian, 0: the message has none;
+                empty or None: no message has a key.
 
         Returns:
-            How many were taken in: fewer if the window is full. 0: nothing changed.
+            How many messages were taken in: fewer if the window is full. 0: nothing changed.
         """
         backlog = self.backlogs.get(queue)
         fed, missed = (0, 0) if backlog is None else backlog.feed(base, count, mask, keys)
@@ -193,7 +193,7 @@ class PopGroup:
         return fed
 
     def wants_feed(self, ends: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Queues of which too little is known, each with the offset from which on; by number."""
+        """Queues of which too little is known, each with the offset to feed from; by number."""
         if self._was_crowded and not self._fill.is_crowded:
             self._underfed = dict.fromkeys(self.backlogs)
         self._was_crowded = self._fill.is_crowded
@@ -220,10 +220,10 @@ class PopGroup:
     ) -> None:
         """A consumer wants up to `count` messages until a time; its last wish is void.
 
-        Unless it is kept, the first hand-out that has something for it ends the wish, even if that
-        is less than `count`. A count of 0 is no wish, nor is that of a consumer whose number is not
-        1 to `CONSUMER_MAX`. `invisible_ms` of 0 is what the policy says. What is over a limit is
-        cut down to it.
+        Unless the wish is kept, the first hand-out that serves it ends it, even with fewer than
+        `count` messages. A count of 0, or a consumer's number outside 1 to `CONSUMER_MAX`, only
+        drops the last wish. An `invisible_ms` of 0 takes the policy's value. A value over its limit
+        is cut down to the limit.
         """
         if count <= 0 or not 0 < consumer <= CONSUMER_MAX:
             self._wishes.drop(consumer)
@@ -233,11 +233,11 @@ class PopGroup:
         self._wishes.put(consumer, Wish(min(count, COUNT_MAX), invisible_ms, until, is_kept), now)
 
     def may_ask(self, consumer: int, now: int) -> bool:
-        """Whether there is room for a wish of this consumer."""
+        """Whether there is capacity for a wish of this consumer."""
         return self._wishes.has_room(consumer, now)
 
     def wish_of(self, consumer: int) -> Wish | None:
-        """What a consumer wants, if it wants anything; its time may be over."""
+        """A consumer's wish, whose time may be over; None: the consumer has none."""
         return self._wishes.of(consumer)
 
     def hand_out(
@@ -247,8 +247,7 @@ class PopGroup:
         next_token: Callable[[], int],
         room: int | None = None,
     ) -> list[Handed]:
-        """Give hungry consumers what there is, in `room` leases at the most; consumers and queues
-        take turns."""
+        """Serve the wishes, in `room` leases at the most; consumers and queues take turns."""
         self._cut_at = None
         if not self._wishes or not self._open:
             return []
@@ -259,6 +258,7 @@ class PopGroup:
         limit = HANDED_MAX if room is None else min(HANDED_MAX, room)
         while self._open and (turn := self._wishes.first(now)) is not None:
             if len(handed) >= limit:
+                # A timer for now: the rest must go out even if no other record comes.
                 self._cut_at = now
                 break
             consumer, wish = turn
@@ -272,6 +272,7 @@ class PopGroup:
                 self._open.move_to_end(queue)
             else:
                 del self._open[queue]
+                # Set aside: a full group hands out nothing fresh, and this loop would not end.
                 if is_full and backlog.has_some(end):
                     stalled.append(queue)
             if self.is_fed:
@@ -290,7 +291,7 @@ class PopGroup:
         return Handed(consumer, token, queue, messages.span, deadline)
 
     def ack(self, consumer: int, token: int, messages: Span, now: int) -> Result:
-        """These messages of a lease are done with."""
+        """A consumer acknowledges these messages of a lease."""
 
         def acked(queue: int, taken: Piece) -> None:
             self._touch(TouchKind.ACKED, queue, taken, (consumer, token))
@@ -301,7 +302,7 @@ class PopGroup:
     def nack(
         self, consumer: int, token: int, messages: Span, now: int, *, delay_ms: int | None = None
     ) -> Result:
-        """These messages of a lease failed: hand them out again, later; None: by the schedule."""
+        """These messages of a lease failed: retry them after a delay; None: by the schedule."""
 
         def failed(queue: int, taken: Piece) -> None:
             self._failed(queue, taken, "failed", now, delay_ms, (consumer, token))
@@ -309,7 +310,7 @@ class PopGroup:
         return self._settle(consumer, token, messages, now, failed)
 
     def reject(self, consumer: int, token: int, messages: Span, now: int, *, reason: str) -> Result:
-        """These messages of a lease can never be done: they are dead letters at once."""
+        """These messages of a lease can never succeed: they are a dead letter at once."""
 
         def rejected(queue: int, taken: Piece) -> None:
             self._bury(queue, taken, reason, now, (consumer, token))
@@ -317,7 +318,7 @@ class PopGroup:
         return self._settle(consumer, token, messages, now, rejected)
 
     def give_back(self, consumer: int, token: int, messages: Span, now: int) -> Result:
-        """These messages of a lease were not begun with: whoever comes may have them."""
+        """These messages of a lease were not begun: any consumer may have them."""
 
         def returned(queue: int, taken: Piece) -> None:
             self._not_begun(queue, taken, (consumer, token))
@@ -325,7 +326,7 @@ class PopGroup:
         return self._settle(consumer, token, messages, now, returned)
 
     def extend(self, consumer: int, token: int, now: int, *, invisible_ms: int) -> Result:
-        """A lease runs for so long from now on; the result is its new deadline."""
+        """A lease runs `invisible_ms` from now on; the result is its new deadline."""
         row = self._leases.find(token, consumer, now)
         if row is None:
             return _fenced(token)
@@ -338,24 +339,23 @@ class PopGroup:
         return Changed(now + invisible_ms)
 
     def leave(self, consumer: int) -> None:
-        """A consumer wants no more. What it has in hand stays so until it is settled."""
+        """A consumer wants no more. Its leases stay until they are settled or run out."""
         self._wishes.drop(consumer)
 
     def held_by(self, consumer: int, now: int) -> Iterator[Handed]:
-        """What a consumer has in hand: to be told again after a change of leader."""
+        """A consumer's running leases, which a new leader sends again."""
         for token, queue, held, deadline in self._leases.of_consumer(consumer, now):
             yield Handed(consumer, token, queue, held, deadline)
 
     def held_until(self, consumer: int, token: int, messages: Span, now: int) -> int | None:
-        """Until when a consumer has all of these messages in hand; None: it has not."""
+        """When the lease on all of these messages ends; None: not all are in this hand."""
         return self._leases.held_until(token, consumer, messages, now)
 
     # What time does
 
     @property
     def next_timer(self) -> int | None:
-        """When `pass_time` or `hand_out` has something to do by itself; None: never, as things
-        are."""
+        """When `pass_time` or `hand_out` is due without a new message or command; None: never."""
         timers = (self._leases.next_deadline, self._retries.next_due, self._cut_at)
         return min((timer for timer in timers if timer is not None), default=None)
 
@@ -367,7 +367,7 @@ class PopGroup:
             self._failed(queue, messages, "expired", now, None, NOBODY)
             self._reopen(queue)
         due = self._retries.take_due(now, EXPIRIES_MAX)
-        # In the order of a queue each retry is in the way of what comes after it, by itself.
+        # In queue order each retry is a block of its own, found by its base: none is joined.
         for queue, messages in due if self.order is Order.QUEUE else joined_by_queue(due):
             self._touch(TouchKind.READY, queue, messages)
             self.backlogs[queue].wake(messages)
@@ -378,8 +378,8 @@ class PopGroup:
     # What operators do
 
     def redrive(self, number: int, messages: Span | None = None) -> Result:
-        """Hand messages of a dead letter out again, as if for the first time: all of them, or those
-        that are named; the result is how many. Those that retention took meanwhile are lost now."""
+        """Hand messages of a dead letter out again as if for the first time: all, or the named
+        ones; the result is how many. Messages that retention removed meanwhile become lost."""
         letter = self._unbury(number, messages)
         if letter is None:
             return _no_letter(number)
@@ -395,8 +395,7 @@ class PopGroup:
         return Changed(0 if kept is None else kept.size)
 
     def purge(self, number: int, messages: Span | None = None) -> Result:
-        """Throw messages of a dead letter away, all or those that are named; the result is how
-        many."""
+        """Throw away messages of a dead letter, all or the named ones; the result is how many."""
         letter = self._unbury(number, messages)
         if letter is None:
             return _no_letter(number)
@@ -422,8 +421,8 @@ class PopGroup:
         return taken
 
     def reset(self, queue: int, offset: int) -> None:
-        """Go on from an offset of a queue, there or back. What is in hand or came back is nobody's
-        any more, and dead letters from there on come again as all that stands there."""
+        """Go on from an offset of a queue, forward or back. Leases and retries there end, and dead
+        letters from the offset on go, as their messages are handed out again."""
         before = self.backlogs.get(queue)
         if before is None:
             return
@@ -438,17 +437,16 @@ class PopGroup:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is unsettled that nothing fresh goes out."""
+        """Whether too much is unsettled for fresh messages to go out."""
         pieces = len(self._leases) + len(self._retries) + len(self.dead)
         return pieces >= PIECES_MAX or len(self.dead) >= LETTERS_MAX
 
     def counts(self, queue: int) -> Counts:
-        """How many messages of a queue that it reads are in which state; looks at none of them."""
+        """Messages in each state, of a queue that the group reads; from counters, not a scan."""
         return self.backlogs[queue].counts
 
     def audit(self) -> dict[str, int]:
-        """How many messages are in each state, after all of them were counted anew: those that were
-        looked at are all there, each once."""
+        """Messages in each state, recounted; asserts that each one is in exactly one state."""
         found: dict[int, Counter[str]] = {queue: Counter() for queue in self.backlogs}
         for lease in self._leases:
             found[lease.queue]["leased"] += lease.messages.size
@@ -500,6 +498,7 @@ class PopGroup:
         is_open, group.buried, group._cut_at = rest
         group._open.update(dict.fromkeys(is_open))
         group._underfed = dict.fromkeys(group.backlogs) if group.is_fed else {}
+        # Busy keys are not in the snapshot: the messages under way say which they are.
         if group.order is Order.KEY:
             group._occupy()
         return group
@@ -532,6 +531,7 @@ class PopGroup:
         queue = self._leases.queue(row)
         self.backlogs[queue].leased -= taken.size
         settled(queue, taken)
+        # Messages behind this one must not be settled before its retry: their lease ends too.
         if self.order is Order.QUEUE and not is_success:
             after = self._leases.take_from(row, taken.base)
             if after is not None:

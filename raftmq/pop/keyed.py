@@ -5,25 +5,25 @@
     held           a2       a3 b2        chains: a: a2 a3, b: b2
     ack a1 → a2 is freed: the next hand-out has it, before all that is fresh
 
-A key is *busy* from when one of its messages goes out until that message's turn ends: it is acked,
-thrown away, lost to retention, or a dead letter that is not parked. A message that failed stays in
-its turn while it waits, so it holds up its key and nothing else. Several messages of one key never
-share a lease: so no settlement, in whatever order, can break the order.
+A key is *busy* from when one of its messages goes out until that message's turn ends: the message
+is acked, thrown away, lost to retention, or a dead letter that is not parked. A message that failed
+stays in its turn while it waits, so it holds up its key and nothing else. Several messages of one
+key never share a lease: so no settlement, in whatever order, can break the order.
 
 A fresh message is looked at once: it goes out, or into its key's chain, or is passed over. So a
 key with thousands of messages costs nothing while it waits.
 
-The first filter of a group holds for all that was not handed out, held messages too. So these are
-in *doubt* until the leader has told which of them match, from the lowest one on; those that do not
-are passed over, and a message in doubt does not go out.
+The first filter of a group holds for all messages that were not handed out, held ones too. So held
+messages are in *doubt* until the leader has described them, from the lowest offset on.
+Those that do not match are passed over, and a message in doubt does not go out.
 
 Invariants:
-- A chain is there only for a busy key.
-- A freed message's key is busy: by itself.
+- Only a busy key has a chain.
+- The key of a freed message is busy: the freed message itself holds it.
 
-Left out: keys themselves. Two keys with one hash of 32 bits wait for each other, and that is all.
-A queue in which `HELD_MAX` messages are held stands still until one of their keys moves. A dead
-letter that was not parked comes back at the end of its key's chain: late, but in turn.
+Left out: keys themselves. Two keys with one hash of 32 bits wait for each other, without other
+harm. A queue with `HELD_MAX` messages in chains hands out nothing fresh until one of their keys
+moves. A redriven letter that was not parked goes to the end of its key's chain: late, but in turn.
 
 Sources: Amazon SQS FIFO (message groups); RocketMQ's FIFO pop, which stops the whole queue for one
 message; rocketmq-clients' FifoConsumeAccelerator, which does it in the client.
@@ -46,7 +46,7 @@ _KEY_BITS = 32
 
 
 class KeyedBacklog(Backlog):
-    """What a group ordered by key has not settled of one queue."""
+    """One queue's messages that a group ordered by key has not settled."""
 
     is_keyed = True
 
@@ -55,7 +55,7 @@ class KeyedBacklog(Backlog):
         self._busy: set[int] = set()
         self._chains: dict[int, array[int]] = {}
         self._chained = 0
-        # Next of their keys, as `offset << 32 | key`, lowest first.
+        # Messages whose turn has come, as `offset << 32 | key`: a heap, the lowest offset first.
         self._freed: list[int] = []
         # Held messages from the first offset up to the second are in doubt; equal: none is.
         self._doubt = (begun, begun)
@@ -66,10 +66,10 @@ class KeyedBacklog(Backlog):
         return self._chained + len(self._freed)
 
     def set_fed(self, is_fed: bool) -> None:
-        """It is fed always."""
+        """Nothing to do: a group ordered by key is always fed."""
 
     def set_filtered(self, is_filtered: bool) -> None:
-        """With the first filter all that is held is in doubt; without one nothing is."""
+        """The first filter puts all held messages in doubt; without a filter none is."""
         super().set_filtered(is_filtered)
         held = [min(chain) for chain in self._chains.values()]
         held += [each >> _KEY_BITS for each in self._freed]
@@ -77,20 +77,20 @@ class KeyedBacklog(Backlog):
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether some of what is held may not match the filter."""
+        """Whether some held messages may not match the filter."""
         return self._doubt[0] < self._doubt[1]
 
     @property
     def known(self) -> int:
-        """The offset up to which all is known."""
+        """The offset to feed from: the first one in doubt, or the window's end."""
         return self._doubt[0] if self.is_in_doubt else super().known
 
     def wants_feed(self, end: int) -> bool:
-        """Whether there is more to know than is known."""
+        """Whether messages are in doubt, or the window is low and the queue goes on behind it."""
         return self.is_in_doubt or super().wants_feed(end)
 
     def feed(self, base: int, count: int, mask: int | None, keys: bytes | None) -> tuple[int, int]:
-        """Take in what the leader knows; first of what is in doubt."""
+        """Take in the leader's description: of messages in doubt first, then of fresh ones."""
         if not self.is_in_doubt:
             return super().feed(base, count, mask, keys)
         start, stop = self._doubt
@@ -102,13 +102,13 @@ class KeyedBacklog(Backlog):
         return count, self._pass_held(start, missed) if missed else 0
 
     def _pass_held(self, base: int, missed: int) -> int:
-        """Pass over held messages that do not match; which of them were held, as bits."""
+        """Pass over held messages out of those that do not match; which were held, as bits."""
         found: list[int] = []
 
         def is_missed(offset: int) -> bool:
             return offset >= base and bool(missed >> offset - base & 1)
 
-        # Chains first: what is freed by those that go is of the same filter.
+        # Chains first: a freed message that goes passes its turn to a chain, which must match too.
         for key in sorted(self._chains):
             chain = self._chains[key]
             gone = [offset for offset in chain if is_missed(offset)]
@@ -130,13 +130,13 @@ class KeyedBacklog(Backlog):
 
     @property
     def has_returned(self) -> bool:
-        """Whether there may be something to hand out."""
+        """Whether there may be messages to hand out, fresh ones included."""
         assert self.window is not None
         is_open = self._chained < HELD_MAX and bool(self.window.mask)
         return is_open or bool(self._freed) or bool(self._ready)
 
     def has_some(self, end: int) -> bool:
-        """The same: beyond the window nothing is known."""
+        """As `has_returned`: a message behind the window does not go out."""
         return self.has_returned
 
     # What goes out
@@ -147,6 +147,7 @@ class KeyedBacklog(Backlog):
         keys: list[int] = []
         self._take_freed(count, offsets, keys)
         while len(offsets) < count and self.window.mask and self._chained < HELD_MAX:
+            # Another chunk could make the lease wider than `WIDTH_MAX`.
             if offsets and self.next - offsets[0] >= WIDTH_MAX - _CHUNK_MAX:
                 break
             self._look(min(count - len(offsets), _CHUNK_MAX), offsets, keys, self.window)
@@ -159,6 +160,7 @@ class KeyedBacklog(Backlog):
         doubt = self._doubt[0] if self.is_in_doubt else self.next
         while freed and len(offsets) < count:
             offset = freed[0] >> _KEY_BITS
+            # A message in doubt may not match the filter: it waits for the leader to describe it.
             if offset >= doubt:
                 break
             if offsets and offset - offsets[0] >= WIDTH_MAX:
@@ -202,7 +204,7 @@ class KeyedBacklog(Backlog):
     # Turns
 
     def end_turn(self, messages: Piece) -> None:
-        """Their keys' next ones are freed."""
+        """Free the next message of each key; a key without one is no longer busy."""
         keys = _unpacked(messages.keys)
         if self._chains.keys().isdisjoint(keys):
             self._busy.difference_update(keys)
@@ -218,7 +220,7 @@ class KeyedBacklog(Backlog):
                 del self._chains[key]
 
     def redrive(self, messages: Piece, *, is_parked: bool) -> None:
-        """They left their dead letter: a parked one is in its turn still, others queue up."""
+        """The messages left their dead letter: parked ones have their turn, others queue up."""
         self.dead -= messages.size
         offsets = [messages.base + at for at in positions(messages.bits)]
         for offset, key in zip(offsets, _unpacked(messages.keys), strict=True):
@@ -231,13 +233,13 @@ class KeyedBacklog(Backlog):
             heappush(self._freed, offset << _KEY_BITS | key)
 
     def occupy(self, messages: Piece) -> None:
-        """After a restart: they are in their turn."""
+        """After a restart: the messages went out, so their keys are busy."""
         self._busy.update(_unpacked(messages.keys))
         self._busy.discard(0)
 
     def trim(self, earliest: int) -> None:
-        """Retention: what is held before an offset is gone too. Chains first: what is freed after
-        is kept."""
+        """Retention: held messages before an offset are gone too. Chains first: so a message that
+        is freed afterwards is one that is kept."""
         for key in sorted(self._chains):
             kept = array("Q", [offset for offset in self._chains[key] if offset >= earliest])
             gone = len(self._chains[key]) - len(kept)

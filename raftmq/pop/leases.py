@@ -1,8 +1,8 @@
-"""Leases: what consumers have in hand, and the timers that take it back.
+"""Leases: messages in the hands of consumers, and the timers that take them back.
 
 A *token* names a lease for ever: the Raft index of the record that handed the messages out, and a
 slot within it. So tokens grow with every hand-out, no two are equal across leaders and restarts,
-and what a token says is about that hand-out and no other: a stale one finds nothing.
+and a token stands for one hand-out only: a stale token finds nothing.
 
 Leases are columns, in the order of their tokens, so that a million of them take 80 MB, leave
 nothing to the interpreter's collector, and are written into a snapshot as a few byte strings:
@@ -10,20 +10,20 @@ nothing to the interpreter's collector, and are written into a snapshot as a few
     token      48 << 20   48 << 20 | 1   52 << 20
     queue         65536          65537      65536
     base            100              0        110
-    bits       0b111111            0b0      0b100     0: it is over; the row goes when many are
+    bits       0b111111            0b0      0b100     0: the lease is over; rows go in bulk
     attempt           1              1          2
     consumer         11             12         11
     deadline       5000           5000       6000
 
 A timer is a note under a deadline. A lease that is settled or extended leaves its note behind; the
-note is passed over when its time comes, and when most notes are of that kind all are written anew.
+note is skipped when its time comes, and when most notes are stale all notes are built again.
 
 Invariants:
-- A lease whose deadline has come is nobody's, whether it was taken back already or not: taking
-  back a million of them is done in portions.
+- A lease whose deadline has come belongs to no consumer, whether it was taken back already or not:
+  a million leases are taken back in portions.
 - Each lease has a note under its deadline or an earlier time.
-- Nothing that can be seen depends on notes or on rows that are over: leases run out by deadline
-  and token.
+- No visible result depends on notes or on rows that are over: leases run out by deadline and
+  token.
 
 Sources: Amazon SQS (visibility timeout); RocketMQ's checkpoints, whose handle is a position and a
 wall-clock time and so cannot tell one hand-out from the next; Kleppmann, "How to do distributed
@@ -48,9 +48,9 @@ CONSUMER_MAX = (1 << 63) - 1
 _STALE_MIN = 1024
 """Stale notes and rows below which nothing is cleaned up."""
 _SCANNED_MAX = 65_536
-"""Rows searched at once for those of a consumer: 0.1 ms."""
+"""Unsorted rows that a search for a consumer's leases may scan: 0.1 ms."""
 _SCANS_MAX = 16
-"""How often more are, before they are put in order: that takes as long as so many searches."""
+"""Longer scans before the rows are sorted: a sort takes as long as this number of them."""
 _SMALL_MAX = (1 << 64) - 1
 
 
@@ -58,30 +58,30 @@ class Lease(NamedTuple):
     """Messages of one queue in the hand of one consumer."""
 
     token: int
-    """Its name."""
+    """The lease's name."""
     queue: int
     """The queue's number."""
     messages: Piece
-    """What is left of it, and for which time."""
+    """The messages that are not settled, and their attempt."""
     consumer: int
-    """Whose."""
+    """The consumer that has the messages in hand."""
     deadline: int
-    """From this time on it is nobody's, in milliseconds."""
+    """From this time on no consumer has the messages, in milliseconds."""
 
 
 class Handed(NamedTuple):
     """Messages that a consumer has from now on."""
 
     consumer: int
-    """Whose they are."""
+    """The consumer that gets the messages."""
     token: int
-    """What it must name to settle them."""
+    """The lease's token, which the consumer must name to settle the messages."""
     queue: int
     """The queue's number."""
     messages: Span
-    """Which, and for which time."""
+    """Which messages, and their attempt: 1 for the first hand-out."""
     deadline: int
-    """Until when, in milliseconds."""
+    """When the lease runs out, in milliseconds."""
 
 
 class Leases:
@@ -95,19 +95,19 @@ class Leases:
         self._consumers = array("Q")
         self._deadlines = array("Q")
         self._bits: list[int] = []
-        # The hashes of the keys of all that was handed out, empty where they do not matter; and by
-        # token the messages that these belong to, if there is more than one.
+        # By row the key hashes of all messages that were handed out, empty where keys play no part;
+        # and by token the bits of these messages, if there is more than one.
         self._keys: list[bytes] = []
         self._key_bits: dict[int, int] = {}
         self._over_count = 0
-        # The first so many rows in the order of consumers; made when many of them ask.
+        # The oldest rows, sorted by consumer once many consumers ask; newer rows are scanned.
         self._by_consumer = np.empty(0, np.int64)
         self._scans = 0
         # Deadline → tokens: the notes.
         self._due: dict[int, array[int]] = {}
         self._times: list[int] = []
         self._note_count = 0
-        # The deadline whose tokens are in order already.
+        # The deadline whose tokens are sorted already.
         self._in_order = -1
 
     def __len__(self) -> int:
@@ -145,8 +145,8 @@ class Leases:
         self._note(lease.token, lease.deadline)
 
     def find(self, token: int, consumer: int, now: int) -> int | None:
-        """The row of a consumer's lease that runs, good until the next one is opened; None if the
-        token is stale, or never was."""
+        """The row of a consumer's lease that runs, valid until the next lease is opened; None if
+        the token is stale, or was never given."""
         row = self._row(token)
         if row < 0 or self._consumers[row] != consumer or self._deadlines[row] <= now:
             return None
@@ -167,18 +167,18 @@ class Leases:
         return self._queues[row]
 
     def held(self, row: int) -> Piece:
-        """What a lease still holds."""
+        """The messages that a lease still holds."""
         return self._part(row, self._bits[row])
 
     def take(self, row: int, messages: Span) -> Piece | None:
-        """Take messages out of a lease; those that it still holds."""
+        """Take messages out of a lease: those that the lease still holds, None if it holds none."""
         shift, held = messages.base - self._bases[row], self._bits[row]
         if shift >= held.bit_length():
             return None
         return self._take(row, held & shifted(messages.bits, shift))
 
     def take_from(self, row: int, offset: int) -> Piece | None:
-        """Take all from an offset on out of a lease."""
+        """Take all messages from an offset on out of a lease."""
         width = max(offset - self._bases[row], 0)
         return self._take(row, self._bits[row] >> width << width)
 
@@ -195,6 +195,7 @@ class Leases:
 
     def extend(self, row: int, deadline: int) -> None:
         """Let a lease run until another time."""
+        # A later deadline needs no note: the earlier note gives it one when its time comes.
         if deadline < self._deadlines[row]:
             self._note(self._tokens[row], deadline)
         self._deadlines[row] = deadline
@@ -206,6 +207,7 @@ class Leases:
         taken: list[tuple[int, Piece]] = []
         while self._times and self._times[0] <= now and len(taken) < count:
             deadline = self._times[0]
+            # Replicas differ in the order of notes, and must take back the same leases first.
             if self._in_order != deadline:
                 self._due[deadline] = array("Q", sorted(self._due[deadline], reverse=True))
                 self._in_order = deadline
@@ -219,7 +221,7 @@ class Leases:
         return taken
 
     def drop_before(self, queue: int, offset: int) -> list[Piece]:
-        """Forget what stands before an offset of a queue; what that was."""
+        """Drop all messages before an offset of a queue; which they were."""
         is_meant = (_numbers(self._queues) == queue) & (_numbers(self._bases) < offset)
         dropped: list[Piece] = []
         for row in np.flatnonzero(is_meant).tolist():
@@ -242,7 +244,7 @@ class Leases:
                 yield token, queue, held, deadline
 
     def _rows_of(self, consumer: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        """The rows of a consumer, with those that are over."""
+        """The rows of a consumer, those that are over included."""
         consumers = _numbers(self._consumers)
         by_consumer, count = self._by_consumer, len(self._by_consumer)
         if len(consumers) - count > _SCANNED_MAX:
@@ -365,8 +367,8 @@ class Leases:
         self._note_count, self._in_order = len(self), -1
 
     def _row_due(self, token: int, deadline: int) -> int:
-        """The row of a lease that a note is about; -1 if it is over, or ends another time: one
-        that ends later gets a new note."""
+        """The row of the lease that a note is for; -1 if the lease is over, or ends at another
+        time: a lease that ends later gets a new note."""
         row = self._row(token)
         if row < 0 or self._deadlines[row] == deadline:
             return row
@@ -382,5 +384,5 @@ class Leases:
 
 
 def _numbers(column: "array[int]") -> "np.ndarray[Any, np.dtype[np.uint64]]":
-    """A column as numpy sees it; it must be gone before the column grows."""
+    """A numpy view of a column; the view must be gone before the column grows."""
     return np.frombuffer(column, np.uint64) if column else np.empty(0, np.uint64)

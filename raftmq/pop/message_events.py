@@ -1,6 +1,6 @@
-"""What may become of a message in a consumer group, as its trace tells it.
+"""Events of a message in a consumer group, as the message's trace shows them.
 
-`PopGroup` says so while it applies a record; `raftmq.log.traces` keeps it. One message of a group:
+`PopGroup` notes them while it applies a record; `raftmq.log.traces` keeps them. For example:
 
     HANDED -> ACKED
     HANDED -> NACKED -> READY -> HANDED -> EXPIRED -> READY -> HANDED -> DEAD -> REDRIVEN -> HANDED
@@ -14,43 +14,43 @@ from enum import IntEnum
 
 
 class TouchKind(IntEnum):
-    """What happened to a message."""
+    """Kinds of events of a message."""
 
     STORED = 0
-    """Its batch was placed in the queue; never in a row: the index of batches says so."""
+    """The message's batch was placed in the queue; from the index of batches, never in a row."""
     HANDED = 1
-    """A consumer has it from now on; detail: until when."""
+    """A consumer has the message in hand; detail: the lease's deadline."""
     ACKED = 2
-    """It is done with."""
+    """The consumer acknowledged the message."""
     NACKED = 3
-    """Its consumer failed; detail: when it is due again."""
+    """The consumer failed; detail: when the message is due again."""
     EXPIRED = 4
-    """Its lease ran out; detail: when it is due again. Consumer and token are in the row of the
-    hand-out: leases that run out together are one row."""
+    """The lease ran out; detail: when the message is due again. Consumer and token are in the row
+    of the hand-out: leases that run out together are one row."""
     READY = 5
-    """It waited and is due: it is handed out next."""
+    """The message waited and is due: it is handed out next."""
     GIVEN_BACK = 6
-    """Its consumer did not begin with it, or one before it failed: the attempt does not count."""
+    """The consumer did not begin the message, or an earlier one failed: no attempt counts."""
     EXTENDED = 7
-    """Its lease runs longer; detail: until when."""
+    """The lease got another deadline, which is the detail."""
     DEAD = 8
-    """It is a dead letter; detail: the letter's number."""
+    """The message is in a dead letter; detail: the letter's number."""
     REDRIVEN = 9
-    """The dead letter is handed out again as if for the first time."""
+    """The message left its dead letter, to go out as if for the first time."""
     PURGED = 10
-    """The dead letter was thrown away."""
+    """The message left its dead letter, and was thrown away."""
     PASSED = 11
-    """It does not match the group's filter."""
+    """The message does not match the group's filter."""
     UNFILTERED = 12
-    """The filter is gone: what it passed over ahead of the consumers is fresh again."""
+    """The filter is gone: messages that it passed over ahead of the consumers are fresh again."""
     LOST = 13
-    """Retention took it before it was settled."""
+    """Retention removed the message before it was settled."""
     TRIMMED = 14
-    """Retention took all that stands before it in the queue; what was not settled is lost."""
+    """Retention removed all messages before an offset; those that were not settled are lost."""
     SKIPPED = 15
-    """The group was set to go on after it; what was not settled is never handed out."""
+    """A reset went beyond the message; if not settled by then, it is never handed out."""
     RESET = 16
-    """The group was set to go on from here, or from before it: it is handed out again."""
+    """A reset went to the message or before it: the message is handed out again."""
 
 
 FRESH, LEASED, WAITING, READY, DEAD, ACKED, PASSED, LOST, PURGED = (
@@ -79,7 +79,7 @@ _FOLLOWING = {
     TouchKind.RESET: FRESH,
 }
 SKIPPED = "skipped"
-"""Open when a reset passed over it; none of `Counts`."""
+"""State of a message that was not settled when a reset passed over it; not in `Counts`."""
 _SETTLED = frozenset((ACKED, PASSED, DEAD, PURGED, LOST, SKIPPED))
 
 

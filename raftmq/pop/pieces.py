@@ -16,14 +16,14 @@ from typing import NamedTuple
 from .spans import Span, shifted, width_of
 
 WIDTH_MAX = 65_536
-"""From the first offset of a lease to its last: bounds what a lease weighs, and its bits on the
+"""From the first offset of a lease to its last: bounds a lease's memory, and its bits on the
 wire."""
 JOINED_WIDTH_MAX = 8_192
 """The same for pieces that are joined one by one: each step copies the bits."""
 KEY_BYTES = 4
-"""Of a key's hash."""
+"""Bytes of a key's hash."""
 _FEW = 16
-"""Up to so many bits a loop is faster than numpy."""
+"""Up to this number of messages a loop is faster than numpy."""
 
 
 class Piece(NamedTuple):
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     attempt: int = 0
     """How often they were handed out so far."""
     keys: bytes = b""
-    """The hashes of their keys, if they matter."""
+    """The hashes of the messages' keys; empty if the group keeps no order by key."""
 
     @property
     def size(self) -> int:
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """The same without keys: what others see."""
+        """The piece without its keys, as other modules see it."""
         return Span(self.base, self.bits, self.attempt)
 
     def split(self, count: int) -> "tuple[Piece, Piece | None]":
@@ -85,7 +85,7 @@ def divided(messages: Piece, chosen: Span) -> tuple[Piece | None, Piece | None]:
     part."""
     base, bits, attempt, keys = messages
     shift = chosen.base - base
-    # What begins behind the piece is not shifted there: an offset may be any number.
+    # A choice that begins behind the piece is not shifted: its offset may be huge.
     taken = bits & shifted(chosen.bits, shift) if shift < bits.bit_length() else 0
     left = bits ^ taken
     return (
@@ -95,8 +95,8 @@ def divided(messages: Piece, chosen: Span) -> tuple[Piece | None, Piece | None]:
 
 
 def joined(first: Piece, second: Piece, *, width_max: int = JOINED_WIDTH_MAX) -> Piece | None:
-    """Both in one; None if they were tried unequally often, lie too far apart, or have keys and
-    the second does not come after the first."""
+    """Both pieces in one; None if their attempts differ, if they lie too far apart, or if they have
+    keys and the second does not come after the first."""
     base = min(first.base, second.base)
     if first.attempt != second.attempt or max(first.stop, second.stop) - base > width_max:
         return None
@@ -107,8 +107,8 @@ def joined(first: Piece, second: Piece, *, width_max: int = JOINED_WIDTH_MAX) ->
 
 
 def joined_by_queue(pieces: list[tuple[int, Piece]]) -> list[tuple[int, Piece]]:
-    """Fewer pieces of the same messages: those of one queue and attempt that lie together become
-    one. By queue, attempt and offset."""
+    """The same messages in fewer pieces: pieces of one queue and attempt that lie together become
+    one. Sorted by queue, attempt and offset."""
     found: list[tuple[int, Piece]] = []
     for queue, each in sorted(pieces, key=lambda one: (one[0], one[1].attempt, one[1].base)):
         both = joined(found[-1][1], each) if found and found[-1][0] == queue else None
@@ -120,7 +120,7 @@ def joined_by_queue(pieces: list[tuple[int, Piece]]) -> list[tuple[int, Piece]]:
 
 
 def pick(keys: bytes, bits: int, chosen: int) -> bytes:
-    """Of the keys of the messages in `bits` those of the messages in `chosen`, a part of them."""
+    """The keys of the messages in `chosen`, which is a part of `bits`; `keys` are those of all."""
     if not keys or bits == chosen:
         return keys
     if chosen.bit_count() > _FEW:
@@ -158,7 +158,7 @@ def bits_of(offsets: Sequence[int]) -> int:
 
 
 def positions(bits: int) -> list[int]:
-    """Which bits are set, rising."""
+    """The positions of the set bits, rising."""
     import numpy as np
 
     size = (bits.bit_length() + 7) // 8

@@ -1,4 +1,4 @@
-"""What a consumer group is: how it is served, and what becomes of messages that fail."""
+"""The settings of a consumer group: how it is served, and how failed messages are retried."""
 
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ INVISIBLE_MS_MIN = 1000
 """The shortest lease that a policy or a consumer may ask for: shorter ones run out on their way to
 the consumer."""
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
-"""No lease runs longer from when it was opened or extended: as with Amazon SQS."""
+"""The longest time that a lease runs after it was opened or extended, as with Amazon SQS."""
 
 
 class Mode(StrEnum):
@@ -22,7 +22,7 @@ class Mode(StrEnum):
     POP = "pop"
     """Any consumer gets any message."""
     ORDERED = "ordered"
-    """The same, but messages with one key go out one after the other."""
+    """Any consumer gets any message, but in the group's `Order`: one key or queue in turn."""
     BROADCAST = "broadcast"
     """Each instance gets each message."""
     PULL = "pull"
@@ -30,7 +30,7 @@ class Mode(StrEnum):
 
 
 class Order(StrEnum):
-    """What an ordered group keeps in order."""
+    """Which messages an ordered group keeps in order."""
 
     KEY = "key"
     """Messages with equal keys; those without a key are free."""
@@ -39,19 +39,19 @@ class Order(StrEnum):
 
 
 class Policy(msgspec.Struct, frozen=True, array_like=True):
-    """How messages of a consumer group are handed out, and what becomes of those that fail."""
+    """How messages of a consumer group are handed out, and how failed ones are retried."""
 
     schedule_ms: tuple[int, ...] = SCHEDULE_MS
     """How long a message waits after its first failure, the second, …; the last one repeats."""
     attempts_max: int = 17
-    """A message that fails for so many times is a dead letter."""
+    """A message that has failed this number of times is a dead letter."""
     invisible_ms: int = 30_000
-    """How long messages are a consumer's alone if it does not say."""
+    """How long a lease runs if the consumer names no time."""
     order: Order = Order.KEY
-    """For an ordered group."""
+    """For an ordered group: which messages go out one after the other."""
     is_blocking: bool = False
-    """For an ordered group: True: a message that failed for the last time blocks what comes after
-    it until somebody settles it; False: it is a dead letter, and the next one's turn comes."""
+    """For an ordered group. True: a dead letter holds up the messages that follow it in order until
+    an operator redrives or purges it; False: the next message's turn comes."""
 
     def delay_ms(self, attempt: int) -> int:
         """How long a message waits that has failed `attempt` times."""

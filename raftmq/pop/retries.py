@@ -1,10 +1,10 @@
 """Retries that are not due: messages that failed, each with the time when it is handed out again.
 
-They are plain tuples of numbers. Those that fail together wait together: so a million
+Retries are plain tuples of numbers. Messages that fail together wait together: so a million
 leases that run out at once are a few hundred retries.
 
 Invariants:
-- They come due by time, then queue, then offset, whatever the order in which they failed.
+- Retries fall due by time, then queue, then offset, whatever the order of the failures.
 """
 
 from collections.abc import Iterator
@@ -29,15 +29,15 @@ class Retries:
 
     @property
     def next_due(self) -> int | None:
-        """When the next one is due; None if there is none."""
+        """When the next retry is due; None: there is none."""
         return self._rows[0][0] if self._rows else None
 
     def add(self, due: int, queue: int, messages: Piece) -> None:
-        """A new one."""
+        """Add a retry that falls due at a time."""
         heappush(self._rows, (due, queue, *messages))
 
     def take_due(self, now: int, count: int) -> list[tuple[int, Piece]]:
-        """Take out up to `count` that are due: (queue, messages) each."""
+        """Take out up to `count` retries that are due: (queue, messages) each."""
         taken: list[tuple[int, Piece]] = []
         while self._rows and self._rows[0][0] <= now and len(taken) < count:
             row = heappop(self._rows)
@@ -45,7 +45,7 @@ class Retries:
         return taken
 
     def drop_before(self, queue: int, offset: int) -> list[Piece]:
-        """Forget what stands before an offset of a queue; what that was."""
+        """Drop all messages before an offset of a queue; which they were."""
         dropped: list[Piece] = []
         rows = self._rows
         self._rows = [row for row in rows if row[1] != queue]

@@ -4,17 +4,17 @@
     12 is due                           →  lease 12, for the second time
     ack 12                              →  lease 13..19, for the first time
 
-Whatever ends a part of a lease without success takes all that comes after it in the lease along: a
-nack, a rejection, giving back, the deadline. Only the first that failed counts an attempt: those
-behind it were not its fault. So a consumer drops the rest of a lease once it settled a message
-otherwise than by an ack, and goes on with what it is handed next.
+A nack, a rejection, a give-back and the deadline end the lease of a message, and of all messages
+behind it in the lease. Only the first failed message counts an attempt: the ones behind it did not
+fail. So a consumer drops the rest of a lease once it has settled a message otherwise than by an
+ack, and goes on with its next lease.
 
 Invariants:
 - While a message is leased, or waits, or is parked, nothing after it goes out.
-- What goes out comes before all that came back and did not go out.
+- A message that goes out stands before all that came back and did not go out.
 
-Left out: holding a consumer to the order within its lease. It has the messages in order; one that
-acks the third and then fails the second gets the second alone.
+Left out: holding a consumer to the order within its lease. A consumer that acks the third message
+and then fails the second gets the second alone.
 
 Sources: RocketMQ's ConsumerOrderInfoManager (a queue is blocked by an un-acked offset), whose state
 is written every ten seconds and forgotten at a change of master; here it is in the log.
@@ -29,44 +29,45 @@ from .windows import Fill
 
 
 class SerialBacklog(Backlog):
-    """What a group in queue order has not settled of one queue."""
+    """One queue's messages that a group in queue order has not settled."""
 
     def __init__(self, begun: int, *, is_fed: bool = False, fill: Fill | None = None) -> None:
         super().__init__(begun, is_fed=is_fed, fill=fill)
-        # What came back, by offset, in place of the backlog's own.
+        # Messages that came back, by offset; the base class's `_ready` stays empty.
         self._pieces: list[Piece] = []
-        # First offsets of what waits or is parked.
+        # First offsets of pieces that wait or are parked, rising.
         self._blocks: list[int] = []
 
     @property
     def has_returned(self) -> bool:
-        """Whether what came back may go out."""
+        """Whether messages that came back may go out."""
         if self.leased or not self._pieces:
             return False
         return not self._blocks or self._pieces[0].base < self._blocks[0]
 
     @property
     def is_free(self) -> bool:
-        """Whether something fresh may go out."""
+        """Whether fresh messages may go out: none before them is in hand, came back or waits."""
         return not (self.leased or self._pieces or self._blocks)
 
     @property
     def may_serve(self) -> bool:
-        """Whether a settlement may have made something go out that did not before."""
+        """Whether a settlement may have freed messages to go out."""
         return self.has_returned or self.is_free
 
     def has_some(self, end: int) -> bool:
-        """Whether there may be something to hand out, given the queue's end."""
+        """Whether there may be messages to hand out, given the queue's end."""
         return self.has_returned or (self.is_free and super().has_some(end))
 
     def take(self, count: int, end: int, *, is_full: bool = False) -> Piece | None:
-        """The next run; None while one is out."""
+        """The next run of messages; None while a run is out."""
         return None if self.leased else super().take(count, end, is_full=is_full)
 
     def _take_ready(self, count: int) -> Piece | None:
         if not self.has_returned:
             return None
         first = self._pieces.pop(0)
+        # The run ends where another piece or a block begins: messages go out by offset.
         stops = [each.base for each in self._pieces[:1]] + self._blocks[:1]
         taken, rest = first.before(min(stops, default=first.stop))
         assert taken is not None, "pieces begin at different offsets"
@@ -80,7 +81,7 @@ class SerialBacklog(Backlog):
         return super()._take_fresh(count, end) if self.is_free else None
 
     def put_back(self, messages: Piece) -> None:
-        """They are to be handed out again, in their place."""
+        """The messages go out again, in their place by offset."""
         self.ready += messages.size
         at = bisect_left(self._pieces, messages)
         for near in (at, at - 1):
@@ -92,28 +93,28 @@ class SerialBacklog(Backlog):
         self._pieces.insert(at, messages)
 
     def wait(self, messages: Piece) -> None:
-        """They failed, and are in the way until they are done."""
+        """The messages failed, and hold up the queue until their turn ends."""
         super().wait(messages)
         insort(self._blocks, messages.base)
 
     def wake(self, messages: Piece) -> None:
-        """They waited and are due."""
+        """The messages waited and are due."""
         self._unblock(messages.base)
         super().wake(messages)
 
     def lose_waiting(self, messages: Piece) -> None:
-        """Retention took them while they waited."""
+        """Retention removed the messages while they waited."""
         self._unblock(messages.base)
         super().lose_waiting(messages)
 
     def bury(self, messages: Piece, *, is_parked: bool) -> None:
-        """They are in a dead letter now."""
+        """The messages are in a dead letter now; a parked one holds up the queue."""
         super().bury(messages, is_parked=is_parked)
         if is_parked:
             insort(self._blocks, messages.base)
 
     def unpark(self, messages: Piece, left: Piece | None) -> None:
-        """A parked dead letter is being attended to; what is left of it is in the way."""
+        """A parked dead letter that held `messages` now holds `left`, which blocks the queue."""
         self._unblock(messages.base)
         if left is not None:
             insort(self._blocks, left.base)
@@ -121,7 +122,7 @@ class SerialBacklog(Backlog):
     def trim(self, earliest: int) -> None:
         """Retention: fresh messages and those that came back before an offset are gone."""
         super().trim(earliest)
-        # A piece without its first messages may come after one that it came before.
+        # A piece that lost its first messages may now stand behind one that it stood before.
         self._pieces = sorted(self._trimmed(self._pieces, earliest))
 
     def _unblock(self, base: int) -> None:

@@ -1,9 +1,9 @@
-"""Spans: some messages of a queue as a base offset and a bit for each, never an object a message.
+"""Spans: some messages of a queue as a base offset and a bit for each: no object per message.
 
     base 100, bits 0b1101  =  the messages at 100, 102 and 103
 
-What a consumer group has left to do is spans through and through: a lease, a retry and a dead
-letter hold one each, and acknowledging ten thousand messages is one `&`.
+A consumer group keeps its unsettled messages as spans: a lease, a retry and a dead letter hold one
+each, and acknowledging ten thousand messages is one `&`.
 
 Invariants:
 - A span is never empty, and bit 0 of its bits is set: so equal sets of messages are equal spans.
@@ -81,8 +81,8 @@ def shifted(bits: int, by: int) -> int:
 
 
 def told(named: Span, taken: int) -> int | bytes:
-    """How many messages were taken of those that are named, or which if some were not there: bits
-    that count from the first named one.
+    """The number of named messages, if all were taken; else which ones were, as bits that count
+    from the first named one.
 
     >>> told(Span(100, 0b1011), 0b1011), told(Span(100, 0b1011), 0b1001)
     (3, b'\\t')

@@ -10,13 +10,13 @@ of a queue the machine feeds from the batch that it places, without a record.
                | it share its turn?   |
 
 Invariants:
-- Everything before `known` was told once, in order, without a gap.
+- Each message before `known` was fed once, in order, without a gap.
 - A window never holds more than `WINDOW_MAX` messages. While the windows of a group together hold
   `FED_MAX`, each is fed up to `CROWDED_MAX` only: a group of ten thousand queues with a backlog
-  shall not fill the memory of all replicas.
+  must not fill the memory of all replicas.
 
-Left out: what a filter is. The window takes the leader's word for each message; which filter holds
-for which batch is in `subscriptions`.
+Left out: filters. The window takes the leader's word for each message; `subscriptions` has which
+filter holds for which batch.
 """
 
 from typing import Any
@@ -26,51 +26,51 @@ from .pieces import KEY_BYTES
 WINDOW_MAX = 65_536
 """Messages that a window holds."""
 WINDOW_MIN = 16_384
-"""With fewer than these it wants to be fed."""
+"""A window with fewer messages wants to be fed."""
 FED_MAX = 1 << 20
 """Messages that the windows of a group hold together; only the last one fed may go beyond."""
 CROWDED_MAX = 1024
-"""Messages that a window is fed up to beyond that."""
+"""Messages that a window is fed up to while the group's windows hold `FED_MAX`."""
 CROWDED_MIN = 256
-"""With fewer than these it wants to be fed even then."""
+"""A window with fewer messages wants to be fed even then."""
 
 
 class Fill:
-    """How much the windows of a group hold together."""
+    """The number of messages in all windows of a group."""
 
     __slots__ = ("messages",)
 
     def __init__(self) -> None:
         self.messages = 0
-        """How many messages are known."""
+        """Messages in the windows."""
 
     @property
     def is_crowded(self) -> bool:
-        """Whether each window must make do with little."""
+        """Whether each window is fed up to `CROWDED_MAX` only."""
         return self.messages >= FED_MAX
 
 
 class Window:
-    """What is known from the backlog's next message on."""
+    """Matches and keys of messages, from the backlog's next one on."""
 
     __slots__ = ("_fill", "keys", "mask", "width")
 
     def __init__(self, fill: Fill, *, is_keyed: bool) -> None:
         self._fill = fill
         self.width = 0
-        """How many messages are known."""
+        """How many messages the window describes."""
         self.mask = 0
-        """Bit n: the n-th of them matches."""
+        """Bit n: the n-th of these messages matches, from 0."""
         self.keys: bytearray | None = bytearray() if is_keyed else None
-        """The hash of each one's key, four bytes little-endian; 0: it has none."""
+        """The hash of each message's key, four bytes little-endian; 0: the message has none."""
 
     @property
     def is_low(self) -> bool:
-        """Whether it wants to be fed."""
+        """Whether the window wants to be fed."""
         return self.width < (CROWDED_MIN if self._fill.is_crowded else WINDOW_MIN)
 
     def feed(self, count: int, mask: int | None, keys: bytes | None) -> int:
-        """Go on with the next messages, as far as there is room; how many were taken in."""
+        """Add the next messages, as far as there is room; how many were taken in."""
         if keys and len(keys) != count * KEY_BYTES:
             return 0
         width_max = CROWDED_MAX if self._fill.is_crowded else WINDOW_MAX
@@ -86,7 +86,7 @@ class Window:
         return count
 
     def cut(self, width: int) -> int:
-        """Forget the first messages, `width` of them; those that matched, as bits."""
+        """Forget the first `width` messages; which of them matched, as bits."""
         bits = self.mask & (1 << width) - 1
         self.mask >>= width
         self.width -= width
@@ -96,14 +96,14 @@ class Window:
         return bits
 
     def skip(self) -> int:
-        """Forget messages at the beginning that do not match; how many."""
+        """Forget messages at the beginning that do not match; how many were forgotten."""
         skipped = (self.mask & -self.mask).bit_length() - 1 if self.mask else self.width
         if skipped:
             self.cut(skipped)
         return skipped
 
     def dump(self) -> list[Any]:
-        """All of it as plain values."""
+        """The window as plain values."""
         return [self.width, self.mask, None if self.keys is None else bytes(self.keys)]
 
     @classmethod
