@@ -68,8 +68,8 @@ LOST_MAX = 10_000
 it, and at least once: 20,000 queues of 50 groups in two records held the loops of all replicas for
 2 s each."""
 
-CATALOG_SECONDS_MAX = 1.0
-"""How long the catalog's leader may take to say how new the catalog is."""
+CATALOG_SECONDS_MAX = 10.0
+"""How long the catalog here may take to become as new as its leader's, on a slow disk."""
 
 ASK_AGAIN_SECONDS = 30.0
 """Pause before a member that was asked in vain to take over is asked again. A leader that hands
@@ -109,6 +109,8 @@ class LeaderTasks:
         self._letting_go: dict[int, int] = {}
         """Group → up to where consumer groups are being told that the log is dropped."""
         self._led_since: dict[tuple[int, int], float] = {}
+        # Group, term and member → since when it is wanted in place of a voter of its node.
+        self._next_selves: dict[tuple[int, int, int], float] = {}
         self._looks: dict[tuple[int, int], _Look] = {}
         """Group and term → the newest look."""
         # Group and term → member → when it was asked to take over: in vain, as this node leads.
@@ -146,6 +148,9 @@ class LeaderTasks:
             self._led_since = {office: self._led_since.get(office, now) for office in offices}
             self._looks = {(g.number, g.raft.term): self._look(g, now) for g in led}
             self._asked = {office: self._asked.get(office, {}) for office in offices}
+            self._next_selves = {
+                key: at for key, at in self._next_selves.items() if key[:2] in self._asked
+            }
             if all(group.number != SYSTEM_GROUP for group in led):
                 # Until this node leads the system group again, a node may come back and leave.
                 self._moved.clear()
@@ -164,8 +169,7 @@ class LeaderTasks:
         active = frozenset(m for m, each in progress.items() if each.is_recently_active)
         look = self._looks.get((group.number, group.raft.term))
         if look is None:
-            # Nobody is known to be gone yet.
-            return _Look(now, last, last, active, frozenset(progress))
+            return _Look(now, last, last, active, active)
         if now - look.at < PAUSE_SECONDS:
             return look._replace(active=look.active | active)
         return _Look(now, last, look.last_index, active, look.active)
@@ -189,12 +193,11 @@ class LeaderTasks:
             self._resubscribe(group)
             self._close_groups(group)
             self._forget_offsets(group)
-        if self._change_members(group):
-            return
+        is_changing = self._change_members(group)
         if group.full:
-            # A member that acknowledges what it is sent has space.
+            # A member that acknowledges what it is sent has space. The change may wait for long.
             self._hand_over(group, heirs(group))
-        else:
+        elif not is_changing:
             self._spread(group)
 
     def _propose(
@@ -250,11 +253,13 @@ class LeaderTasks:
         members = [member_of(self._node.catalog, wanted.id, node) for node in wanted.members]
         if group.number == SYSTEM_GROUP:
             members = members + self._staying(group)
-        if not self._are_named(members, group):
+        if not self._are_named(members, group) or self._is_undecided(group, members):
             return False
         look = self._looks[group.number, group.raft.term]
         active = look.active | look.active_before
         step = next_step(group, members, look.last_index_before, active)
+        if isinstance(step, int) and not self._node.groups[SYSTEM_GROUP].leader:
+            return False
         if isinstance(step, int):
             # The first wanted member may be one that must not lead: the others are asked as well.
             voters = group.conf_state.voters
@@ -299,16 +304,30 @@ class LeaderTasks:
         present = {*conf.voters, *conf.learners}
         return all(member in present or nodes[node_of(member)].incarnation for member in members)
 
-    def _staying(self, group: Group) -> list[int]:
-        """Members that are to leave the system group, but not before all others."""
-        nodes = self._node.catalog.nodes
-        return [
-            member
-            for member in sorted(group.conf_state.voters)
-            if (number := node_of(member)) in nodes
-            and nodes[number].is_leaving
-            and not self.has_moved(number)
+    def _is_undecided(self, group: Group, members: list[int]) -> bool:
+        """True if a voter may be gone whose node is wanted as another member: its log may be lost.
+        What was heard of the voter before that was known proves nothing."""
+        raft, voters = self._node.settings.raft, group.conf_state.voters
+        known = 2 * PAUSE_SECONDS + raft.election_ticks * raft.tick_ms / 1000
+        nodes, now = set(map(node_of, voters)), trio.current_time()
+        office = group.number, group.raft.term
+        since = [
+            self._next_selves.setdefault((*office, member), now)
+            for member in members
+            if member not in voters and node_of(member) in nodes
         ]
+        return any(now - at < known for at in since)
+
+    def _staying(self, group: Group) -> list[int]:
+        """Members that are to leave the system group, but not before all others. One that lost its
+        log needs another one: without the catalog it cannot hear who takes its groups over."""
+        catalog, voters = self._node.catalog, group.conf_state.voters
+        leaving = sorted({number for number in map(node_of, voters) if self._is_leaving(number)})
+        return [member_of(catalog, SYSTEM_GROUP, number) for number in leaving]
+
+    def _is_leaving(self, number: int) -> bool:
+        node = self._node.catalog.nodes.get(number)
+        return node is not None and node.is_leaving and not self.has_moved(number)
 
     def _forget_left(self) -> None:
         """Remove leaving nodes from the catalog, once every group has moved away from them."""
@@ -350,7 +369,8 @@ class LeaderTasks:
     def _spread(self, group: Group) -> None:
         """Hand over to the group's first member if it does not lead and could."""
         wanted = self._node.catalog.groups.get(group.number)
-        if wanted is None or not wanted.members:
+        # Two nodes with different catalogs would throw the leadership to and fro.
+        if not self._node.groups[SYSTEM_GROUP].leader or wanted is None or not wanted.members:
             return
         preferred = member_of(self._node.catalog, wanted.id, wanted.members[0])
         if group.number == SYSTEM_GROUP or preferred == group.raft.id:

@@ -24,7 +24,8 @@ it stands for its node: its log is whole, and a next self would have to copy it.
 
 Invariants:
 - The catalog refuses no command of a plan: a request happens as a whole or not at all.
-- A voter is removed only in the same step that all wanted nodes are voters.
+- A voter is removed only in the same step that all wanted nodes are voters, and only if most of
+  the voters from then on were heard a moment ago.
 - A node is unused only if no half of a joint membership has it: the outgoing one must still agree
   before the change is over.
 """
@@ -141,6 +142,11 @@ def next_step(group: Group, wanted: list[int], held: int, active: Set[int]) -> l
         voters = [member for member in wanted if member in conf.voters]
         if voters:
             return voters[0]
+    staying = set(conf.voters).difference(surplus) | set(learners)
+    heard = active | {group.raft.id}
+    if not staying.issuperset(conf.voters) and 2 * len(staying & heard) <= len(staying):
+        # A voter that goes may be needed: without it the others would elect nobody.
+        return []
     changes = [Change(ChangeKind.ADD_VOTER, member) for member in learners]
     return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
 

@@ -380,6 +380,8 @@ class Group:
 
         Returns why it cannot be done, or None; whether it succeeds shows in who leads later.
         """
+        if not self.is_leader:
+            return self.not_leader()
         progress = self.raft.status().progress
         others = {m: p.match for m, p in progress.items() if m != self.raft.id and not p.is_learner}
         target = to or max(others, key=lambda member: (others[member], -member), default=0)
@@ -388,10 +390,8 @@ class Group:
         if target not in others:
             conf, leader = self.conf_state, node_of(self.raft.id)
             members = listed_members(conf.voters, conf.learners, leader=leader)
-            message = (
-                f"node {node_of(to)} is no voter of partition group {self.number}; its members "
-                f"are nodes {members}"
-            )
+            text = f"node {node_of(to)} is no voter of partition group {self.number}"
+            message = f"{text}; its members are nodes {members}"
             return ErrorReply(Reason.UNKNOWN_NODE.value, message)
         self.raft.transfer_leadership(target)
         self._host.mark(self)
@@ -442,8 +442,8 @@ class Group:
                     self._host.send(self, message)
             for fetch in ready.fetches:
                 self._host.fetch_records(self, fetch.peer, fetch.low, fetch.high)
-            for state in ready.read_states:
-                self._granted.append((state.index, int.from_bytes(state.context[8:])))
+            granted = [(each.index, int.from_bytes(each.context[8:])) for each in ready.read_states]
+            self._granted += [each for each in granted if each[1] in self._reads]
         if self._granted:
             self._answer_reads()
         if raft.has_lost:

@@ -58,7 +58,7 @@ COPIES_SECONDS = 30.0
 """Until data groups have the voters that they shall have."""
 LEFTOVER_SECONDS = 60.0
 """Until nodes have deleted the logs of groups that moved away: a few rounds of asking."""
-UNHEARD_SECONDS = 12.0
+UNHEARD_SECONDS = 22.0
 """How long a catalog is out of date before its node leads, and how long the node leads: longer than
 `leaving.CATALOG_SECONDS_MAX`."""
 MARK_SECONDS = 5.0

@@ -33,7 +33,7 @@ COMPARED = "V10 leaving nodes that a data group dropped"
 """Name of a comparison."""
 CHANGED = "V12 members that came or went"
 """Name of a comparison."""
-CATALOG_SECONDS_MAX = 10.0
+CATALOG_SECONDS_MAX = 20.0
 """How old the catalog may be by which a change is applied: it was new when the change was proposed,
 which a leader of the same term has committed since."""
 
